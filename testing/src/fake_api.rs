@@ -1,7 +1,8 @@
-//! API server under the test's control, without sockets.
+//! Fake API server without sockets, under the control of a test.
 //!
-//! Every request waits in [`FakeApi`] until the test answers it, so a test reads as a conversation. [`LeaseServer`] answers by
-//! itself, over links that fail as the test wants them to. Both work with tokio's paused clock.
+//! Each request waits in [`FakeApi`] until the test answers it, so that a test reads as a
+//! conversation. [`LeaseServer`] answers by itself, over links whose faults the test chooses. Both
+//! work with tokio's paused clock.
 
 #![allow(clippy::expect_used, reason = "what goes wrong in a test fails it")]
 
@@ -21,25 +22,25 @@ use tower::BoxError;
 
 pub use lease::{Fate, LeaseServer, Link};
 
-/// No test takes this long, by its own clock; what is waited for longer will not come.
+/// Time limit for an expected request, on the paused clock. No test takes this long.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// The requests that a client makes, in their order.
+/// Requests of a client, in order.
 #[derive(Debug)]
 pub struct FakeApi {
     requests: mpsc::UnboundedReceiver<Request>,
 }
 
 impl FakeApi {
-    /// Makes the server, and a client that talks to it only.
+    /// Creates the server, and a client that talks only to it.
     pub fn new() -> (Client, Self) {
         let (send, requests) = mpsc::unbounded();
-        // If the test is over, the request is dropped, and the answer is an error.
+        // After the test has ended, the request is dropped, and the client gets an error.
         (client(move |request| drop(send.unbounded_send(request))), Self { requests })
     }
 
-    /// Waits for the next request. Answers what a watch that is opened again asks besides: the newest version is one that no
-    /// watch has got to.
+    /// Waits for the next request, and answers version checks itself. (A watch that is opened again
+    /// asks for the newest version; the answer is one that no watch has reached.)
     pub async fn next(&mut self) -> Request {
         loop {
             if let Some(request) = self.next_of_all().await.unless_version_check() {
@@ -48,7 +49,7 @@ impl FakeApi {
         }
     }
 
-    /// The next request, which has to be for the newest version.
+    /// Waits for the next request, which has to be a version check.
     pub async fn next_version_check(&mut self) -> Request {
         let request = self.next_of_all().await;
         assert!(request.is_version_check(), "{request:?}");
@@ -60,7 +61,8 @@ impl FakeApi {
         next.expect("no further request").expect("the client is gone")
     }
 
-    /// The next request, which has to be this one: `PUT …/infer-x`, the path as far as it matters.
+    /// Waits for the next request, which has to have this method and a path that contains `path`,
+    /// as `PUT …/infer-x`.
     pub async fn expect(&mut self, method: Method, path: &str) -> Request {
         let request = self.next().await;
         assert!(
@@ -70,21 +72,21 @@ impl FakeApi {
         request
     }
 
-    /// The next request, which has to be for a page.
+    /// Waits for the next request, which has to be for a page of a list.
     pub async fn next_list(&mut self) -> Request {
         let request = self.next().await;
         assert_eq!(request.query("watch"), None, "{request:?} is a watch");
         request
     }
 
-    /// The next request, which has to be for a list in a stream.
+    /// Waits for the next request, which has to be for a list in a stream.
     pub async fn next_streamed_list(&mut self) -> Request {
         let request = self.next().await;
         assert_eq!(request.query("sendInitialEvents").as_deref(), Some("true"), "{request:?}");
         request
     }
 
-    /// The next request, which has to be for the changes since `version`.
+    /// Waits for the next request, which has to be for the changes since `version`.
     pub async fn next_watch(&mut self, version: &str) -> Request {
         let request = self.next().await;
         assert_eq!(request.query("watch").as_deref(), Some("true"), "{request:?}");
@@ -93,7 +95,7 @@ impl FakeApi {
         request
     }
 
-    /// The next request, if there is one without waiting for time to pass.
+    /// Returns the next request, if it comes without time passing.
     pub async fn now(&mut self) -> Option<Request> {
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -106,14 +108,14 @@ impl FakeApi {
         }
     }
 
-    /// Fails if there is a further request up to now.
+    /// Panics if there is a further request by now.
     pub async fn quiet(&mut self) {
         if let Some(request) = self.now().await {
             panic!("unexpected: {request:?}");
         }
     }
 
-    /// Fails if anything is asked for that long.
+    /// Panics if a request comes within this time.
     pub async fn quiet_for(&mut self, time: Duration) {
         if let Ok(request) = tokio::time::timeout(time, self.next()).await {
             panic!("unexpected: {request:?}");
@@ -121,7 +123,7 @@ impl FakeApi {
     }
 }
 
-/// A client whose requests go to `take`.
+/// Returns a client that passes its requests to `take`.
 fn client(take: impl Fn(Request) + Clone + Send + 'static) -> Client {
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let take = take.clone();
@@ -140,13 +142,13 @@ fn refused() -> BoxError {
     Box::new(Error::from(ErrorKind::ConnectionRefused))
 }
 
-/// A request that waits for its answer.
+/// Request that waits for its answer.
 pub struct Request {
-    /// How it is asked.
+    /// HTTP method.
     pub method: Method,
     /// Path and query of the request.
     pub uri: http::Uri,
-    /// The JSON that is sent; null if it is none.
+    /// JSON body; null if there is none.
     pub body: Value,
     answer: oneshot::Sender<Result<Response<Body>, BoxError>>,
 }
@@ -158,7 +160,7 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
-    /// The value of a parameter, as it is in the URL.
+    /// Returns the value of a query parameter, as encoded in the URL.
     pub fn query(&self, name: &str) -> Option<String> {
         let pairs = self.uri.query().unwrap_or_default().split('&');
         let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
@@ -177,19 +179,19 @@ impl Request {
         Some(self)
     }
 
-    /// Part of the body, by JSON pointer.
+    /// Returns the part of the body at a JSON pointer.
     pub fn at(&self, pointer: &str) -> &Value {
         self.body.pointer(pointer).unwrap_or(&Value::Null)
     }
 
-    /// Does the write: the object is now at that version.
+    /// Answers a write with success. Returns the object, which now has this version.
     pub fn store(self, version: &str) -> Value {
         let object = self.stored(version);
         self.json(StatusCode::OK, &object);
         object
     }
 
-    /// The object as it is stored, whatever is answered.
+    /// Returns the object as a successful write would store it. Does not answer.
     pub fn stored(&self, version: &str) -> Value {
         let mut object = self.body.clone();
         let metadata = &mut object["metadata"];
@@ -200,7 +202,7 @@ impl Request {
         object
     }
 
-    /// Applies the status: `object` is what it was, with that status.
+    /// Answers a write of a status with success: `object` with that status.
     pub fn apply_to(self, object: &Value, version: &str) {
         let mut object = object.clone();
         object["metadata"]["resourceVersion"] = version.into();
@@ -208,24 +210,24 @@ impl Request {
         self.json(StatusCode::OK, &object);
     }
 
-    /// Answers with a complete list, or its last page.
+    /// Answers with a complete list, or with its last page.
     pub fn list(self, version: &str, items: &[Value]) {
         self.page(version, "", items);
     }
 
-    /// Answers with a page and a token for the next one.
+    /// Answers with a page, and a token for the next one.
     pub fn page(self, version: &str, token: &str, items: &[Value]) {
         let metadata = json!({"resourceVersion": version, "continue": token});
         let list = json!({"kind": "List", "apiVersion": "v1", "items": items, "metadata": metadata});
         self.json(StatusCode::OK, &list);
     }
 
-    /// Answers with a Status, which is how API servers say no.
+    /// Answers with a Status of failure.
     pub fn status(self, code: u16, message: &str) {
         self.status_with(code, message, &Value::Null);
     }
 
-    /// The same, with details.
+    /// Answers with a Status of failure that has details.
     pub fn status_with(self, code: u16, message: &str, details: &Value) {
         let mut status = status(code, message);
         if !details.is_null() {
@@ -251,17 +253,18 @@ impl Request {
         let _ = self.answer.send(Err(refused()));
     }
 
-    /// Whether the client has given up waiting.
+    /// Returns whether the client has cancelled the request.
     pub fn is_given_up(&self) -> bool {
         self.answer.is_canceled()
     }
 
-    /// Waits until the client has given up waiting.
+    /// Waits until the client cancels the request.
     async fn given_up(mut self) {
         self.answer.cancellation().await;
     }
 
-    /// Answers with 200, and a body that the test goes on writing. Dropping the events ends the body.
+    /// Answers with status 200, and a body that the test goes on writing. Dropping the events ends
+    /// the body.
     pub fn stream(self) -> Events {
         let (send, body) = mpsc::unbounded::<Result<Bytes, Error>>();
         let _ = self.answer.send(Ok(Response::new(Body::from_stream(body.into_stream()))));
@@ -269,34 +272,34 @@ impl Request {
     }
 }
 
-/// The body of a watch.
+/// Body of a watch.
 #[derive(Debug)]
 pub struct Events {
     send: mpsc::UnboundedSender<Result<Bytes, Error>>,
 }
 
 impl Events {
-    /// Says that there is an object.
+    /// Sends the event of an added object.
     pub fn added(&self, object: &Value) {
         self.event("ADDED", object);
     }
 
-    /// Says that an object has changed.
+    /// Sends the event of a modified object.
     pub fn modified(&self, object: &Value) {
         self.event("MODIFIED", object);
     }
 
-    /// Says that an object is gone.
+    /// Sends the event of a deleted object.
     pub fn deleted(&self, object: &Value) {
         self.event("DELETED", object);
     }
 
-    /// Says that there is nothing new up to that version.
+    /// Sends a bookmark with this version.
     pub fn bookmark(&self, version: &str) {
         self.annotated_bookmark(version, &json!({}));
     }
 
-    /// Says that all objects have been sent.
+    /// Sends the bookmark that ends the list within a stream.
     pub fn end_of_list(&self, version: &str) {
         self.annotated_bookmark(version, &json!({"k8s.io/initial-events-end": "true"}));
     }
@@ -306,7 +309,7 @@ impl Events {
         self.event("BOOKMARK", &json!({"kind": "X", "apiVersion": "v1", "metadata": metadata}));
     }
 
-    /// Says that the watch fails.
+    /// Sends an error event.
     pub fn error(&self, code: u16, message: &str) {
         self.event("ERROR", &status(code, message));
     }
@@ -316,7 +319,7 @@ impl Events {
         self.text(&line(kind, object));
     }
 
-    /// Sends text.
+    /// Sends raw text.
     pub fn text(&self, text: &str) {
         let _ = self.send.unbounded_send(Ok(Bytes::from(text.to_owned())));
     }
@@ -326,19 +329,19 @@ impl Events {
         let _ = self.send.unbounded_send(Err(ErrorKind::ConnectionReset.into()));
     }
 
-    /// Whether the client has gone away.
+    /// Returns whether the client has closed the stream.
     pub fn is_closed(&self) -> bool {
         self.send.is_closed()
     }
 }
 
-/// An event as it is on the wire.
+/// Returns an event in its wire format.
 pub fn line(kind: &str, object: &Value) -> String {
-    // As Go writes it, the type first.
+    // The type comes first, as Go writes it.
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
-/// A Status of a failure.
+/// Returns a Status of failure.
 pub fn status(code: u16, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": "", "code": code})
 }

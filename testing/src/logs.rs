@@ -1,4 +1,4 @@
-//! Log lines of this process, caught for a test on its own thread.
+//! Capture of log lines, per test thread.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -7,34 +7,34 @@ use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Log of the test so far.
+/// Log of a test so far. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Logs(Arc<Mutex<Vec<u8>>>);
 
 impl Logs {
-    /// Catches what is logged on this thread at `level` or above, until the guard is dropped.
+    /// Captures the log of this thread at `level` or above, until the guard is dropped.
     pub fn capture(level: Level) -> (Self, DefaultGuard) {
         let logs = Self::default();
         let writer = logs.clone();
         (logs, log_to(level, move || writer.clone()))
     }
 
-    /// Everything so far.
+    /// Returns the whole log.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.lock()).into_owned()
     }
 
-    /// Everything since the last call.
+    /// Returns and removes the log since the last call.
     pub fn take(&self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut *self.lock())).into_owned()
     }
 
-    /// The lines that contain `text`.
+    /// Returns the lines that contain `text`.
     pub fn with(&self, text: &str) -> Vec<String> {
         self.text().lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
     }
 
-    /// How many lines of `level` contain `text`.
+    /// Returns the number of lines of `level` that contain `text`.
     pub fn count(&self, level: &str, text: &str) -> usize {
         self.with(text).iter().filter(|line| line.contains(level)).count()
     }
@@ -54,9 +54,10 @@ impl Write for Logs {
     }
 }
 
-/// Has what is logged on this thread at `level` or above written to `writer`, until the guard is dropped.
+/// Writes the log of this thread at `level` or above to `writer`, until the guard is dropped.
 pub fn log_to(level: Level, writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static) -> DefaultGuard {
-    // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
+    // Without a global subscriber, the events of a call site might be disabled by the subscribers
+    // of tests that run at the same time.
     static ALL: Once = Once::new();
     ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(level).with_writer(writer);

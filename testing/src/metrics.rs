@@ -1,4 +1,4 @@
-//! Metrics as they are scraped.
+//! Reading of metrics as scraped.
 
 #![allow(clippy::expect_used, reason = "what goes wrong in a test fails it")]
 
@@ -6,28 +6,30 @@ use anyhow::{Result, ensure};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// The text of a registry.
+/// Returns the metrics of a registry as text.
 ///
-/// # Panics
-/// If a metric cannot be written.
+/// // # Panics
+///
+/// If a metric cannot be encoded.
 pub fn scrape(registry: &Registry) -> String {
     let mut text = String::new();
     encode(&mut text, registry).expect("metrics are text");
     text
 }
 
-/// The value of the sample with exactly this name and these labels, if there is one.
+/// Returns the value of the sample with exactly this name and these labels, if it exists.
 ///
-/// # Panics
-/// If it is not a number.
+/// // # Panics
+///
+/// If the value is not a number.
 pub fn sample(registry: &Registry, name: &str) -> Option<f64> {
     let text = scrape(registry);
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     Some(value.parse().expect("samples are numbers"))
 }
 
-/// The sum of the samples in `metrics` whose names and labels begin with `prefix`; zero while there is none, but an error if
-/// there is no such metric.
+/// Returns the sum of the samples in `metrics` whose names and labels begin with `prefix`; zero if
+/// there is no sample yet. Fails if the metric does not exist.
 pub fn sum(metrics: &str, prefix: &str) -> Result<f64> {
     let name = prefix.split(['{', ' ']).next().unwrap_or(prefix);
     let name = name.trim_end_matches("_total").trim_end_matches("_count");

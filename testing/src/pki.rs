@@ -1,4 +1,4 @@
-//! Certificate authorities of tests, and the files that their certificates are mounted as.
+//! Certificate authorities for tests, and the files in which certificates are mounted.
 
 #![allow(clippy::expect_used, reason = "what goes wrong in a test fails it")]
 
@@ -16,11 +16,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
 
-/// Issues certificates.
+/// Certificate authority.
 #[derive(Debug)]
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    /// The certificates between it and the trust anchor.
+    /// PEM of the certificates between this authority and the trust anchor.
     between: String,
 }
 
@@ -33,12 +33,12 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// A trust anchor with a name that no other has.
+    /// Creates a trust anchor with a unique name.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A trust anchor of this name.
+    /// Creates a trust anchor of this name.
     pub fn named(name: &str) -> Self {
         Self::with_key(name, KeyPair::generate().expect("a key"))
     }
@@ -48,7 +48,7 @@ impl Authority {
         Self { issuer, between: String::new() }
     }
 
-    /// An authority that this one vouches for.
+    /// Creates an intermediate authority, issued by this one.
     #[must_use]
     pub fn below(&self, name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
@@ -58,24 +58,24 @@ impl Authority {
         Self { issuer, between }
     }
 
-    /// Its certificate, as a trust file.
+    /// Returns the authority's certificate in PEM.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// Its certificate, as all that a side of TLS trusts.
+    /// Returns a store of roots with only this authority.
     pub fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).expect("a sound certificate");
         roots
     }
 
-    /// A certificate for these SPIFFE IDs and DNS names, valid and for both sides.
+    /// Issues a certificate for these SPIFFE IDs and DNS names, for both servers and clients.
     pub fn issue(&self, names: &[&str]) -> Issued {
         self.issue_as(names, |_| {})
     }
 
-    /// One that is special.
+    /// Issues a certificate with parameters that `change` adapts.
     pub fn issue_as(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Issued {
         let mut params = CertificateParams::default();
         let name = |&name: &&str| match name.contains("://") {
@@ -100,7 +100,7 @@ fn params_of_authority(name: &str) -> CertificateParams {
     params
 }
 
-/// A chain and its key, in PEM.
+/// Certificate chain and its private key, in PEM.
 #[derive(Debug)]
 pub struct Issued {
     /// The certificate, and those between it and the trust anchor.
@@ -110,18 +110,18 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// The certificate itself.
+    /// Returns the certificate itself in DER.
     pub fn der(&self) -> CertificateDer<'static> {
         CertificateDer::from_pem_slice(self.chain.as_bytes()).expect("a certificate")
     }
 
-    /// Its private key.
+    /// Returns the private key in DER.
     pub fn key_der(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::from_pem_slice(self.key.as_bytes()).expect("a key")
     }
 }
 
-/// A mounted secret: `tls.crt`, `tls.key` and `ca.crt`.
+/// Folder like a mounted secret, with `tls.crt`, `tls.key` and `ca.crt`.
 #[derive(Debug)]
 pub struct Folder(TempDir);
 
@@ -132,49 +132,49 @@ impl Default for Folder {
 }
 
 impl Folder {
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A certificate with its key, and the authorities to trust.
+    /// Creates a folder with a certificate, its key, and the authorities to trust.
     pub fn of(issued: &Issued, trust: &str) -> Self {
         let folder = Self::new();
         folder.put(issued, trust);
         folder
     }
 
-    /// Replaces all three files.
+    /// Replaces all three files by a certificate, its key, and the authorities to trust.
     pub fn put(&self, issued: &Issued, trust: &str) {
         self.write(&issued.chain, &issued.key, trust);
     }
 
-    /// Replaces all three files by any text.
+    /// Replaces all three files by these texts.
     pub fn write(&self, chain: &str, key: &str, trust: &str) {
         for (file, text) in self.paths().into_iter().zip([chain, key, trust]) {
             fs::write(file, text).expect("a file");
         }
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The paths of the chain, the key, and the trust anchors.
+    /// Returns the paths of the chain, the key, and the trust anchors.
     pub fn paths(&self) -> [PathBuf; 3] {
         ["tls.crt", "tls.key", "ca.crt"].map(|name| self.path().join(name))
     }
 }
 
-/// Authority that issues its certificates into one folder.
+/// Certificate authority that issues its certificates into a folder.
 #[derive(Debug)]
 pub struct FileAuthority {
     authority: Authority,
     folder: PathBuf,
 }
 
-/// The files of a certificate and its key, in PEM.
+/// Files of a certificate and its key, in PEM.
 #[derive(Debug, Clone)]
 pub struct Certificate {
     /// The certificate.
@@ -184,7 +184,7 @@ pub struct Certificate {
 }
 
 impl FileAuthority {
-    /// Makes an authority. Its own certificate is `ca.crt` in `folder`.
+    /// Creates an authority whose own certificate is `ca.crt` in `folder`.
     pub fn new(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let authority = Self { authority: Authority::named("test authority"), folder: folder.to_owned() };
@@ -192,23 +192,23 @@ impl FileAuthority {
         Ok(authority)
     }
 
-    /// The file of the authority's certificate.
+    /// Returns the path of the authority's certificate.
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.crt")
     }
 
-    /// A certificate for loopback and the DNS name `name`, which also names the files.
+    /// Issues a certificate for loopback and the DNS name `name`, which also names the files.
     pub fn server(&self, name: &str) -> Result<Certificate> {
         self.server_at(name, Ipv4Addr::LOCALHOST)
     }
 
-    /// The same, for one more address.
+    /// Issues a certificate for loopback, the DNS name `name`, and one more address.
     pub fn server_at(&self, name: &str, address: Ipv4Addr) -> Result<Certificate> {
         let addresses = [Ipv4Addr::LOCALHOST, address].map(|each| SanType::IpAddress(IpAddr::V4(each)));
         self.issue(name, &[name], |params| params.subject_alt_names.extend(addresses))
     }
 
-    /// A client's certificate for the user `name`, a member of `group`.
+    /// Issues a client certificate for the user `name`, a member of `group`.
     pub fn client(&self, name: &str, group: &str) -> Result<Certificate> {
         self.issue(name, &[], |params| params.distinguished_name.push(DnType::OrganizationName, group))
     }
@@ -237,7 +237,8 @@ impl Certificate {
     }
 }
 
-/// A pair of keys without a certificate, the public one in the field `cert`: for the tokens of service accounts.
+/// Creates a key pair for the tokens of service accounts. The field `cert` is the file of the
+/// public key.
 pub fn key_pair(folder: &Path, name: &str) -> Result<Certificate> {
     let pair = KeyPair::generate()?;
     Certificate::write(folder, name, "pub", &pair.public_key_pem(), &pair.serialize_pem())

@@ -1,4 +1,4 @@
-//! Programs that tests start, and what they are started with: control planes, servers, clients, machines.
+//! Programs that tests start: control planes, servers, clients, virtual machines.
 
 pub mod ask;
 pub mod bench;

@@ -1,10 +1,10 @@
-//! Tests that cannot run on every machine.
+//! Skipping of tests that cannot run on every machine.
 
 use std::fs::File;
 use std::io::Write as _;
 
-/// Ends the test, counted as skipped, with the reason. Only for what a machine may lack (a GPU, being root), never for a
-/// program that `make test` installs or builds.
+/// Ends the test and counts it as skipped, with the reason. Only for what a machine may lack (a
+/// GPU, root), never for a program that `make test` installs or builds.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)+) => {{
@@ -13,8 +13,8 @@ macro_rules! skip {
     }};
 }
 
-/// Prints the reason, and appends it to the file that `MULTINET_SKIP_LOG` names, so that a run of all tests can say how
-/// many were skipped: the test harness itself counts them as passed.
+/// Prints the reason, and appends it to the file that `MULTINET_SKIP_LOG` names. A run of all tests
+/// counts these lines, because the test harness counts skipped tests as passed.
 pub fn record(module: &str, line: u32, reason: &str) {
     eprintln!("skipped: {module}:{line}: {reason}");
     let Some(path) = std::env::var_os("MULTINET_SKIP_LOG") else {

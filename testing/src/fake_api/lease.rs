@@ -1,4 +1,4 @@
-//! The part of an API server that keeps a lease, and links to it.
+//! Fake API server that keeps a lease, and the links to it.
 
 #![allow(clippy::expect_used, reason = "what goes wrong in a test fails it")]
 
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::{Request, client, status};
 
-/// One lease, with conditional writes.
+/// API server with one lease and conditional writes. Clones share the lease.
 #[derive(Clone, Debug)]
 pub struct LeaseServer {
     store: Arc<Mutex<Store>>,
@@ -24,41 +24,41 @@ struct Store {
     namespace: String,
     name: String,
     lease: Option<Value>,
-    /// Counts up with every write.
+    /// Number of writes so far, which is the resourceVersion.
     version: u64,
-    /// Requests that have been done.
+    /// Method and status of each request that was carried out.
     log: Vec<String>,
 }
 
-/// Fate of a request.
+/// Fate of a request on a link.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
-    /// It is done, and answered.
+    /// The server carries the request out, and the client gets the answer.
     Answered {
-        /// How long it takes to arrive.
+        /// Time until the request arrives.
         there: Duration,
-        /// How long its answer takes.
+        /// Time until the answer arrives.
         back: Duration,
     },
-    /// It is done, but the answer does not come.
+    /// The server carries the request out, but its answer is lost.
     Unheard {
-        /// How long it takes to arrive.
+        /// Time until the request arrives.
         there: Duration,
     },
-    /// It does not arrive.
+    /// The request is lost.
     Lost,
-    /// No connection.
+    /// The connection is refused.
     Unreachable,
-    /// It is refused, with this status.
+    /// The server refuses the request with this status.
     Refused(u16),
 }
 
 impl Fate {
-    /// It is done and answered, all in no time.
+    /// Fate of a request that is carried out and answered at once.
     pub const AT_ONCE: Self = Self::Answered { there: Duration::ZERO, back: Duration::ZERO };
 }
 
-/// Decides on the fate of each request.
+/// Link that decides on the fate of each request.
 #[derive(Clone)]
 pub struct Link {
     fate: Arc<Mutex<Decide>>,
@@ -73,26 +73,26 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// A link on which `fate` decides.
+    /// Creates a link on which `fate` decides.
     pub fn new(fate: impl FnMut(&Method) -> Fate + Send + 'static) -> Self {
         Self { fate: Arc::new(Mutex::new(fate)) }
     }
 }
 
 impl LeaseServer {
-    /// A server that may have a lease of this namespace and name, and has none yet.
+    /// Creates a server for a lease of this namespace and name, which does not exist yet.
     pub fn new(namespace: &str, name: &str) -> Self {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         let store = Store { namespace, name, lease: None, version: 0, log: Vec::new() };
         Self { store: Arc::new(Mutex::new(store)) }
     }
 
-    /// A client at the other end of `link`.
+    /// Returns a client that reaches the server over `link`.
     pub fn client(&self, link: Link) -> Client {
         let server = self.clone();
         client(move |request| {
             let fate = (link.fate.lock().expect("a link"))(&request.method);
-            // What is under way goes on, even if the client has given it up.
+            // A request under way goes on even if the client has cancelled it.
             tokio::spawn(server.clone().receive(request, fate));
         })
     }
@@ -116,17 +116,17 @@ impl LeaseServer {
         }
     }
 
-    /// The lease as it is.
+    /// Returns the lease; `None` if it does not exist.
     pub fn lease(&self) -> Option<Value> {
         self.lock().lease.clone()
     }
 
-    /// A field of the lease's spec; null if there is none.
+    /// Returns a field of the lease's spec; null if there is none.
     pub fn spec(&self, field: &str) -> Value {
         self.lease().map_or(Value::Null, |lease| lease["spec"][field].clone())
     }
 
-    /// Changes the lease, if there is one.
+    /// Edits the lease, if it exists.
     pub fn edit(&self, edit: impl FnOnce(&mut Value)) {
         let mut store = self.lock();
         if let Some(mut lease) = store.lease.take() {
@@ -135,7 +135,7 @@ impl LeaseServer {
         }
     }
 
-    /// Makes a lease with this spec, or replaces it.
+    /// Creates or replaces the lease, with this spec.
     pub fn set(&self, spec: &Value) {
         let mut store = self.lock();
         let metadata = json!({"name": store.name, "namespace": store.namespace, "uid": "0"});
@@ -147,7 +147,7 @@ impl LeaseServer {
         self.lock().lease = None;
     }
 
-    /// Methods and statuses of all requests since the last call.
+    /// Returns method and status of all requests since the last call.
     pub fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().log)
     }
@@ -191,7 +191,7 @@ impl Store {
     fn replace(&mut self, lease: Value) -> (u16, Value) {
         assert!(lease["metadata"]["resourceVersion"].is_string(), "a write without a precondition: {lease}");
         let same = |old: &Value, field: &str| old["metadata"][field] == lease["metadata"][field];
-        // A PUT for what is not there would create it, but for the uid.
+        // The real server would create a missing object on PUT, but for the uid in it.
         match &self.lease {
             Some(old) if same(old, "resourceVersion") && same(old, "uid") => (200, self.put(lease)),
             _ => (409, status(409, "the object has been modified")),

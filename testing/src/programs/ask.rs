@@ -1,4 +1,4 @@
-//! Asking from asynchronous tests, with the queries and replies of [`crate::dns`].
+//! Asynchronous queries, with the types of [`crate::dns`].
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 use crate::dns::{Query, Reply, Transport};
 
-/// How long a reply may take. CoreDNS itself gives its upstreams five seconds.
+/// Time limit for a reply. CoreDNS itself gives its upstreams five seconds.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// Sends a query, and reads its reply, which has to belong to it.
+/// Sends a query. Returns its reply, checked to belong to the query.
 pub async fn ask(server: SocketAddr, transport: Transport, query: &Query) -> Result<Reply> {
     let packet = query.to_wire();
     let exchange = async {
@@ -29,7 +29,7 @@ pub async fn ask(server: SocketAddr, transport: Transport, query: &Query) -> Res
     Reply::to(&packet, raw).with_context(|| format!("{server} over {transport:?}: {query}"))
 }
 
-/// Asks over UDP for a name and a type.
+/// Sends a query for a name and a type over UDP.
 pub async fn ask_udp(server: SocketAddr, name: &str, rtype: &str) -> Result<Reply> {
     ask(server, Transport::Udp, &Query::new(name, rtype)).await
 }

@@ -1,4 +1,4 @@
-//! Results of benchmarks: a JSON document, and the Markdown tables that are made from it.
+//! Results of benchmarks: a JSON document, and Markdown tables made from it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::middle;
 
-/// Command line of a benchmark, behind its name.
+/// Arguments of a benchmark, after its name.
 #[derive(Debug, Default)]
 pub struct Arguments {
-    /// `--quick`: less of everything, to see that it works.
+    /// `--quick`: measures little, to check that the benchmark works.
     pub is_quick: bool,
     /// `--only GROUP,…`.
     pub only: Option<String>,
 }
 
-/// All that one run has measured.
+/// Results of one run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Results {
     machine: String,
@@ -28,7 +28,7 @@ pub struct Results {
     tables: Vec<Table>,
 }
 
-/// A table with its title and the numbers that hold for all of it.
+/// Table with a title and a note.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Table {
     title: String,
@@ -37,13 +37,13 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// A cell of a table.
+/// Cell of a table.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// A name, a count or a verdict.
+    /// Name, count or verdict.
     Text(String),
-    /// The median of the rounds, and how far from it the others are.
+    /// Median of several rounds, with their spread.
     Figure {
         /// The median.
         median: f64,
@@ -51,7 +51,7 @@ pub enum Cell {
         least: f64,
         /// The largest value.
         most: f64,
-        /// Decimal places in the table.
+        /// Number of decimal places in the table.
         digits: usize,
         /// Whether the table shows the spread, too.
         shows_spread: bool,
@@ -59,7 +59,7 @@ pub enum Cell {
 }
 
 impl Arguments {
-    /// Reads the arguments behind the benchmark's name.
+    /// Parses the arguments after the benchmark's name.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let mut parsed = Self::default();
         while let Some(argument) = arguments.next() {
@@ -74,7 +74,7 @@ impl Arguments {
 }
 
 impl Results {
-    /// Results of this machine, beside peers of these versions.
+    /// Creates the results of this machine, with the versions of the other programs measured.
     pub fn new(versions: &[(&str, String)], tables: Vec<Table>) -> Result<Self> {
         let kernel = String::from_utf8(Command::new("uname").arg("-sm").output()?.stdout)?;
         let machine = format!("{} cores, {}", std::thread::available_parallelism()?, kernel.trim());
@@ -88,7 +88,8 @@ impl Results {
     }
 }
 
-/// Makes the tables: reads the JSON document from standard input, and writes Markdown to standard output.
+/// Reads the JSON document from standard input, and writes its tables as Markdown to standard
+/// output.
 pub fn page() -> Result<()> {
     let results: Results = serde_json::from_reader(io::stdin().lock())?;
     Ok(write!(io::stdout(), "{results}")?)
@@ -106,7 +107,7 @@ impl Display for Results {
 }
 
 impl Table {
-    /// A table without rows; ` | ` stands between columns.
+    /// Creates a table without rows. `columns` are separated by ` | `.
     pub fn new(title: impl Display, note: impl Display, columns: &str) -> Self {
         let columns = columns.split(" | ").map(ToOwned::to_owned).collect();
         Self { title: title.to_string(), note: note.to_string(), columns, rows: Vec::new() }
@@ -145,17 +146,17 @@ impl Display for Cell {
     }
 }
 
-/// A cell that is no figure.
+/// Returns a cell with text.
 pub fn text(what: impl Display) -> Cell {
     Cell::Text(what.to_string())
 }
 
-/// The median of the rounds that have a value; a dash if none has.
+/// Returns a cell with the median of the values; a dash if there are none.
 pub fn figure(values: impl IntoIterator<Item = f64>, digits: usize) -> Cell {
     cell(values, |_| digits, false)
 }
 
-/// The same of ratios, of which the table shows the spread.
+/// Returns a cell with the median of ratios, whose spread the table shows.
 pub fn ratio(values: impl IntoIterator<Item = f64>) -> Cell {
     cell(values, |median| if median < 0.1 { 3 } else { 2 }, true)
 }
@@ -170,12 +171,13 @@ fn cell(values: impl IntoIterator<Item = f64>, digits: impl Fn(f64) -> usize, sh
     }
 }
 
-/// Says whether all of these ratios are low enough; nothing where there is no target, or a ratio is missing.
+/// Returns the verdict whether all ratios are at most `target`; an empty cell without a target, or
+/// if a ratio is missing.
 pub fn at_most(target: Option<f64>, ratios: &[Cell]) -> Cell {
     verdict("at most", target, ratios, |median, target| median <= target)
 }
 
-/// Says whether all of these ratios are high enough.
+/// Returns the verdict whether all ratios are at least `target`.
 pub fn at_least(target: Option<f64>, ratios: &[Cell]) -> Cell {
     verdict("at least", target, ratios, |median, target| median >= target)
 }
@@ -192,13 +194,14 @@ fn verdict(words: &str, target: Option<f64>, ratios: &[Cell], is_met: impl Fn(f6
     })
 }
 
-/// The version in what a program says about itself: the first number of a word, behind a dash or a `v` if there is one.
+/// Returns the version that a program prints: the first number in a word, after a dash or a `v` if
+/// the word has one.
 pub fn version(program: impl AsRef<Path>, flag: &str) -> Result<String> {
     let program = program.as_ref();
     let path = std::env::var("PATH").unwrap_or_default();
     let output = Command::new(program).arg(flag).env("PATH", format!("{path}:/usr/sbin:/sbin")).output();
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
-    // Some say it to standard error.
+    // Some programs print it to standard error.
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let words = said.split_whitespace().map(|word| word.rsplit('-').next().unwrap_or(word));

@@ -1,4 +1,5 @@
-//! A real control plane: etcd and kube-apiserver; and, where a test needs them, kube-controller-manager and kube-scheduler.
+//! A real control plane: etcd, kube-apiserver, and optionally kube-controller-manager and
+//! kube-scheduler.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,16 +25,17 @@ use crate::process::{Process, free_port, remove_at_exit};
 use crate::tools::{files_in, repository, tool};
 use crate::wait::eventually;
 
-/// How long a part of the control plane may take to start. It takes seconds, but the machine may be busy.
+/// Time limit for a part of the control plane to start. It takes seconds, but the machine may be
+/// busy.
 const START: Duration = Duration::from_secs(90);
 
-/// The address of the Service `kubernetes`, and so the one that a pod's in-cluster configuration names.
+/// Address of the Service `kubernetes`, which a pod's in-cluster configuration names.
 pub const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// A running control plane, with nothing in it but what Kubernetes itself puts there.
+/// Running control plane, with only the objects that Kubernetes itself creates.
 #[derive(Debug)]
 pub struct Cluster {
-    // Before the folder that they write to, so that they are dropped first.
+    // Before the folder that the processes write to, so that they are dropped first.
     scheduler: Option<Process>,
     controller_manager: Option<Process>,
     apiserver: Option<Process>,
@@ -52,18 +54,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a control plane, for a test that is going to break it.
+    /// Starts a control plane of the test's own, which the test may break.
     pub async fn start() -> Result<Self> {
         Self::start_with(&[]).await
     }
 
-    /// Starts a control plane with more flags for the API server.
+    /// Starts a control plane with additional flags for the API server.
     pub async fn start_with(apiserver_flags: &[&str]) -> Result<Self> {
         Self::start_at(free_port()?, false, apiserver_flags).await
     }
 
-    /// Starts a control plane for pods that a kubelet runs: its API server listens where the Service `kubernetes` says, at
-    /// every address of this network namespace, and gives each pod the token of its ServiceAccount.
+    /// Starts a control plane for pods that a kubelet runs. Its API server listens on all addresses
+    /// of this network namespace, so also on that of the Service `kubernetes`, and admits each pod
+    /// with its ServiceAccount's token.
     pub async fn start_for_pods(apiserver_flags: &[&str]) -> Result<Self> {
         Self::start_at(443, true, apiserver_flags).await
     }
@@ -97,41 +100,44 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Prepares for being shared by tests, in a static. As that is never dropped, the folder is removed when the test binary
-    /// ends, and each test that fails shows the logs through its [`Namespace`].
+    /// Prepares the control plane for a static that tests share. A static is never dropped. So the
+    /// folder is removed when the test binary ends, and a failed test shows the logs through its
+    /// [`Namespace`].
     pub fn share(&mut self) -> Result<()> {
         self.is_shared = true;
         remove_at_exit(self.folder.path())
     }
 
-    /// Where the API server listens.
+    /// Returns the address of the API server.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.apiserver_port))
     }
 
-    /// A folder for files that belong to this cluster.
+    /// Returns a folder for files of this cluster.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The kubeconfig file of a user that may do everything.
+    /// Returns the kubeconfig file of a user with all permissions.
     pub fn admin_kubeconfig(&self) -> &Path {
         &self.admin
     }
 
-    /// A client that may do everything. It belongs to the test's own runtime and must not be shared between tests.
+    /// Returns a client with all permissions. It belongs to the test's own async runtime, so that
+    /// tests must not share it.
     pub async fn client(&self) -> Result<Client> {
         client_for(&self.admin).await
     }
 
-    /// The cluster's objects, for a user that may do everything.
+    /// Returns access to all objects, with all permissions.
     pub async fn objects(&self) -> Result<Objects> {
         Ok(Objects::new(self.client().await?))
     }
 
-    /// A new namespace whose name begins with `prefix`.
+    /// Creates a namespace whose name begins with `prefix`.
     pub async fn temp_namespace(&self, prefix: &str) -> Result<Namespace> {
-        // Nobody drops a cluster that is shared: the test that fails shows its logs through its namespace.
+        // A shared cluster is never dropped, so that a failed test shows the logs through its
+        // namespace.
         let logs = if self.is_shared { vec![self.apiserver_log(), self.etcd_log()] } else { Vec::new() };
         Namespace::create(self.objects().await?, prefix, logs).await
     }
@@ -141,17 +147,18 @@ impl Cluster {
         self.objects().await?.define(files_in("deploy/crds")?).await
     }
 
-    /// Applies the ServiceAccounts and the roles that we ship.
+    /// Applies the shipped ServiceAccounts and roles.
     pub async fn apply_rbac(&self) -> Result<()> {
         let objects = self.objects().await?;
         for file in ["namespace.yaml", "dns-rbac.yaml", "controller-rbac.yaml"] {
             objects.apply_file(&repository().join("deploy/kustomize/base").join(file)).await?;
         }
-        // Whoever decides on requests learns of it a moment later.
+        // The API server's authorizer notices the roles a moment later.
         self.lets_read("multinet-system", "multinet-dns", true).await
     }
 
-    /// Waits until a ServiceAccount may read what `multinet-dns` serves, or may not any more.
+    /// Waits until a ServiceAccount may read the objects that `multinet-dns` serves, or may not any
+    /// more.
     pub async fn lets_read(&self, namespace: &str, account: &str, expected: bool) -> Result<()> {
         let reviews = Api::<SubjectAccessReview>::all(self.client().await?);
         let review: SubjectAccessReview = serde_json::from_value(json!({
@@ -174,7 +181,7 @@ impl Cluster {
         .await
     }
 
-    /// Writes a kubeconfig file with a token of that ServiceAccount. The API server is reached at `server`: its own
+    /// Writes a kubeconfig file with a token of a ServiceAccount. `server` is the API server's own
     /// [`address`](Self::address), or that of a proxy in front of it.
     pub async fn service_account_kubeconfig(
         &self,
@@ -198,12 +205,12 @@ impl Cluster {
         Ok(path)
     }
 
-    /// A kubeconfig file for `multinet-dns` with the ServiceAccount that we ship.
+    /// Writes a kubeconfig file for `multinet-dns` with the shipped ServiceAccount.
     pub async fn dns_server_kubeconfig(&self, server: SocketAddr) -> Result<PathBuf> {
         self.service_account_kubeconfig("multinet-system", "multinet-dns", server).await
     }
 
-    /// A kubeconfig file for `multinet-controller` with the ServiceAccount that we ship.
+    /// Writes a kubeconfig file for `multinet-controller` with the shipped ServiceAccount.
     pub async fn controller_kubeconfig(&self, server: SocketAddr) -> Result<PathBuf> {
         self.service_account_kubeconfig("multinet-system", "multinet-controller", server).await
     }
@@ -224,7 +231,7 @@ impl Cluster {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// SIGKILL to the API server.
+    /// Sends SIGKILL to the API server.
     pub fn kill_apiserver(&mut self) -> Result<()> {
         self.apiserver.take().map_or(Ok(()), |mut process| process.kill())
     }
@@ -261,12 +268,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// The API server gets these flags, beside those that it always has, the next time that it is started.
+    /// Sets additional flags of the API server, from its next start on.
     pub fn set_apiserver_flags(&mut self, flags: &[&str]) {
         self.apiserver_flags = flags.iter().map(|&flag| flag.to_owned()).collect();
     }
 
-    /// The flags that say for whom the API server is there.
+    /// Returns the flags that depend on whether pods run in the cluster.
     fn audience(&self) -> &'static [&'static str] {
         if self.has_pods {
             &[
@@ -275,18 +282,21 @@ impl Cluster {
                 "--kubelet-preferred-address-types=InternalIP",
             ]
         } else {
-            // Nobody would make the ServiceAccounts and tokens that this plugin asks for.
+            // Without pods, no controller creates the ServiceAccounts and tokens that this plugin
+            // requires.
             const WITHOUT: &str = "--disable-admission-plugins=ServiceAccount";
             &["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", WITHOUT]
         }
     }
 
-    /// Starts kube-controller-manager with these controllers, separated by commas, and waits until they run.
+    /// Starts kube-controller-manager with these controllers, separated by commas, and waits until
+    /// they run.
     pub async fn start_controller_manager(&mut self, controllers: &str) -> Result<()> {
         self.start_controller_manager_with(controllers, &[]).await
     }
 
-    /// The same, with more flags.
+    /// Starts kube-controller-manager with these controllers and additional flags, and waits until
+    /// they run.
     pub async fn start_controller_manager_with(&mut self, controllers: &str, flags: &[&str]) -> Result<()> {
         self.kill_controller_manager()?;
         let mut command = Command::new(tool("kube-controller-manager")?);
@@ -305,22 +315,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// The process id of the API server, if it runs.
+    /// Returns the process ID of the API server, if it runs.
     pub fn apiserver_pid(&self) -> Option<u32> {
         self.apiserver.as_ref().map(Process::pid)
     }
 
-    /// The process id of kube-controller-manager, if it runs.
+    /// Returns the process ID of kube-controller-manager, if it runs.
     pub fn controller_manager_pid(&self) -> Option<u32> {
         self.controller_manager.as_ref().map(Process::pid)
     }
 
-    /// SIGKILL to kube-controller-manager.
+    /// Sends SIGKILL to kube-controller-manager.
     pub fn kill_controller_manager(&mut self) -> Result<()> {
         self.controller_manager.take().map_or(Ok(()), |mut process| process.kill())
     }
 
-    /// Starts kube-scheduler. Pods are scheduled a little later.
+    /// Starts kube-scheduler. It schedules pods a little later.
     pub fn start_scheduler(&mut self) -> Result<()> {
         let mut command = Command::new(tool("kube-scheduler")?);
         command.args(self.component_flags());
@@ -329,14 +339,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// What controller manager and scheduler have in common: everything is allowed to them, and they listen nowhere.
+    /// Returns the common flags of controller manager and scheduler: all permissions, and no
+    /// listener.
     fn component_flags(&self) -> Vec<String> {
         let kubeconfigs = ["--kubeconfig", "--authentication-kubeconfig", "--authorization-kubeconfig"];
         let kubeconfigs = kubeconfigs.iter().map(|name| flag(name, &self.admin));
         kubeconfigs.chain(["--leader-elect=false", "--secure-port=0"].map(ToOwned::to_owned)).collect()
     }
 
-    /// SIGKILL to etcd.
+    /// Sends SIGKILL to etcd.
     pub fn kill_etcd(&mut self) -> Result<()> {
         self.etcd.take().map_or(Ok(()), |mut process| process.kill())
     }
@@ -360,11 +371,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Has etcd forget every revision but the current one, so that a watch from an older one ends in 410 Gone once the
-    /// API server has lost its own cache, too.
+    /// Makes etcd drop all revisions but the current one. A watch from an older one then ends in
+    /// 410 Gone, once the API server has lost its own cache, too.
     pub async fn compact_etcd(&self) -> Result<()> {
         let url = self.etcd_url();
-        // A range of one key that does not exist: the header says the current revision.
+        // A range of a key that does not exist. The answer's header has the current revision.
         let found = http::post(&format!("{url}/v3/kv/range"), &json!({"key": "AA=="})).await?;
         let revision = found.pointer("/header/revision").context("etcd tells no revision")?;
         let compaction = json!({"revision": revision, "physical": true});
@@ -385,7 +396,7 @@ impl Cluster {
     }
 }
 
-/// A client of the cluster and user that a kubeconfig file names.
+/// Returns a client for the cluster and user of a kubeconfig file.
 pub async fn client_for(kubeconfig: &Path) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

@@ -1,4 +1,4 @@
-//! `multinet-controller` as it runs in a cluster: with the ServiceAccount and the roles that we ship.
+//! `multinet-controller` as in a cluster: with the shipped ServiceAccount and roles.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use crate::wait::eventually;
 pub use crate::program::{Options as ControllerOptions, Program as Controller};
 
 impl ControllerOptions {
-    /// A controller with the cluster and user of a kubeconfig file.
+    /// Returns the options of a controller for the cluster and user of a kubeconfig file.
     pub fn controller(kubeconfig: &Path) -> Self {
         Self::of("multinet-controller", kubeconfig)
     }
 }
 
 impl Controller {
-    /// Whether it is the leader, by its own account.
+    /// Returns whether the controller is the leader, by its metric.
     pub async fn is_leader(&self) -> Result<bool> {
         let (_, metrics) = self.get("metrics").await?;
         let told = metrics.lines().find_map(|line| line.strip_prefix("multinet_leader "));
         Ok(told.context("there is no metric multinet_leader")? == "1")
     }
 
-    /// Waits until it is the leader, or until it is not.
+    /// Waits until the controller is the leader, or until it is not.
     pub async fn leads(&self, expected: bool) -> Result<()> {
         eventually(&format!("the controller to lead: {expected}"), BOUND, async || {
             ensure!(self.is_leader().await? == expected, "not yet\n{}", self.tail());

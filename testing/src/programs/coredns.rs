@@ -13,33 +13,35 @@ use crate::ask::ask_udp;
 use crate::process::{Process, free_port};
 use crate::tools::tool;
 
-/// How long it may take to start. It takes a second, but the machine may be busy.
+/// Time limit to start. It takes a second, but the machine may be busy.
 const START: Duration = Duration::from_secs(30);
 
-/// A zone that every CoreDNS here answers by itself, so that waiting for it asks no upstream.
+/// Zone that every CoreDNS of tests answers itself, so that the check whether it is ready asks no
+/// upstream.
 const READY: &str = "ready.invalid";
 
-/// A running CoreDNS on a port of its own, for UDP and TCP.
+/// Running CoreDNS on a port of its own, for UDP and TCP.
 #[derive(Debug)]
 pub struct CoreDns {
-    // Before the folder that it writes to, so that it is dropped first.
+    // Before the folder that it writes to, so that the process is dropped first.
     process: Process,
     address: SocketAddr,
     _folder: TempDir,
 }
 
 impl CoreDns {
-    /// Starts CoreDNS on loopback with one server block per pair of zone and plugins, and waits until it answers.
+    /// Starts CoreDNS on loopback, with a server block per pair of zone and plugins. Waits until it
+    /// answers.
     pub async fn start(blocks: &[(&str, &str)]) -> Result<Self> {
         Self::start_with(&[], blocks).await
     }
 
-    /// The same, with environment variables.
+    /// Starts CoreDNS on loopback, with environment variables.
     pub async fn start_with(env: &[(&str, &str)], blocks: &[(&str, &str)]) -> Result<Self> {
         Self::launch(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)), env, blocks).await
     }
 
-    /// The same, at an address of this machine that others reach, too.
+    /// Starts CoreDNS at an address that other hosts and network namespaces reach, too.
     pub async fn start_at(address: SocketAddr, blocks: &[(&str, &str)]) -> Result<Self> {
         Self::launch(address, &[], blocks).await
     }
@@ -73,12 +75,12 @@ impl CoreDns {
         Ok(Self { process, address, _folder: folder })
     }
 
-    /// Its process id.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

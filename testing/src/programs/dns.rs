@@ -1,9 +1,8 @@
-//! A small DNS client for tests: queries as bytes that a test may bend, replies as bytes and as the
-//! presentation text that the golden tables are written in.
+//! DNS client for tests. Queries are bytes that a test may alter; replies are bytes and
+//! presentation text, which the golden tables use.
 //!
-//! [`hickory_proto`] reads the replies, so that what the server writes is judged by somebody else's
-//! parser; queries are put together by hand, because half of the tests need queries that no well-meant
-//! library would send.
+//! // [`hickory_proto`] parses the replies, so that a parser of another project judges the server.
+//! Queries are built by hand, because half of the tests need queries that no library would send.
 
 mod presentation;
 mod query;
@@ -20,30 +19,30 @@ pub use presentation::{name_to_wire, type_number};
 pub use query::{AD, CD, DO, Edns, Query, RD, Z};
 pub use reply::Reply;
 
-/// How long a test waits for a reply before it calls the server silent.
+/// Time limit for a reply, after which the server counts as silent.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The two transports that every server has.
+/// The transports that every server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// One datagram each way.
+    /// UDP, one datagram each way.
     Udp,
-    /// One connection for one query.
+    /// TCP, one connection per query.
     Tcp,
 }
 
 impl Transport {
-    /// Both.
+    /// All transports.
     pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
 
-    /// Sends a query and reads its reply, which has to belong to it.
+    /// Sends a query. Returns its reply, checked to belong to the query.
     pub fn ask(self, server: SocketAddr, query: &Query) -> Result<Reply> {
         let packet = query.to_wire();
         let raw = self.exchange(server, &packet)?;
         Reply::to(&packet, raw).with_context(|| format!("{self:?}: {query}"))
     }
 
-    /// Sends any octets and returns whatever comes back.
+    /// Sends any bytes. Returns the bytes of the answer.
     pub fn exchange(self, server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>> {
         match self {
             Self::Udp => udp_socket(server)?.exchange(packet),
@@ -56,11 +55,11 @@ impl Transport {
     }
 }
 
-/// A datagram socket that hears one server only.
+/// UDP socket that is connected to one server.
 #[derive(Debug)]
 pub struct Udp(UdpSocket);
 
-/// A datagram socket for one server.
+/// Creates a UDP socket that is connected to a server.
 pub fn udp_socket(server: SocketAddr) -> Result<Udp> {
     let any: SocketAddr = match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -73,7 +72,7 @@ pub fn udp_socket(server: SocketAddr) -> Result<Udp> {
 }
 
 impl Udp {
-    /// Where it asks from.
+    /// Returns the local port.
     pub fn port(&self) -> Result<u16> {
         Ok(self.0.local_addr()?.port())
     }
@@ -92,14 +91,15 @@ impl Udp {
         Ok(buffer)
     }
 
-    /// Sends a datagram and waits for the next one.
+    /// Sends a datagram, and waits for the next one.
     pub fn exchange(&self, packet: &[u8]) -> Result<Vec<u8>> {
         self.send(packet)?;
         self.receive()
     }
 
-    /// Proves that the server keeps silent about `packet`: a query sent after it is answered first. Its
-    /// socket sees both in this order, since they come from one address.
+    /// Returns whether the server ignores `packet`. It sends `probe` next, whose reply has to come
+    /// first. Both come from one address, so that one socket of the server receives them in this
+    /// order.
     pub fn is_ignored(&self, packet: &[u8], probe: &Query) -> Result<bool> {
         self.send(packet)?;
         self.send(&probe.to_wire())?;
@@ -108,12 +108,12 @@ impl Udp {
     }
 }
 
-/// A stream of length-prefixed messages (RFC 1035 §4.2.2).
+/// Stream of length-prefixed messages (RFC 1035 §4.2.2).
 #[derive(Debug)]
 pub struct Tcp<S = TcpStream>(S);
 
 impl Tcp {
-    /// A connection to a server.
+    /// Connects to a server.
     pub fn connect(server: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&server, PATIENCE).context("no TCP connection")?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -122,14 +122,14 @@ impl Tcp {
         Ok(Self(stream))
     }
 
-    /// Where it asks from.
+    /// Returns the local port.
     pub fn port(&self) -> Result<u16> {
         Ok(self.0.local_addr()?.port())
     }
 }
 
 impl<S: Read + Write> Tcp<S> {
-    /// Messages over any stream.
+    /// Creates a stream of messages over any byte stream.
     pub fn over(stream: S) -> Self {
         Self(stream)
     }
@@ -160,7 +160,7 @@ impl<S: Read + Write> Tcp<S> {
     }
 }
 
-/// A message behind its length.
+/// Prefixes a message with its length.
 fn framed(packet: &[u8]) -> Result<Vec<u8>> {
     let length = u16::try_from(packet.len()).context("a message of more than 64 KiB")?;
     Ok([&length.to_be_bytes(), packet].concat())

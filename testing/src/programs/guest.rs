@@ -1,10 +1,11 @@
-//! A guest of QEMU with soft-RoCE, for what takes an RDMA device: the machine that tests run on need not have one, nor let
-//! them load kernel modules. It needs no root and no network.
+//! QEMU guest with soft-RoCE, for tests that need an RDMA device. The host needs neither such a
+//! device, nor kernel modules, root or a network.
 //!
-//! The guest has the files of this machine, so everything that is installed or built here just runs there, at the same path,
-//! the test binary included. A test binary has one guest, and its scripts run there one after the other, each in a machine that
-//! is as if it had just booted: what a script writes, mounts, starts and plugs in is gone with it. It computes in software (KVM
-//! inside a virtual machine cannot be relied on), so it is slow: no test should say how fast something is in there.
+//! // The guest sees the host's files, so that programs built or installed on the host run there at
+//! the same paths, including the test binary. A test binary has one guest, whose scripts run one
+//! after the other. Each script finds the guest as if it had just booted: its files, mounts,
+//! processes and devices vanish with it. The CPU is emulated, because KVM may not work inside a
+//! virtual machine. So the guest is slow, and no test may measure speed there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,30 +20,33 @@ use tokio::sync::Mutex;
 use crate::process::{Process, remove_at_exit};
 use crate::tools::repository;
 
-/// `tests/tools/packages.sh` sees to it that it is installed.
+/// Name of QEMU's program, which `tests/tools/packages.sh` installs.
 const QEMU: &str = "qemu-system-x86_64";
 
-/// How long a test may take in the guest.
+/// Time limit of a test in the guest.
 const BOUND: Duration = Duration::from_secs(1200);
 
-/// Says to a test that it is in the guest.
+/// Environment variable that tells a test that it runs in the guest.
 const VARIABLE: &str = "MULTINET_TEST_GUEST";
 
-/// How often a guest is booted whose kernel does not get as far as scripts. QEMU's emulation now and then lets one processor
-/// run into the breakpoint by which the other changes code, early, while the kernel patches itself.
+/// Number of attempts to boot a guest. In QEMU's emulation, while the kernel patches itself early
+/// on, one processor may run into the breakpoint by which another one patches code.
 const BOOTS: usize = 3;
 
-/// How much memory a guest has. Half of it is for the files that it writes.
+/// Memory of the guest. Half of it is for files that it writes.
 const MEMORY: &str = "1500M";
 
-/// To the kernel: whatever goes wrong in it ends the guest at once, rather than leaving a test to wait for its bound.
+/// Kernel parameters. With them, any fault of the kernel ends the guest at once, instead of
+/// blocking a test until its time limit.
 const KERNEL: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off";
 
-/// The beginning of a script that needs an RDMA device: makes `rxe0`, on a network device of its own, with 10.9.0.1, 10.9.0.2,
-/// fd09::1 and fd09::2. Processes that use different ones of these are peers as if they were on different machines.
+/// Beginning of a script that needs an RDMA device. Creates `rxe0` on a network device of its own,
+/// with the addresses 10.9.0.1, 10.9.0.2, fd09::1 and fd09::2. Processes with different ones of
+/// these behave like peers on different machines.
 ///
-/// `gid_row ADDRESS` says which row of the device's GID table an address is in: the rows' order is the kernel's. An IPv6 address
-/// is to be written in full, as the kernel does. `wait_for COMMAND` waits until a command succeeds.
+/// // `gid_row ADDRESS` prints the index of an address in the device's GID table, whose order is up
+/// to the kernel. IPv6 addresses are written in full, as the kernel does. `wait_for COMMAND` waits
+/// until a command succeeds.
 pub const LINK: &str = r#"
     gids=/sys/class/infiniband/rxe0/ports/1/gids
     gid_row() {
@@ -89,7 +93,8 @@ LINK
     wait_for has_link
 "#;
 
-/// Has the rest of the test run in the guest with the [link](LINK): put it first in the body. The test has to return a `Result`.
+/// Runs the rest of the test in the guest with the [link](LINK). Put it first in the body of a test
+/// that returns a `Result`.
 #[macro_export]
 macro_rules! in_guest {
     () => {
@@ -99,17 +104,17 @@ macro_rules! in_guest {
     };
 }
 
-/// Whether this process is in a guest that [`in_guest!`](crate::in_guest) has booted.
+/// Returns whether this process runs in a guest that [`in_guest!`](crate::in_guest) booted.
 pub fn is_inside() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Runs the test of that name in the guest, and fails if it fails.
+/// Runs a test by its name in the guest, and fails if it fails.
 pub async fn run_again(test: &str) -> Result<()> {
     run_test(test, "").await
 }
 
-/// The same, after a script of `preparations`.
+/// Runs a test in the guest, after a script of `preparations`.
 pub async fn run_test(test: &str, preparations: &str) -> Result<()> {
     let binary = std::env::current_exe()?;
     let binary = binary.to_str().context("the path of the test binary is not UTF-8")?.replace('\'', r"'\''");
@@ -121,8 +126,9 @@ pub async fn run_test(test: &str, preparations: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs `script` in the guest of this process, which the first call boots. If the last one did not live through its script, there
-/// is a new one. Scripts wait for each other, and that is not part of `bound`.
+/// Runs `script` in the guest of this process. The first call boots it, and so does one after a
+/// script that crashed the guest. Scripts wait for each other; the wait does not count towards
+/// `bound`.
 pub async fn run(script: &str, bound: Duration) -> Result<Said> {
     static SHARED: Mutex<Option<Guest>> = Mutex::const_new(None);
     let mut shared = SHARED.lock().await;
@@ -135,27 +141,28 @@ pub async fn run(script: &str, bound: Duration) -> Result<Said> {
     Ok(said)
 }
 
-/// What came of a script.
+/// Result of a script.
 #[derive(Debug)]
 pub struct Said {
-    /// Its exit status, as a shell has it in `$?`.
+    /// Exit status, as in a shell's `$?`.
     pub status: i32,
-    /// What it wrote to standard output and to standard error, as they came.
+    /// Standard output and standard error, interleaved.
     pub output: String,
 }
 
-/// A machine that runs scripts, until it is dropped.
+/// Running guest, which is shut down when this value is dropped.
 #[derive(Debug)]
 pub struct Guest {
     qemu: Process,
-    /// The guest's only door to the outside.
+    /// Folder that host and guest share.
     shared: PathBuf,
     scripts: u32,
     _folder: TempDir,
 }
 
 impl Guest {
-    /// Boots a guest. If that takes longer than `bound`, it is an error that shows the end of the guest's console.
+    /// Boots a guest. If that takes longer than `bound`, the error has the end of the guest's
+    /// console.
     pub async fn boot(bound: Duration) -> Result<Self> {
         let mut boots = 1;
         loop {
@@ -175,8 +182,8 @@ impl Guest {
         }
     }
 
-    /// Runs `script` as root by `/bin/sh -e`. If that takes longer than `bound`, or the guest ends before the script does, it is an
-    /// error that shows the end of the guest's console and what the script has said.
+    /// Runs `script` as root by `/bin/sh -e`. If that takes longer than `bound`, or the guest ends
+    /// before the script, the error has the end of the guest's console and the script's output.
     pub async fn run(&mut self, script: &str, bound: Duration) -> Result<Said> {
         self.scripts += 1;
         let name = self.scripts.to_string();
@@ -193,7 +200,7 @@ impl Guest {
         Ok(Said { status, output })
     }
 
-    /// Waits until the guest has made that file.
+    /// Waits until the guest has created this file in the shared folder.
     async fn has(&mut self, name: &str, bound: Duration) -> Result<()> {
         let (file, what) = (self.shared.join(name), format!("make {name}"));
         let making = self.qemu.until(&what, bound, async || {
@@ -205,7 +212,7 @@ impl Guest {
     }
 }
 
-/// QEMU, with the console of its guest on standard output.
+/// Returns the command of QEMU, with the guest's console on standard output.
 fn command(shared: &Path) -> Result<Command> {
     let built = built()?;
     let mut qemu = Command::new(QEMU);
@@ -218,7 +225,7 @@ fn command(shared: &Path) -> Result<Command> {
         .args(["-append", KERNEL]);
     for (tag, folder, more) in [("machine", Path::new("/"), ",readonly=on"), ("guest", shared, "")] {
         let folder = folder.to_str().context("the path of a temporary folder is not UTF-8")?;
-        // QEMU splits at commas, save for those that are doubled.
+        // QEMU splits at commas that are not doubled.
         let folder = folder.replace(',', ",,");
         let options = "security_model=none,multidevs=remap";
         qemu.args(["-fsdev", &format!("local,id={tag},path={folder},{options}{more}")])
@@ -227,7 +234,8 @@ fn command(shared: &Path) -> Result<Command> {
     Ok(qemu)
 }
 
-/// The folder with what the guest boots from. The first call builds it, if it is not there, in half a minute.
+/// Returns the folder that the guest boots from. The first call builds it if it does not exist, in
+/// half a minute.
 fn built() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| build().map_err(|error| format!("{error:#}")));

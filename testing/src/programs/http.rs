@@ -1,4 +1,4 @@
-//! Plain HTTP, for what has no client library of its own.
+//! HTTP requests to endpoints without a client library of their own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,34 +9,34 @@ use serde_json::Value;
 
 use crate::metrics::sum;
 
-/// No single request may take longer.
+/// Time limit of a request.
 const BOUND: Duration = Duration::from_secs(10);
 
-/// A request for a Kubernetes client to send.
+/// Returns a GET request for a Kubernetes client to send.
 pub fn request(path: &str) -> Result<http::Request<Vec<u8>>> {
     Ok(http::Request::get(path).body(Vec::new())?)
 }
 
-/// The body at `url`, if the status is a success.
+/// Returns the body at `url`. Fails if the status is not a success.
 pub async fn get(url: &str) -> Result<String> {
     let (status, body) = get_any(url).await?;
     ensure!(status.is_success(), "{url}: {status}: {body}");
     Ok(body)
 }
 
-/// Status and body at `url`, whatever the status.
+/// Returns status and body at `url`.
 pub async fn get_any(url: &str) -> Result<(StatusCode, String)> {
     let response = client()?.get(url).send().await.with_context(|| format!("GET {url}"))?;
     Ok((response.status(), response.text().await?))
 }
 
-/// The [sum] of a metric's samples whose names and labels begin with `prefix`.
+/// Returns the [sum] of a metric's samples whose names and labels begin with `prefix`.
 pub async fn metric(admin: SocketAddr, prefix: &str) -> Result<u64> {
     let metrics = get(&format!("http://{admin}/metrics")).await?;
     Ok(sum(&metrics, prefix)? as u64)
 }
 
-/// Posts JSON, and returns the JSON that comes back.
+/// Posts JSON. Returns the JSON of the answer.
 pub async fn post(url: &str, body: &Value) -> Result<Value> {
     let response =
         client()?.post(url).body(body.to_string()).send().await.with_context(|| format!("POST {url}"))?;
@@ -46,7 +46,7 @@ pub async fn post(url: &str, body: &Value) -> Result<Value> {
 }
 
 fn client() -> Result<reqwest::Client> {
-    // Fails if it is installed already, which is just as well.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Ok(reqwest::Client::builder().timeout(BOUND).build()?)
 }

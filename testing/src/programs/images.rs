@@ -1,4 +1,4 @@
-//! Container images made of what is on this machine: nothing is pulled from a registry.
+//! Container images built from files on this machine, without a registry.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,23 +12,23 @@ use tempfile::TempDir;
 use crate::process::{image_binary, run};
 use crate::tools::tool;
 
-/// The image of every pod's sandbox.
+/// Image of every pod's sandbox.
 pub const PAUSE: &str = "local/pause:1";
 
-/// An image with a shell, `httpd`, `nc` and the like, for the pods of users.
+/// Image with a shell, `httpd`, `nc` and the like, for users' pods.
 pub const BUSYBOX: &str = "local/busybox:1";
 
-/// The image of CoreDNS.
+/// Image of CoreDNS.
 pub const COREDNS: &str = "local/coredns:1";
 
-/// The user of an image that holds one program, as in our Dockerfile.
+/// User of an image with one program, as in our Dockerfile.
 const NOBODY: &str = "65532:65532";
 
-/// The archives of all images that a node needs, in the form of `docker save`.
+/// Builds the archives of all images that a node needs, in the format of `docker save`.
 pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
     // The tag is the one in deploy/kustomize/base.
     let ours = |name: &str| format!("{name}:{}", env!("CARGO_PKG_VERSION"));
-    // What is shipped is optimised, whatever the tests are.
+    // Images have release builds, also in tests of debug builds.
     let dns = image_binary("multinet-dns")?;
     let controller = image_binary("multinet-controller")?;
     Ok(vec![
@@ -40,7 +40,7 @@ pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
     ])
 }
 
-/// An image that is being put together.
+/// Image under construction.
 struct Image {
     tag: String,
     user: &'static str,
@@ -48,7 +48,7 @@ struct Image {
     root: TempDir,
 }
 
-/// An image of busybox, with all its commands.
+/// Builds an image of busybox with all its commands.
 fn busybox(tag: &str, entrypoint: &[&str]) -> Result<Image> {
     let image = Image::new(tag, "0:0", entrypoint)?;
     let busybox = Path::new("/bin/busybox");
@@ -62,7 +62,7 @@ fn busybox(tag: &str, entrypoint: &[&str]) -> Result<Image> {
     Ok(image)
 }
 
-/// An image of one static program as `/name`, without symbols.
+/// Builds an image of one static program, `/name`, without symbols.
 fn program(tag: &str, name: &str, file: &Path) -> Result<Image> {
     let entrypoint = format!("/{name}");
     let image = Image::new(tag, NOBODY, &[&entrypoint])?;
@@ -75,12 +75,13 @@ impl Image {
     fn new(tag: &str, user: &'static str, entrypoint: &[&str]) -> Result<Self> {
         let entrypoint = entrypoint.iter().map(|&word| word.to_owned()).collect();
         let root = TempDir::new()?;
-        // What a container's root folder is like; that of a temporary one is for its owner only.
+        // A temporary folder is accessible to its owner only, unlike the root folder of a
+        // container.
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
         Ok(Self { tag: tag.to_owned(), user, entrypoint, root })
     }
 
-    /// Copies a file to a place in the image, and returns the path of the copy.
+    /// Copies a file to `place` in the image. Returns the path of the copy.
     fn add(&self, file: &Path, place: &Path) -> Result<PathBuf> {
         let copy = self.root.path().join(place.strip_prefix("/")?);
         fs::create_dir_all(copy.parent().context("a file has a folder")?)?;
@@ -89,7 +90,7 @@ impl Image {
         Ok(copy)
     }
 
-    /// Writes the image into an archive.
+    /// Writes the image to an archive.
     fn save(self, folder: &Path) -> Result<PathBuf> {
         let parts = TempDir::new()?;
         let layer = parts.path().join("layer.tar");
@@ -112,7 +113,7 @@ impl Image {
     }
 }
 
-/// The name by which images know the architecture of this machine.
+/// Returns the name of this machine's architecture in images.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -121,7 +122,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Packs members of a folder into an archive, as root's.
+/// Packs members of a folder into an archive, owned by root.
 fn pack(folder: &Path, members: &[&Path], archive: &Path) -> Result<()> {
     let mut command = Command::new("tar");
     command.args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--file"]).arg(archive);

@@ -1,4 +1,4 @@
-//! `kubectl`, as people type it, for a user that may do everything.
+//! `kubectl` as users type it, with all permissions.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -9,7 +9,8 @@ use crate::cluster::Cluster;
 use crate::process::run;
 use crate::tools::{repository, tool};
 
-/// Runs a line of shell with `kubectl` for this cluster, in the repository's root. Returns what it prints.
+/// Runs a shell command with `kubectl` for this cluster, in the repository's root. Returns its
+/// output.
 pub fn shell(cluster: &Cluster, line: &str) -> Result<String> {
     let kubectl = tool("kubectl")?;
     let mut path = OsString::from(kubectl.parent().context("a program in no folder")?);
@@ -17,7 +18,8 @@ pub fn shell(cluster: &Cluster, line: &str) -> Result<String> {
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", line]).current_dir(repository()).env("PATH", path);
-    // Where it keeps caches, and looks for the preferences of whoever runs the test.
+    // HOME is where kubectl keeps caches and reads preferences, which must not be those of the
+    // developer.
     shell.env("KUBECONFIG", cluster.admin_kubeconfig()).env("HOME", cluster.folder());
     run(&mut shell)
 }

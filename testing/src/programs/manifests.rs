@@ -1,4 +1,4 @@
-//! The objects that tests are about, as a user would write them.
+//! Manifests of the objects that tests are about, as a user would write them.
 
 use std::net::IpAddr;
 
@@ -6,17 +6,18 @@ use kube::api::{DynamicObject, ObjectMeta};
 use kube::core::TypeMeta;
 use serde_json::{Value, json};
 
-/// The kind of service that is published on secondary networks.
+/// Kind of services on secondary networks.
 pub const SERVICE: &str = "MultiNetworkService";
-/// The kind of its slices.
+/// Kind of their slices.
 pub const SLICE: &str = "MultiNetworkEndpointSlice";
 
-/// API version and kind of one of our objects.
+/// Returns API version and kind of one of our kinds.
 pub fn types(kind: &str) -> TypeMeta {
     TypeMeta { api_version: "multinetwork.numaproj.io/v1alpha1".to_owned(), kind: kind.to_owned() }
 }
 
-/// A MultiNetworkService on the network `rdma-a`, alias `rail0`, with the port `rdma`, whose slices a test writes.
+/// Manifest of a MultiNetworkService on the network `rdma-a`, alias `rail0`, with the port `rdma`.
+/// The test writes its slices.
 #[derive(Debug, Clone)]
 pub struct Service {
     name: String,
@@ -24,12 +25,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with the server's time to live.
+    /// Creates a service with the DNS server's default time to live.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ttl: None }
     }
 
-    /// With a time to live of its own.
+    /// Sets the time to live.
     #[must_use]
     pub fn ttl(mut self, seconds: u32) -> Self {
         self.ttl = Some(seconds);
@@ -47,7 +48,7 @@ impl From<Service> for DynamicObject {
     }
 }
 
-/// A slice of a service on that network.
+/// Manifest of a slice of such a service.
 #[derive(Debug, Clone)]
 pub struct Slice {
     name: String,
@@ -56,18 +57,18 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// An empty slice.
+    /// Creates a slice without endpoints.
     pub fn new(name: &str, service: &str) -> Self {
         Self { name: name.to_owned(), service: service.to_owned(), endpoints: Vec::new() }
     }
 
-    /// With a ready endpoint.
+    /// Adds a ready endpoint.
     #[must_use]
     pub fn ready(self, hostname: &str, address: impl Into<IpAddr>) -> Self {
         self.endpoint(hostname, address, true)
     }
 
-    /// With an endpoint that is not ready.
+    /// Adds an endpoint that is not ready.
     #[must_use]
     pub fn not_ready(self, hostname: &str, address: impl Into<IpAddr>) -> Self {
         self.endpoint(hostname, address, false)

@@ -1,17 +1,18 @@
-//! What documentation shows: the commands and the files in its fenced blocks, so that tests can run and use them.
+//! Commands and files in the fenced blocks of documentation, for tests that run and use them.
 
 use std::collections::BTreeSet;
 
-/// A command and the output that is shown for it.
+/// Command and its shown output.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Example {
-    /// The command, without the prompt.
+    /// Command without the prompt.
     pub command: String,
-    /// The lines that it prints, without trailing white space.
+    /// Lines of the output, without trailing white space.
     pub output: Vec<String>,
 }
 
-/// The commands in fenced blocks, of whichever program. A backslash at a line's end goes on with the next.
+/// Returns the commands in fenced blocks, of any program. A backslash at the end of a line
+/// continues it.
 pub fn examples(markdown: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     let mut in_block = false;
@@ -38,7 +39,7 @@ pub fn examples(markdown: &str) -> Vec<Example> {
     examples
 }
 
-/// The texts of the fenced blocks.
+/// Returns the texts of the fenced blocks.
 pub fn blocks(markdown: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut open: Option<String> = None;
@@ -56,10 +57,11 @@ pub fn blocks(markdown: &str) -> Vec<String> {
     blocks
 }
 
-/// A metric in a table: its name without what its type adds (`_total`, `_info`), and its labels.
+/// Metric in a table: its name without the suffix of its type (`_total`, `_info`), and its labels.
 pub type Metric = (String, BTreeSet<String>);
 
-/// The metrics that a page's table names, but for those of every process; `…` stands for the prefix of the row's first.
+/// Returns the metrics in a page's table, except those of every process. In a row, `…` stands for
+/// the common prefix, taken from its first metric.
 pub fn metrics(page: &str) -> Vec<Metric> {
     let rows = page.lines().filter(|line| line.starts_with("| `multinet_"));
     rows.flat_map(|row| {

@@ -1,4 +1,4 @@
-//! What programs that measure share: they run processes, and tell what those said and what they cost.
+//! Common parts of benchmarks: they run processes, read their output, and measure their cost.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
-/// Nothing takes longer; what does is killed.
+/// Time limit of a process, which is killed then.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A process that runs beside the measurement. It is killed when this is dropped.
+/// Process that runs beside the measurement. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -20,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it. What it says to standard error goes to ours.
+    /// Starts the process. Its standard error is that of the benchmark.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = format!("{command:?}");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
@@ -30,7 +30,7 @@ impl Process {
         Ok(Self { child, _stdin: stdin, stdout: Some(stdout) })
     }
 
-    /// The next line that it says.
+    /// Returns the next line of its output.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.stdout.as_mut().context("somebody else reads")?.read_line(&mut line)?;
@@ -38,17 +38,17 @@ impl Process {
         Ok(line.trim_end().to_owned())
     }
 
-    /// What it says from now on.
+    /// Returns its output from now on.
     pub fn take_stdout(&mut self) -> Result<BufReader<ChildStdout>> {
         self.stdout.take().context("somebody else reads")
     }
 
-    /// The process id.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// As by `kill -9`; waits until it has ended.
+    /// Sends SIGKILL, and waits until the process has ended.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -62,7 +62,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a command to its end, and gives what it printed.
+/// Runs a command to its end. Returns its output.
 pub fn output(command: &mut Command) -> Result<String> {
     let name = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -91,19 +91,19 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// User and system time of all children that have ended, in seconds.
+/// Returns user and system time of all children that have ended, in seconds.
 pub fn cpu_of_children() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
 }
 
-/// The value in the middle.
+/// Returns the median.
 pub fn middle(mut values: Vec<f64>) -> Result<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().context("nothing was measured")
 }
 
-/// A percentile by nearest rank, in milliseconds; not a number if nothing was measured.
+/// Returns a percentile by nearest rank, in milliseconds; NaN if there are no values.
 pub fn percentile(times: &[Duration], percent: usize) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
@@ -111,17 +111,17 @@ pub fn percentile(times: &[Duration], percent: usize) -> f64 {
     sorted.get(rank.saturating_sub(1)).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
 }
 
-/// What is going on, for whoever waits.
+/// Progress messages for the user, with the elapsed time.
 #[derive(Debug)]
 pub struct Log(Instant);
 
 impl Log {
-    /// Time counts from now on.
+    /// Starts the clock.
     pub fn begin() -> Self {
         Self(Instant::now())
     }
 
-    /// To standard error.
+    /// Prints a message to standard error.
     pub fn say(&self, what: &str) {
         eprintln!("[{:4} s] {what}", self.0.elapsed().as_secs());
     }

@@ -1,5 +1,6 @@
-//! Networks of pods as real CNI plugins make them: Multus, which calls bridge and host-local for a pod's default network and
-//! macvlan and whereabouts for its further ones. All of it belongs in a [sandbox](crate::sandbox).
+//! Networks of pods, made by real CNI plugins: Multus calls bridge and host-local for a pod's
+//! default network, and macvlan and whereabouts for its secondary ones. Only for use in a
+//! [sandbox](crate::sandbox).
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,16 +16,16 @@ use crate::pods::NETWORK_STATUS;
 use crate::process::run;
 use crate::tools::{files_in, tool};
 
-/// The network by which Multus is known to those who call it.
+/// Name of the CNI network by which runtimes call Multus.
 pub const NAME: &str = "multus";
 
-/// The addresses of the default network begin with this.
+/// Common beginning of the addresses of the default network.
 pub const DEFAULT_NETWORK: &str = "10.244.0.";
 
-/// The interface of the node that all second networks are on.
+/// Interface of the node that carries all secondary networks.
 pub const MASTER: &str = "rail";
 
-/// Multus, set up for one cluster.
+/// Multus, configured for one cluster.
 #[derive(Debug)]
 pub struct Multus {
     folder: PathBuf,
@@ -32,7 +33,8 @@ pub struct Multus {
 }
 
 impl Multus {
-    /// Writes the configuration, applies the CRDs and makes the interface that second networks are on.
+    /// Writes the configuration, applies the CRDs, and creates the interface that carries secondary
+    /// networks.
     pub async fn set_up(cluster: &Cluster) -> Result<Self> {
         let folder = cluster.folder().join("cni");
         let multus = Self { folder, kubeconfig: cluster.admin_kubeconfig().to_owned() };
@@ -50,17 +52,17 @@ impl Multus {
         Ok(multus)
     }
 
-    /// The folder of the plugins.
+    /// Returns the folder of the plugins.
     pub fn plugins() -> Result<PathBuf> {
         Ok(tool("multus")?.parent().context("a tool has a folder")?.to_owned())
     }
 
-    /// The folder of the configuration for those who call Multus.
+    /// Returns the folder of the configuration for runtimes that call Multus.
     pub fn configuration(&self) -> PathBuf {
         self.folder.join("conf")
     }
 
-    /// The end of what the plugins have logged.
+    /// Returns the log of the plugins.
     pub fn log(&self) -> PathBuf {
         self.folder.join("multus.log")
     }
@@ -94,7 +96,8 @@ impl Multus {
         cluster.objects().await?.define(files_in("testing/src/programs/node/crds")?).await
     }
 
-    /// A NetworkAttachmentDefinition: a macvlan network whose pods get an address of each of the `ranges`.
+    /// Returns a NetworkAttachmentDefinition of a macvlan network, whose pods get an address from
+    /// each of the `ranges`.
     pub fn macvlan(&self, namespace: &str, name: &str, ranges: &[&str]) -> Result<DynamicObject> {
         let ranges: Vec<_> = ranges.iter().map(|range| json!({"range": range})).collect();
         let config = json!({
@@ -123,7 +126,7 @@ impl Multus {
     }
 }
 
-/// A cable with both its ends here, as there is no other machine.
+/// Creates a virtual cable with both its ends on this machine.
 fn make_master() -> Result<()> {
     let end = format!("{MASTER}-end");
     ip(&["link", "add", MASTER, "type", "veth", "peer", "name", &end])?;
@@ -136,7 +139,8 @@ pub fn ip(args: &[&str]) -> Result<()> {
     run(Command::new("ip").args(args)).map(drop)
 }
 
-/// The addresses that a pod has on its second networks, by what Multus has written to it: pairs of interface and address.
+/// Returns the addresses of a pod on secondary networks, as reported by Multus: pairs of interface
+/// and address.
 pub fn second_addresses(pod: &Pod) -> Result<Vec<(String, String)>> {
     let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_STATUS));
     let networks: Vec<Value> = serde_json::from_str(annotation.context("Multus has written nothing")?)?;

@@ -1,6 +1,6 @@
-//! Pods without a node: network namespaces that the real Multus attaches, called by cnitool as a container runtime would. The
-//! test says what scheduler and kubelet would; Multus says itself what it has done. All of it belongs in a
-//! [sandbox](crate::sandbox).
+//! Pods without a node: network namespaces that the real Multus attaches, called by cnitool as by a
+//! container runtime. The test plays scheduler and kubelet, and Multus reports its own work. Only
+//! for use in a [sandbox](crate::sandbox).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use crate::objects::Namespace;
 use crate::pods::{Pod, Pods};
 use crate::tools::tool;
 
-/// The annotation by which a pod asks Multus for networks.
+/// Annotation by which a pod asks Multus for networks.
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 
-/// A pod that is an object and a network namespace, and that runs what the test runs in it.
+/// Pod that is an object and a network namespace. The test runs programs in it.
 #[derive(Debug)]
 pub struct LightPod {
     pods: Pods,
     name: String,
-    /// What cnitool is called with to attach, and again to detach.
+    /// Environment of cnitool, to attach and later to detach.
     environment: Vec<(&'static str, String)>,
     network: String,
     is_attached: bool,
 }
 
 impl LightPod {
-    /// Makes a pod, has Multus attach it, and says that it runs and is ready.
+    /// Creates a pod, lets Multus attach it, and makes it running and ready.
     pub async fn start(multus: &Multus, namespace: &Namespace, pod: Pod) -> Result<Self> {
         let mut pod = Self::create(multus, namespace, pod).await?;
         pod.attach().await?;
@@ -38,7 +38,7 @@ impl LightPod {
         Ok(pod)
     }
 
-    /// Makes a pod that has no network yet.
+    /// Creates a pod without a network.
     pub async fn create(multus: &Multus, namespace: &Namespace, pod: Pod) -> Result<Self> {
         let pods = Pods::of(namespace);
         let metadata = pods.create(pod).await?.metadata;
@@ -62,9 +62,10 @@ impl LightPod {
         Ok(Self { pods, name, environment, network, is_attached: false })
     }
 
-    /// Has Multus attach all of its networks, and says that it runs. It is not ready yet.
+    /// Lets Multus attach all of its networks, and makes it running, but not ready.
     ///
-    /// A network namespace in which this has failed must not be used again, so a new one is made each time.
+    /// // A network namespace in which this has failed must not be used again, so each call creates
+    /// one.
     pub async fn attach(&mut self) -> Result<CorePod> {
         ip(&["netns", "add", &self.network])?;
         let added = self.cnitool("add").await;
@@ -80,14 +81,14 @@ impl LightPod {
         self.pods.ready(&self.name, false).await
     }
 
-    /// Has Multus detach it. What Multus wrote to the pod stays there.
+    /// Lets Multus detach it. The pod keeps the annotation of Multus.
     pub async fn detach(&mut self) -> Result<()> {
         self.cnitool("del").await?;
         self.is_attached = false;
         ip(&["netns", "delete", &self.network])
     }
 
-    /// Detaches it, and deletes the pod.
+    /// Detaches the pod, and deletes it.
     pub async fn remove(mut self) -> Result<()> {
         if self.is_attached {
             self.detach().await?;
@@ -95,25 +96,26 @@ impl LightPod {
         self.pods.remove(&self.name).await
     }
 
-    /// The object.
+    /// Returns the object.
     pub async fn object(&self) -> Result<CorePod> {
         Ok(self.pods.api().get(&self.name).await?)
     }
 
-    /// Its addresses on second networks, by what Multus says: pairs of interface and address.
+    /// Returns the addresses on secondary networks, as reported by Multus: pairs of interface and
+    /// address.
     pub async fn addresses(&self) -> Result<Vec<(String, String)>> {
         multus::second_addresses(&self.object().await?)
     }
 
-    /// Gives the programs in the pod's network this `/etc/resolv.conf`.
+    /// Sets `/etc/resolv.conf` of programs in the pod's network.
     pub fn resolv_conf(&self, contents: &str) -> Result<()> {
-        // `ip netns exec` mounts what is there over /etc.
+        // `ip netns exec` mounts the files of this folder over /etc.
         let folder = Path::new("/etc/netns").join(&self.network);
         fs::create_dir_all(&folder)?;
         fs::write(folder.join("resolv.conf"), contents).context("cannot write the pod's resolv.conf")
     }
 
-    /// A program that is to run in the pod's network.
+    /// Returns a command that runs a program in the pod's network.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.network]).arg(program.as_ref());

@@ -1,7 +1,7 @@
-//! A real node, with the cluster that it belongs to: kubelet and containerd run pods whose networks Multus makes.
+//! A real node and its cluster: kubelet and containerd run pods, whose networks Multus creates.
 //!
-//! It needs a [sandbox](crate::sandbox), which is the machine that it is a node of: containers, mounts, networks and control
-//! groups go when the sandbox goes.
+//! // Only for use in a [sandbox](crate::sandbox), which stands for the node's machine: containers,
+//! mounts, networks and control groups vanish with it.
 
 mod daemons;
 pub mod pods;
@@ -28,29 +28,29 @@ use crate::process::{Process, print_tail};
 use crate::tools::tool;
 use crate::wait::eventually;
 
-/// How long anything may take on a node: an image to be imported, a pod to be replaced, a change to be in DNS. Usually it
-/// is a few seconds, but the machine may be busy.
+/// Time limit of any operation on a node, such as an import of an image, the replacement of a pod,
+/// or a change in DNS. Usually it takes a few seconds, but the machine may be busy.
 pub const BOUND: Duration = Duration::from_secs(90);
 
-/// What the node is called.
+/// Name of the node.
 pub const NAME: &str = "node-a";
 
-/// Its zone.
+/// Zone of the node.
 pub const ZONE: &str = "zone-a";
 
-/// Its address, on an interface that leads nowhere.
+/// Address of the node, on an interface without a peer.
 const ADDRESS: &str = "172.30.0.1";
 
-/// The controllers of Kubernetes that a node with Deployments and Services needs.
+/// Controllers of Kubernetes for a node with Deployments and Services.
 const CONTROLLERS: &str = "endpointslice-controller,deployment-controller,replicaset-controller,\
     serviceaccount-controller,serviceaccount-token-controller,root-ca-certificate-publisher-controller,\
     garbage-collector-controller,namespace-controller,node-lifecycle-controller,disruption-controller,\
     pod-garbage-collector-controller";
 
-/// A cluster of one node.
+/// Cluster of one node.
 #[derive(Debug)]
 pub struct Node {
-    // In the order in which they are to end.
+    // In the order in which they have to end.
     _services: Services,
     kubelet: Process,
     containerd: Process,
@@ -60,7 +60,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts everything, and waits until the node is ready for pods.
+    /// Starts all parts, and waits until the node is ready for pods.
     pub async fn start() -> Result<Self> {
         ensure!(crate::sandbox::is_inside(), "a node needs a sandbox of its own");
         connect()?;
@@ -98,29 +98,29 @@ impl Node {
         self.containerd.check_running()
     }
 
-    /// The control plane.
+    /// Returns the control plane.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The networks of pods.
+    /// Returns the networks of pods.
     pub fn networks(&self) -> &Multus {
         &self.networks
     }
 
-    /// All objects of the cluster.
+    /// Returns access to all objects of the cluster.
     pub async fn objects(&self) -> Result<Objects> {
         self.cluster.objects().await
     }
 
-    /// A new namespace in which pods can be made.
+    /// Creates a namespace, and waits until it admits pods.
     pub async fn namespace(&self, prefix: &str) -> Result<Namespace> {
         let namespace = self.cluster.temp_namespace(prefix).await?;
         self.wait_for_service_account(namespace.name()).await?;
         Ok(namespace)
     }
 
-    /// Runs `kubectl`, which must not fail, and returns what it wrote.
+    /// Runs `kubectl`, which must not fail. Returns its output.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
         let output = tokio::process::Command::new(tool("kubectl")?)
             .arg("--kubeconfig")
@@ -135,7 +135,7 @@ impl Node {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Applies a kustomization as it is shipped.
+    /// Applies a shipped kustomization.
     pub async fn apply_kustomization(&self, folder: &Path) -> Result<()> {
         let folder = folder.to_str().context("a path that is not text")?;
         eventually("kubectl apply -k to succeed", BOUND, async || {
@@ -151,14 +151,14 @@ impl Drop for Node {
     }
 }
 
-/// Gives the node the address that it has within its cluster.
+/// Gives the node its address within the cluster.
 fn connect() -> Result<()> {
     ip(&["link", "add", "uplink", "type", "veth", "peer", "name", "uplink-end"])?;
     ip(&["link", "set", "uplink-end", "up"])?;
     ip(&["link", "set", "uplink", "up"])?;
     ip(&["address", "add", &format!("{ADDRESS}/24"), "dev", "uplink"])?;
-    // Addresses of Services are translated after a route for them was found.
+    // The kernel translates addresses of Services only after it has found a route for them.
     ip(&["route", "add", "10.96.0.0/16", "dev", "uplink"])?;
-    // That of the API server needs no translation.
+    // The address of the API server needs no translation.
     ip(&["address", "add", &format!("{}/32", crate::cluster::SERVICE_ADDRESS), "dev", "lo"])
 }

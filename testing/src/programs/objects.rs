@@ -1,4 +1,4 @@
-//! Putting manifests to a cluster, as `kubectl` would.
+//! Access to the objects of a cluster, with manifests applied as by `kubectl`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,22 +18,22 @@ use crate::process::print_tail;
 use crate::tools::files_in;
 use crate::wait::eventually;
 
-/// How long the API server may take to serve a new CustomResourceDefinition.
+/// Time limit for the API server to serve a new CustomResourceDefinition.
 const ESTABLISH: Duration = Duration::from_secs(30);
 
-/// All objects of a cluster.
+/// Access to all objects of a cluster.
 #[derive(Clone)]
 pub struct Objects {
     client: Client,
 }
 
 impl Objects {
-    /// The objects that `client` may see.
+    /// Creates access with the permissions of `client`.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// The client below.
+    /// Returns the client.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -64,7 +64,8 @@ impl Objects {
             .with_context(|| format!("cannot apply {} {name}", types.kind))
     }
 
-    /// The objects of one kind; `namespace` is left out for kinds that have none, and to see all.
+    /// Returns the API of one kind, in a namespace. `None` is for cluster-scoped kinds, and for all
+    /// namespaces.
     pub async fn api(&self, types: &TypeMeta, namespace: Option<&str>) -> Result<Api<DynamicObject>> {
         let kind = GroupVersionKind::try_from(types)?;
         let (resource, capabilities): (ApiResource, ApiCapabilities) = pinned_kind(&self.client, &kind)
@@ -76,7 +77,8 @@ impl Objects {
         })
     }
 
-    /// Applies the CustomResourceDefinitions of these files, and waits until the API server serves their kinds.
+    /// Applies the CustomResourceDefinitions in these files, and waits until the API server serves
+    /// their kinds.
     pub async fn define(&self, files: impl IntoIterator<Item = PathBuf>) -> Result<()> {
         let mut applied = Vec::new();
         for file in files {
@@ -103,7 +105,7 @@ impl Objects {
     }
 }
 
-/// A namespace of one test.
+/// Namespace of one test.
 pub struct Namespace {
     name: String,
     objects: Objects,
@@ -111,8 +113,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace whose name begins with `prefix`. It goes when the cluster goes. The ends of the `logs` are printed
-    /// when this is dropped.
+    /// Creates a namespace whose name begins with `prefix`. It is not deleted before its cluster.
+    /// Dropping this value prints the ends of the `logs`.
     pub async fn create(objects: Objects, prefix: &str, logs: Vec<PathBuf>) -> Result<Self> {
         let metadata = ObjectMeta { generate_name: Some(format!("{prefix}-")), ..ObjectMeta::default() };
         let namespace = CoreNamespace { metadata, ..CoreNamespace::default() };
@@ -121,29 +123,29 @@ impl Namespace {
         Ok(Self { name, objects, logs })
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All objects of the cluster.
+    /// Returns access to all objects of the cluster.
     pub fn objects(&self) -> &Objects {
         &self.objects
     }
 
-    /// The name in DNS of a service in this namespace.
+    /// Returns the DNS name of a service in this namespace.
     pub fn domain(&self, service: &str) -> String {
         format!("{service}.{}.svc.multinet.cluster.local", self.name)
     }
 
-    /// Applies an object into this namespace.
+    /// Applies an object in this namespace.
     pub async fn apply(&self, object: impl Into<DynamicObject>) -> Result<DynamicObject> {
         let mut object = object.into();
         object.metadata.namespace = Some(self.name.clone());
         self.objects.apply_object(&object).await
     }
 
-    /// Deletes one of our objects, which must exist.
+    /// Deletes an object of one of our kinds, which must exist.
     pub async fn delete(&self, kind: &str, name: &str) -> Result<()> {
         let api = self.objects.api(&manifests::types(kind), Some(&self.name)).await?;
         api.delete(name, &DeleteParams::default())
@@ -161,17 +163,17 @@ impl Drop for Namespace {
     }
 }
 
-/// The kind of an object.
+/// Returns the kind of an object.
 pub fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| &types.kind)
 }
 
-/// The name of an object.
+/// Returns the name of an object.
 pub fn name(object: &DynamicObject) -> &str {
     object.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The objects of all YAML files of a folder of this repository, in the order in which kubectl reads them.
+/// Returns the objects of all YAML files of a folder of this repository, in the order of `kubectl`.
 pub fn parse_folder(folder: &str) -> Result<Vec<DynamicObject>> {
     let mut objects = Vec::new();
     for file in files_in(folder)? {
@@ -180,7 +182,7 @@ pub fn parse_folder(folder: &str) -> Result<Vec<DynamicObject>> {
     Ok(objects)
 }
 
-/// The objects of a YAML text.
+/// Returns the objects of a YAML text.
 pub fn parse(yaml: &str) -> Result<Vec<DynamicObject>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(|error| anyhow!("{error}"))?;
     ensure!(!documents.is_empty(), "no object in {yaml:?}");

@@ -1,8 +1,10 @@
-//! What perftest's programs print, and `multinet bench` as they do; and UCX' own.
+//! Parsing of the output of perftest's programs, of `multinet bench` in the same format, and of
+//! UCX' ucx_perftest.
 
 use anyhow::{Context as _, Result};
 
-/// The numbers in the rows of results for messages of this size, in all tables: without the size, beginning with the iterations.
+/// Returns the numbers of all result rows for messages of this size: the iterations first, without
+/// the size.
 pub fn rows(said: &str, size: u32) -> Vec<Vec<f64>> {
     let mut rows = Vec::new();
     let mut is_within = false;
@@ -10,7 +12,7 @@ pub fn rows(said: &str, size: u32) -> Vec<Vec<f64>> {
         let words: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
         match words.as_deref() {
             Ok([first, rest @ ..]) if is_within && *first == f64::from(size) => rows.push(rest.to_vec()),
-            // perftest may warn between the header and the row.
+            // perftest may print warnings between the header and the row.
             _ if line.starts_with("#bytes") => is_within = true,
             _ if line.starts_with("---") => is_within = false,
             _ => {}
@@ -19,7 +21,7 @@ pub fn rows(said: &str, size: u32) -> Vec<Vec<f64>> {
     rows
 }
 
-/// The numbers that `ucx_perftest -f -v` has printed.
+/// Returns the numbers in the output of `ucx_perftest -f -v`.
 pub fn ucx_row(said: &str) -> Result<Vec<f64>> {
     let row = said.lines().last().context("ucx_perftest printed nothing")?;
     let figures = row.split(',').map(|figure| Ok(figure.trim().parse()?));

@@ -1,4 +1,4 @@
-//! Pods without a kubelet: the test says what scheduler, kubelet and Multus would.
+//! Pods without a kubelet: the test writes what scheduler, kubelet and Multus would write.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,16 +13,17 @@ use serde_json::{Value, json};
 
 use crate::objects::Namespace;
 
-/// The annotation by which Multus says what it has done.
+/// Annotation in which Multus reports a pod's interfaces.
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// The first bytes of the addresses that pods have on their default network. None of them may ever be answered.
+/// First bytes of pods' addresses on the default network. The DNS server must never answer with one
+/// of them.
 pub const DEFAULT_NETWORK: [u8; 2] = [10, 244];
 
-/// How many requests are under way at once when there are many pods to make.
+/// Number of concurrent requests when many pods are created.
 const AT_ONCE: usize = 32;
 
-/// An interface of a pod on a second network, as Multus reports it.
+/// Interface of a pod on a secondary network, as Multus reports it.
 #[derive(Debug, Clone)]
 pub struct Nic {
     network: String,
@@ -33,7 +34,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// The interface `net1` on a network: `namespace/name`, or only the name of one in the pod's own namespace.
+    /// Creates the interface `net1` on a network: `namespace/name`, or only the name of one in the
+    /// pod's namespace.
     pub fn new(network: &str, addresses: &[&str]) -> Self {
         Self {
             network: network.to_owned(),
@@ -44,21 +46,21 @@ impl Nic {
         }
     }
 
-    /// Under another name.
+    /// Sets the name of the interface.
     #[must_use]
     pub fn interface(mut self, name: &str) -> Self {
         name.clone_into(&mut self.interface);
         self
     }
 
-    /// With a hardware address.
+    /// Sets the hardware address.
     #[must_use]
     pub fn mac(mut self, mac: &str) -> Self {
         self.mac = Some(mac.to_owned());
         self
     }
 
-    /// On a virtual function with this PCI address and RDMA device.
+    /// Sets the PCI address and the RDMA device of its virtual function.
     #[must_use]
     pub fn pci(mut self, address: &str, rdma_device: &str) -> Self {
         let pci = json!({"pci-address": address, "rdma-device": rdma_device});
@@ -67,7 +69,8 @@ impl Nic {
     }
 }
 
-/// What Multus writes for these interfaces. It puts the default network's first.
+/// Returns the annotation that Multus writes for these interfaces, with that of the default network
+/// first.
 pub fn network_status(nics: &[Nic]) -> String {
     let default = json!({
         "name": "pods",
@@ -91,7 +94,7 @@ pub fn network_status(nics: &[Nic]) -> String {
     Value::from_iter([default].into_iter().chain(further)).to_string()
 }
 
-/// An address on the default network that no other pod has.
+/// Returns an address on the default network that no other pod has.
 fn default_address() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(1);
     let [.., high, low] = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -99,7 +102,7 @@ fn default_address() -> String {
     format!("{first}.{second}.{high}.{low}")
 }
 
-/// A pod that is to be made.
+/// Pod to create.
 #[derive(Debug, Clone)]
 pub struct Pod {
     name: String,
@@ -109,7 +112,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// A pod with the label `app=infer`, bound to the node `gpu-1`.
+    /// Creates a pod with the label `app=infer`, bound to the node `gpu-1`.
     pub fn new(name: &str) -> Self {
         let spec = json!({
             "nodeName": "gpu-1",
@@ -119,45 +122,45 @@ impl Pod {
         pod.label("app", "infer")
     }
 
-    /// With a label.
+    /// Adds a label.
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// With an annotation.
+    /// Adds an annotation.
     #[must_use]
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.annotations.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// With these interfaces on second networks.
+    /// Sets the interfaces on secondary networks.
     #[must_use]
     pub fn nics(self, nics: &[Nic]) -> Self {
         self.annotation(NETWORK_STATUS, &network_status(nics))
     }
 
-    /// With one interface, on one network.
+    /// Sets one interface, on one network.
     #[must_use]
     pub fn nic(self, network: &str, addresses: &[&str]) -> Self {
         self.nics(&[Nic::new(network, addresses)])
     }
 
-    /// On another node.
+    /// Sets the node.
     #[must_use]
     pub fn node(self, name: &str) -> Self {
         self.with("nodeName", json!(name))
     }
 
-    /// With a hostname, and the subdomain without which it would not be one in DNS.
+    /// Sets the hostname, and the subdomain without which Kubernetes' DNS would ignore it.
     #[must_use]
     pub fn hostname(self, name: &str) -> Self {
         self.with("hostname", json!(name)).with("subdomain", json!("headless"))
     }
 
-    /// With a field of the spec.
+    /// Sets a field of the spec.
     #[must_use]
     pub fn with(mut self, field: &str, value: Value) -> Self {
         self.spec[field] = value;
@@ -174,29 +177,29 @@ impl TryFrom<Pod> for CorePod {
     }
 }
 
-/// The pods of a namespace.
+/// Pods of a namespace.
 #[derive(Debug, Clone)]
 pub struct Pods(Api<CorePod>);
 
 impl Pods {
-    /// The pods of this namespace.
+    /// Returns the pods of this namespace.
     pub fn of(namespace: &Namespace) -> Self {
         Self(Api::namespaced(namespace.objects().client(), namespace.name()))
     }
 
-    /// The API below.
+    /// Returns the API.
     pub fn api(&self) -> &Api<CorePod> {
         &self.0
     }
 
-    /// Makes a pod. It is Pending.
+    /// Creates a pod in the phase Pending.
     pub async fn create(&self, pod: Pod) -> Result<CorePod> {
         let name = pod.name.clone();
         let created = self.0.create(&PostParams::default(), &pod.try_into()?).await;
         created.with_context(|| format!("cannot create the pod {name}"))
     }
 
-    /// Makes many pods. They are Pending.
+    /// Creates many pods in the phase Pending.
     pub async fn create_all(&self, pods: impl IntoIterator<Item = Pod>) -> Result<()> {
         stream::iter(pods)
             .map(|pod| self.create(pod))
@@ -205,7 +208,7 @@ impl Pods {
             .await
     }
 
-    /// The kubelet has made sandboxes for these pods, which do not run yet.
+    /// Plays the kubelet: reports sandboxes for these pods, which do not run yet.
     pub async fn give_sandboxes(&self, names: impl IntoIterator<Item = String>) -> Result<()> {
         let status = || json!({"podIP": default_address(), "podIPs": [{"ip": default_address()}]});
         stream::iter(names)
@@ -215,7 +218,7 @@ impl Pods {
             .await
     }
 
-    /// The scheduler has found a node for a pod.
+    /// Plays the scheduler: binds a pod to a node.
     pub async fn bind(&self, name: &str, node: &str) -> Result<()> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": node},
@@ -225,23 +228,24 @@ impl Pods {
         bound.map(drop).with_context(|| format!("cannot bind the pod {name}"))
     }
 
-    /// Makes a pod that runs and is ready.
+    /// Creates a pod and makes it running and ready.
     pub async fn start(&self, pod: Pod) -> Result<CorePod> {
         let created = self.create(pod).await?;
         self.run(created.metadata.name.as_deref().unwrap_or_default()).await?;
         self.ready(created.metadata.name.as_deref().unwrap_or_default(), true).await
     }
 
-    /// The pod runs, with an address on the default network. It is not ready yet.
+    /// Plays the kubelet: makes the pod running, with an address on the default network, but not
+    /// ready.
     pub async fn run(&self, name: &str) -> Result<CorePod> {
         let address = default_address();
-        // Not merged with what an earlier attempt may have written.
+        // Replaces the addresses of an earlier attempt instead of merging with them.
         let addresses = json!([{"ip": address}, {"$patch": "replace"}]);
         self.status(name, json!({"phase": "Running", "podIP": address, "podIPs": addresses})).await?;
         self.ready(name, false).await
     }
 
-    /// The probe says that the pod is ready, or that it is not.
+    /// Plays the kubelet: reports the result of the readiness probe.
     pub async fn ready(&self, name: &str, ready: bool) -> Result<CorePod> {
         let status = if ready { "True" } else { "False" };
         let since = Timestamp::now().to_string();
@@ -249,29 +253,29 @@ impl Pods {
         self.status(name, json!({"conditions": [condition]})).await
     }
 
-    /// The pod is in another phase.
+    /// Sets the phase of a pod.
     pub async fn phase(&self, name: &str, phase: &str) -> Result<CorePod> {
         self.status(name, json!({"phase": phase})).await
     }
 
-    /// Merges this into the pod's status.
+    /// Merges `status` into the status of a pod.
     pub async fn status(&self, name: &str, status: Value) -> Result<CorePod> {
         let patch = Patch::Strategic(json!({ "status": status }));
         let patched = self.0.patch_status(name, &PatchParams::default(), &patch).await;
         patched.with_context(|| format!("cannot change the status of the pod {name}"))
     }
 
-    /// Multus reports these interfaces.
+    /// Plays Multus: reports these interfaces.
     pub async fn report(&self, name: &str, nics: &[Nic]) -> Result<CorePod> {
         self.annotate(name, NETWORK_STATUS, Some(&network_status(nics))).await
     }
 
-    /// Sets an annotation, or takes it away.
+    /// Sets or removes an annotation.
     pub async fn annotate(&self, name: &str, key: &str, value: Option<&str>) -> Result<CorePod> {
         self.metadata(name, json!({"annotations": {key: value}})).await
     }
 
-    /// Sets a label, or takes it away.
+    /// Sets or removes a label.
     pub async fn label(&self, name: &str, key: &str, value: Option<&str>) -> Result<CorePod> {
         self.metadata(name, json!({"labels": {key: value}})).await
     }
@@ -282,7 +286,7 @@ impl Pods {
         patched.with_context(|| format!("cannot change the metadata of the pod {name}"))
     }
 
-    /// Begins to delete a pod. It stays, terminating, as there is no kubelet to end it.
+    /// Begins to delete a pod. It stays terminating, because no kubelet ends it.
     pub async fn terminate(&self, name: &str) -> Result<()> {
         self.delete(name, 3600).await
     }

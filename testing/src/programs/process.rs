@@ -1,4 +1,4 @@
-//! Child processes that never outlive the tests, and whose logs are shown by the tests that fail.
+//! Child processes that never outlive the tests, and whose logs a failed test shows.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -15,21 +15,21 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::wait::eventually;
 
-/// How many lines of a log a failed test shows.
+/// Number of lines of a log that a failed test shows.
 const TAIL: usize = 40;
 
-/// A running program. It is killed when this is dropped, and also when the test binary itself is.
+/// Running program. It is killed when this value is dropped, and when the test binary dies.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Where in the log this run began; earlier runs may have written to the same file.
+    /// Offset in the log at which this run began. Earlier runs may have written to the same file.
     log_start: u64,
 }
 
 impl Process {
-    /// Starts `command`, with both its output streams appended to the file `log`.
+    /// Starts `command`, and appends both its output streams to the file `log`.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
         let name = Path::new(command.get_program())
             .file_name()
@@ -50,22 +50,22 @@ impl Process {
         Ok(Self { name, child, log: log.to_owned(), log_start })
     }
 
-    /// The name of the program.
+    /// Returns the name of the program.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The process id.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What this run has written so far.
+    /// Returns the log of this run so far.
     pub fn log(&self) -> String {
         read_from(&self.log, self.log_start)
     }
 
-    /// Fails if the process has ended, with the end of its log.
+    /// Fails with the end of the log if the process has ended.
     pub fn check_running(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             Some(status) => bail!("{} ended: {status}\n{}", self.name, self.tail()),
@@ -73,7 +73,8 @@ impl Process {
         }
     }
 
-    /// Runs `attempt` until it succeeds, as [`eventually`] does, but gives up at once if the process has ended.
+    /// Runs `attempt` until it succeeds, like [`eventually`], but fails at once if the process has
+    /// ended.
     pub async fn until<T>(
         &mut self,
         what: &str,
@@ -88,7 +89,7 @@ impl Process {
         found.await?
     }
 
-    /// Waits for a line of the log that contains `needle`, and returns what follows it up to the next white space.
+    /// Waits for a line of the log that contains `needle`. Returns the word after it.
     pub async fn logged(&mut self, needle: &str, bound: Duration) -> Result<String> {
         let (path, start) = (self.log.clone(), self.log_start);
         self.until(&format!("log {needle:?}"), bound, async || {
@@ -109,7 +110,7 @@ impl Process {
         Ok(status)
     }
 
-    /// Sends the signal of that name, such as `TERM`.
+    /// Sends a signal by its name, such as `TERM`.
     pub fn signal(&self, name: &str) -> Result<()> {
         let status = Command::new("sh")
             .args(["-c", r#"kill -s "$0" "$1""#, name, &self.pid().to_string()])
@@ -121,20 +122,20 @@ impl Process {
         Ok(())
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM, and waits for the process to end.
     pub async fn terminate(&mut self, bound: Duration) -> Result<ExitStatus> {
         self.signal("TERM")?;
         self.exited(bound).await
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL, and waits for the process to end.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("cannot kill {}", self.name))?;
         self.child.wait()?;
         Reaper::tell("forget", self.pid())
     }
 
-    /// The last lines of the log.
+    /// Returns the last lines of the log.
     pub fn tail(&self) -> String {
         tail(&self.log())
     }
@@ -142,15 +143,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Captured by the test harness, which shows it if the test fails.
+        // The test harness captures this, and shows it if the test fails.
         eprintln!("--- end of the log of {} ({}):\n{}", self.name, self.pid(), self.tail());
-        // Nothing can be done about a failure here, and the reaper will try again.
+        // A failure cannot be handled here, and the reaper will try again.
         let _ = self.kill();
     }
 }
 
-/// Prints the end of a log, for a test that uses a process which it does not own. The test harness captures it, and shows it
-/// if the test fails.
+/// Prints the end of a log, for a test that uses a process which it does not own. The test harness
+/// captures it, and shows it if the test fails.
 pub fn print_tail(log: &Path) {
     eprintln!("--- end of {}:\n{}", log.display(), tail(&read_from(log, 0)));
 }
@@ -166,8 +167,9 @@ fn read_from(path: &Path, start: u64) -> String {
     String::from_utf8_lossy(&bytes[start..]).into_owned()
 }
 
-/// Ends what is left when the test binary is gone, however it went: statics are never dropped, and SIGKILL runs
-/// no destructor. It is a shell that reads from a pipe which only the test binary holds open.
+/// Shell that kills the remaining processes once the test binary has ended. It notices the end,
+/// also by SIGKILL, by a pipe that only the test binary holds open. Destructors would not do:
+/// SIGKILL runs none, and statics are never dropped.
 struct Reaper {
     commands: Mutex<ChildStdin>,
 }
@@ -212,7 +214,7 @@ impl Reaper {
     }
 }
 
-/// Runs a command to its end, which has to be a success, and returns what it printed.
+/// Runs a command to its end. Returns its output; fails if its exit status is not 0.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -222,22 +224,21 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(said)
 }
 
-/// Has `folder` removed when the test binary is gone: for the folders that statics hold.
+/// Removes `folder` once the test binary has ended. For folders in statics.
 pub fn remove_at_exit(folder: &Path) -> Result<()> {
     Reaper::tell("remove", folder.display())
 }
 
-/// A port that no UDP socket of the network namespace has, and no TCP socket that listens or is connected. It lies below
-/// the range from which the kernel takes the ports of outgoing connections, so that a server that is stopped and started
-/// again finds its port still free.
+/// Returns a port that is free in this network namespace, for UDP and TCP. The port is below the
+/// range of ephemeral ports, so that a server that is restarted finds it free again.
 ///
-/// The kernel's tables are read, and nothing is bound to find out: a process that another test starts just then would
-/// hold a copy of that socket for a moment, and with it the port.
+/// The ports in use are read from the kernel's tables. Binding a socket to find out would not do: a
+/// process that another test starts at that moment would inherit the socket, and with it the port.
 pub fn free_port() -> Result<u16> {
     const FIRST: u16 = 16_000;
     const COUNT: u16 = 16_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test binaries that run side by side begin at different places.
+    // Test binaries that run at the same time begin at different ports.
     let offset = (std::process::id().wrapping_mul(61) % u32::from(COUNT)) as u16;
     let taken = taken_ports()?;
     for _ in 0..COUNT {
@@ -250,13 +251,13 @@ pub fn free_port() -> Result<u16> {
     bail!("no free port between {FIRST} and {}", FIRST + COUNT)
 }
 
-/// The local ports of this network namespace's sockets (proc_pid_net(5)).
+/// Returns the local ports of this network namespace's sockets (proc_pid_net(5)).
 fn taken_ports() -> Result<HashSet<u16>> {
     let mut taken = HashSet::new();
     for table in ["tcp", "udp", "tcp6", "udp6"] {
         let path = format!("/proc/thread-self/net/{table}");
         let lines = match fs::read_to_string(&path) {
-            // The kernel may be one without IPv6.
+            // The kernel may lack IPv6.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && table.ends_with('6') => continue,
             lines => lines.with_context(|| format!("cannot read {path}"))?,
         };
@@ -269,8 +270,8 @@ fn taken_ports() -> Result<HashSet<u16>> {
     Ok(taken)
 }
 
-/// The binary of this workspace with that name, as the Makefile has built it beforehand: the file that the environment
-/// variable names, else `name` in the folder of the build that this test belongs to.
+/// Returns the path of a binary of this workspace, which the Makefile has built: the file that the
+/// environment variable names, or else `name` in the build folder of this test.
 pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);
@@ -289,7 +290,7 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The example program of that name, as `make test` has built it beforehand.
+/// Returns the path of an example program, which `make test` has built.
 pub fn workspace_example(name: &str) -> Result<PathBuf> {
     let path = build_folder()?.join("examples").join(name);
     if !path.is_file() {
@@ -298,7 +299,7 @@ pub fn workspace_example(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The binary of that name as it is in images, which `make test` has built beforehand.
+/// Returns the path of a binary as built for images, which `make test` has built.
 pub fn image_binary(name: &str) -> Result<PathBuf> {
     let path = build_folder()?.with_file_name("image").join(name);
     if !path.is_file() {
@@ -307,7 +308,7 @@ pub fn image_binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder of the build that this test belongs to: `target/debug`, for example.
+/// Returns the build folder of this test, such as `target/debug`.
 fn build_folder() -> Result<PathBuf> {
     let test = std::env::current_exe().context("where is the test binary?")?;
     // target/debug/deps/cluster-0123 -> target/debug
@@ -323,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// Set in the environment of a test that plays the test binary which dies.
+    /// Environment variable that makes a test play the test binary that dies.
     const DOOMED: &str = "MULTINET_TEST_DOOMED";
 
     #[tokio::test]
@@ -351,7 +352,7 @@ mod tests {
         let stray = rest.lines().next().unwrap();
 
         eventually("the stray process and the folder to be gone", Duration::from_secs(20), async || {
-            // Nobody may have waited for the orphan: what is left of it then is a zombie.
+            // An orphan that no process has waited for remains as a zombie.
             let stat = fs::read_to_string(format!("/proc/{stray}/stat")).unwrap_or_default();
             if !stat.is_empty() && !stat.contains(") Z ") {
                 bail!("process {stray} lives: {stat}");
@@ -397,7 +398,7 @@ mod tests {
                 Command::new("true").status().unwrap();
             }
         });
-        // Not more, or other tests would run short of ports.
+        // With more, other tests would run short of ports.
         for _ in (0..2000).take_while(|_| !spawner.is_finished()) {
             let address = (Ipv4Addr::LOCALHOST, free_port().unwrap());
             TcpListener::bind(address).unwrap();

@@ -1,4 +1,4 @@
-//! Programs of this workspace as tests run them: on ports that the kernel picks, with their admin endpoints.
+//! Programs of this workspace, run by tests on ports that the kernel picks, with admin endpoints.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,25 +14,25 @@ use crate::http;
 use crate::process::{Process, remove_at_exit, workspace_binary};
 use crate::wait::{eventually, eventually_blocking};
 
-/// How long anything may take: to start, to sync, to see a change, to end. Usually it is a fraction of a second, but the
-/// machine may be busy, and a dead connection is given up after 35 s.
+/// Time limit for a program to start, to sync, to react to a change, or to end. Each usually takes
+/// a fraction of a second, but the machine may be busy, and a dead connection is closed after 35 s.
 pub const BOUND: Duration = Duration::from_secs(60);
 
-/// A running program; it is ended when this is dropped.
+/// Running program, which is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Program {
-    // Before the folder that it writes to, so that it is dropped first.
+    // Before the folder that it writes to, so that the process is dropped first.
     process: Process,
-    /// The address per scheme, `admin` among them.
+    /// Addresses by scheme, `admin` among them.
     bound: HashMap<String, SocketAddr>,
     folder: TempDir,
 }
 
 impl Program {
-    /// Starts the binary `name`, with its admin endpoints and what `configure` adds.
+    /// Starts the binary `name` with admin endpoints, and with the arguments that `configure` adds.
     pub(crate) fn spawn(name: &str, configure: impl FnOnce(&mut Command)) -> Result<Self> {
         let folder = TempDir::with_prefix(format!("{name}-"))?;
-        // One that all tests share is never dropped.
+        // A program in a static is never dropped.
         remove_at_exit(folder.path())?;
         let mut command = program(name, &format!("{}_BIN", name.to_uppercase().replace('-', "_")))?;
         command.args(["--admin", "127.0.0.1:0"]).env("MULTINET_LAMEDUCK", "0s");
@@ -41,30 +41,31 @@ impl Program {
         Ok(Self { process, bound: HashMap::new(), folder })
     }
 
-    /// Whether it has said by now where it serves this many schemes and its admin endpoints. An error if it has ended.
+    /// Returns whether the log names the addresses of this many schemes and of the admin endpoints.
+    /// Fails if the program has ended.
     pub(crate) fn is_bound(&mut self, schemes: usize) -> Result<bool> {
         self.process.check_running()?;
         self.bound = bound(&self.process.log());
         Ok(self.bound.len() > schemes)
     }
 
-    /// Its process id.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The running program.
+    /// Returns the process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// Where a scheme is served: `dns`, `tls`, `https`, `quic` or `admin`.
+    /// Returns the address of a scheme: `dns`, `tls`, `https`, `quic` or `admin`.
     pub fn address(&self, scheme: &str) -> Result<SocketAddr> {
         let address = self.bound.get(scheme).copied();
         address.with_context(|| format!("{} has not said where it serves {scheme}", self.process.name()))
     }
 
-    /// Where plain DNS is served, over UDP and TCP; loopback, if it is served everywhere.
+    /// Returns the address of plain DNS over UDP and TCP, with loopback in place of a wildcard.
     ///
     /// # Panics
     /// If it serves none.
@@ -75,7 +76,7 @@ impl Program {
         }
     }
 
-    /// Waits until it is ready.
+    /// Waits until the program is ready.
     pub async fn ready(&self) -> Result<()> {
         eventually(&format!("{} to be ready", self.process.name()), BOUND, async || {
             let (status, body) = self.readyz().await?;
@@ -85,18 +86,18 @@ impl Program {
         .await
     }
 
-    /// Returns the status and the body of `/readyz`.
+    /// Returns status and body of `/readyz`.
     pub async fn readyz(&self) -> Result<(StatusCode, String)> {
         self.get("readyz").await
     }
 
-    /// Status and body of one of the admin endpoints.
+    /// Returns status and body of an admin endpoint.
     pub async fn get(&self, path: &str) -> Result<(StatusCode, String)> {
         http::get_any(&format!("http://{}/{path}", self.address("admin")?)).await
     }
 
-    /// The sum of a metric's samples whose names and labels begin with `prefix`; zero while there is none, but
-    /// an error if there is no such metric.
+    /// Returns the sum of a metric's samples whose names and labels begin with `prefix`; zero if
+    /// there is no sample yet. Fails if the metric does not exist.
     pub async fn metric(&self, prefix: &str) -> Result<u64> {
         http::metric(self.address("admin")?, prefix).await
     }
@@ -111,27 +112,27 @@ impl Program {
         .await
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL, and waits for the program to end.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM, and waits for the program to end.
     pub async fn terminate(&mut self) -> Result<ExitStatus> {
         self.process.terminate(BOUND).await
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of the log.
     pub fn tail(&self) -> String {
         self.process.tail()
     }
 
-    /// The file that it logs to.
+    /// Returns the path of the log.
     pub fn log_file(&self) -> PathBuf {
         log_in(&self.folder, self.process.name())
     }
@@ -141,12 +142,12 @@ fn log_in(folder: &TempDir, name: &str) -> PathBuf {
     folder.path().join(format!("{name}.log"))
 }
 
-/// What a program that follows an API server is started with.
+/// Options of a program that follows an API server.
 #[derive(Debug, Clone)]
 pub struct Options {
     name: &'static str,
     kubeconfig: PathBuf,
-    /// Where it serves plain DNS, if it does.
+    /// Address for plain DNS, if the program serves it.
     pub(crate) listen: Option<String>,
     flags: Vec<String>,
 }
@@ -156,7 +157,7 @@ impl Options {
         Self { name, kubeconfig: kubeconfig.to_owned(), listen: None, flags: Vec::new() }
     }
 
-    /// With one more flag and its value.
+    /// Adds a flag with its value.
     #[must_use]
     pub fn flag(mut self, name: &str, value: impl AsRef<Path>) -> Self {
         self.flags.extend([name.to_owned(), value.as_ref().display().to_string()]);
@@ -190,7 +191,8 @@ impl Options {
     }
 }
 
-/// The addresses in the lines `listening on SCHEME://ADDRESS` and `admin on http://ADDRESS` of a log.
+/// Parses the addresses in the lines `listening on SCHEME://ADDRESS` and `admin on http://ADDRESS`
+/// of a log.
 fn bound(log: &str) -> HashMap<String, SocketAddr> {
     let complete = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
     let words = |line: &str, after: &str| {
@@ -204,7 +206,8 @@ fn bound(log: &str) -> HashMap<String, SocketAddr> {
     listeners.chain(admin.map(|(_, address)| ("admin".to_owned(), address))).collect()
 }
 
-/// A [binary of this workspace](workspace_binary), not yet started, in an environment without any `MULTINET_` variable.
+/// Returns the command of a [binary of this workspace](workspace_binary), without any `MULTINET_`
+/// variable in its environment.
 pub fn program(name: &str, variable: &str) -> Result<Command> {
     let mut command = Command::new(workspace_binary(name, variable)?);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_")) {
@@ -214,7 +217,7 @@ pub fn program(name: &str, variable: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs a program until it ends by itself, which it has to do soon.
+/// Runs a program until it ends by itself. Fails if that takes long.
 pub fn run_to_end(command: &mut Command) -> Result<Output> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let ended = eventually_blocking("the program to end by itself", || {

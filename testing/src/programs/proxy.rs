@@ -1,4 +1,4 @@
-//! A network between two programs that a test can cut and heal.
+//! Network between two programs, as a proxy that a test cuts and heals.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,19 +15,19 @@ use tokio::task::JoinSet;
 
 use crate::process::free_port;
 
-/// What the network does.
+/// State of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// It carries everything.
+    /// Carries everything.
     Up,
-    /// It carries nothing and says nothing: datagrams vanish, streams stand still. When the link is up again, streams go
-    /// on where they stood, as TCP does after packets were lost.
+    /// Carries nothing: datagrams are lost, and streams stall. When the link is up again, streams
+    /// go on, as TCP does after lost packets.
     Silent,
-    /// It carries nothing and says so: streams are reset, those that stood and those that come.
+    /// Carries nothing: existing and new streams are reset.
     Reset,
 }
 
-/// What the network does, and how often it has lost the streams that stood.
+/// State of the network, with the number of times that existing streams were lost.
 #[derive(Debug, Clone, Copy)]
 struct State {
     link: Link,
@@ -35,7 +35,7 @@ struct State {
     strandings: usize,
 }
 
-/// What the network does with one stream.
+/// Fate of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Carry,
@@ -44,7 +44,7 @@ enum Fate {
 }
 
 impl State {
-    /// What becomes of a stream that began when the state was `born`.
+    /// Returns the fate of a stream that began when the state was `born`.
     fn fate(self, born: Self) -> Fate {
         if self.strandings != born.strandings {
             Fate::Wait
@@ -58,19 +58,19 @@ impl State {
     }
 }
 
-/// A UDP and TCP port in front of another one.
+/// Proxy with one UDP and TCP port in front of another.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     state: watch::Sender<State>,
     datagrams: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
-    // Dropped with the proxy, which ends them.
+    // Dropping the proxy drops these tasks, which ends them.
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    /// A proxy in front of `target`. The link is up.
+    /// Starts a proxy in front of `target`. The link is up.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let listener = TcpListener::bind(address).await.context("cannot listen for the proxy")?;
@@ -83,7 +83,7 @@ impl Proxy {
         Ok(Self { address, state: sender, datagrams, streams, _tasks: tasks })
     }
 
-    /// Where the proxy listens.
+    /// Returns the address of the proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -96,18 +96,18 @@ impl Proxy {
         });
     }
 
-    /// Leads the streams that stand now nowhere: they carry nothing more and never end, whatever the link does, as if
-    /// the host at their other end had lost its power. Later streams are not concerned.
+    /// Strands the existing streams: they carry nothing more and never end, whatever the link's
+    /// state, as if the host at their other end had lost its power. Later streams are not affected.
     pub fn strand(&self) {
         self.state.send_modify(|state| state.strandings += 1);
     }
 
-    /// How many datagrams came to the proxy from its clients, lost ones included.
+    /// Returns the number of datagrams from clients, including lost ones.
     pub fn datagrams(&self) -> usize {
         self.datagrams.load(Ordering::Relaxed)
     }
 
-    /// How many streams came to the proxy.
+    /// Returns the number of streams from clients.
     pub fn streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
@@ -132,7 +132,7 @@ async fn carry_streams(
     }
 }
 
-/// Carries one stream to its end. Errors end it, and need no report: both ends see them.
+/// Carries one stream to its end. Errors need no report, because both ends see them.
 async fn carry_stream(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>) {
     let born = *state.borrow();
     let heard = state.wait_for(|now| now.fate(born) != Fate::Wait).await.map(|now| now.fate(born));
@@ -153,7 +153,7 @@ async fn carry_stream(mut client: TcpStream, target: SocketAddr, mut state: watc
         _ = async { tokio::join!(there, back) } => return,
         _ = state.wait_for(|now| now.fate(born) == Fate::Reset) => {}
     }
-    // Closing with data left to linger for no time sends RST.
+    // A socket with zero linger sends RST when it is closed.
     let _ = (client.set_zero_linger(), server.set_zero_linger());
 }
 
@@ -167,7 +167,7 @@ async fn pump(
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = from.read(&mut buffer).await?;
-        // What arrives while the link is down goes out when it is up.
+        // Data that arrives while the link is down is sent once it is up.
         if state.wait_for(|now| now.fate(born) == Fate::Carry).await.is_err() {
             return Ok(());
         }
@@ -185,7 +185,7 @@ async fn carry_datagrams(
     count: Arc<AtomicUsize>,
 ) {
     let socket = Arc::new(socket);
-    // One socket to the target per client, as a NAT would have.
+    // Each client has a socket to the target, as behind a NAT.
     let mut upstream: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut replies = JoinSet::new();
     let mut buffer = vec![0; 1 << 16];
@@ -208,7 +208,7 @@ async fn carry_datagrams(
                 free.insert(fresh)
             }
         };
-        // A refused datagram is a lost datagram.
+        // A datagram that is refused counts as lost.
         let _ = upstream.send(&buffer[..length]).await;
     }
 }
@@ -245,11 +245,11 @@ mod tests {
     use super::*;
     use crate::process::free_port;
 
-    /// Long enough for a message over loopback to have come, if it comes.
+    /// Long enough for a message over loopback to arrive.
     const SOON: Duration = Duration::from_millis(100);
     const BOUND: Duration = Duration::from_secs(10);
 
-    /// A server that sends back what it gets, by either protocol.
+    /// Starts an echo server for both protocols.
     async fn echo() -> SocketAddr {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let listener = TcpListener::bind(address).await.unwrap();
@@ -279,7 +279,7 @@ mod tests {
         Ok(buffer)
     }
 
-    /// A stream that has carried something there and back.
+    /// Returns a stream that has carried a message in both directions.
     async fn carrying(proxy: &Proxy) -> TcpStream {
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         stream.write_all(b"ping").await.unwrap();
@@ -321,7 +321,7 @@ mod tests {
         is_reset(stream).await;
         is_reset(TcpStream::connect(proxy.address()).await.unwrap()).await;
 
-        // However short a cut, the streams do not survive it.
+        // Streams do not survive a reset, however short.
         proxy.set(Link::Up);
         let stream = carrying(&proxy).await;
         proxy.set(Link::Reset);

@@ -1,4 +1,4 @@
-//! `multinet-dns` as it runs in a cluster: fed by an API server, with a ServiceAccount's token.
+//! `multinet-dns` as in a cluster: it follows an API server, with a ServiceAccount's token.
 
 use std::path::Path;
 
@@ -11,12 +11,13 @@ use crate::wait::eventually;
 pub use crate::program::{BOUND, Options, Program as Replica};
 
 impl Options {
-    /// A DNS server with the cluster and user of a kubeconfig file, on a port that the kernel picks.
+    /// Returns the options of a DNS server for the cluster and user of a kubeconfig file, on a port
+    /// that the kernel picks.
     pub fn new(kubeconfig: &Path) -> Self {
         Self::of("multinet-dns", kubeconfig).port(0)
     }
 
-    /// On that port of loopback, for a DNS server that is to come back at the same place.
+    /// Sets the port on loopback, for a DNS server that is restarted at the same address.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.listen = Some(format!("dns://127.0.0.1:{port}"));
@@ -25,17 +26,18 @@ impl Options {
 }
 
 impl Replica {
-    /// Asks over UDP.
+    /// Sends a query over UDP.
     pub async fn ask(&self, name: &str, rtype: &str) -> Result<Reply> {
         ask_udp(self.dns(), name, rtype).await
     }
 
-    /// How many queries it has answered, by its own count.
+    /// Returns the number of answered queries, by the server's metric.
     pub async fn queries(&self) -> Result<u64> {
         self.metric("multinet_dns_requests_total").await
     }
 
-    /// Waits until the data of an answer are these, in any order; none for a name that does not exist.
+    /// Waits until an answer has these data, in any order. No data stand for a name that does not
+    /// exist.
     pub async fn answers(&self, name: &str, rtype: &str, data: &[&str]) -> Result<()> {
         let rcode = if data.is_empty() { "NXDOMAIN" } else { "NOERROR" };
         let mut data = data.to_vec();
@@ -48,7 +50,7 @@ impl Replica {
         .await
     }
 
-    /// The serial of its zone.
+    /// Returns the serial of the zone.
     pub async fn serial(&self) -> Result<u32> {
         let reply = self.ask("multinet.cluster.local", "SOA").await?;
         reply.serial().with_context(|| format!("no SOA in\n{}", reply.text("")))

@@ -1,9 +1,9 @@
-//! A machine of a test's own: namespaces for network, mounts and processes, in which the test runs as root without leaving
-//! anything behind, however it ends.
+//! Sandbox for tests that need root: namespaces for network, mounts and processes, of which no
+//! trace remains, however the test ends.
 //!
-//! The test runs itself again inside: [`sandboxed!`](crate::sandboxed) at its beginning is all that it takes. When the test
-//! inside ends, the kernel ends every process that it started there, and with them go their networks and mounts. What a
-//! kernel keeps, control groups and files, the test outside removes.
+//! // [`sandboxed!`](crate::sandboxed) at its beginning makes a test run itself again inside a
+//! sandbox. When the test inside ends, the kernel kills all processes that it started, and with
+//! them go their networks and mounts. The test outside removes the rest: control groups and files.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,25 +17,26 @@ use tempfile::TempDir;
 
 use crate::process::{Process, remove_at_exit};
 
-/// How long a test may take inside.
+/// Time limit of a test inside.
 const BOUND: Duration = Duration::from_secs(600);
 
-/// How long a control group may be busy after its last process was killed.
+/// Longest time that a control group stays busy after its last process was killed.
 const EMPTY: Duration = Duration::from_secs(20);
 
-/// Names the sandbox to the test inside.
+/// Environment variable with the sandbox's name, for the test inside.
 const VARIABLE: &str = "MULTINET_TEST_SANDBOX";
 
-/// What the names of sandboxes begin with; the process id of the test outside follows, and a number.
+/// Prefix of sandboxes' names, before the process ID of the test outside and a number.
 const PREFIX: &str = "multinet-test-";
 
-/// What every namespace is made with. The processes inside are killed together with `unshare` itself.
+/// Options of `unshare`. When it ends, the kernel kills the processes inside.
 const UNSHARE: [&str; 7] = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"];
 
-/// Makes the machine, then runs what it is given. It is the first process, so it also buries the orphans.
+/// Script that sets up the sandbox and then runs its arguments. It is the first process inside, so
+/// that it also reaps orphans.
 ///
-/// What programs write below `/etc` and `/var/lib`, they write into memory. `/run` is empty: it holds the sockets of the
-/// real machine's daemons.
+/// // Writes below `/etc` and `/var/lib` go to memory. `/run` is empty, because it holds the
+/// sockets of the real machine's daemons.
 const SCRIPT: &str = r#"
     set -e
     mount --make-rshared /
@@ -56,8 +57,8 @@ const SCRIPT: &str = r#"
     wait $!
 "#;
 
-/// Has the rest of the test run in a sandbox: put it first in the body. The test has to return a `Result`. It is skipped
-/// where there can be no sandbox.
+/// Runs the rest of the test in a sandbox. Put it first in the body of a test that returns a
+/// `Result`. The test is skipped where no sandbox can be created.
 #[macro_export]
 macro_rules! sandboxed {
     () => {
@@ -70,17 +71,17 @@ macro_rules! sandboxed {
     };
 }
 
-/// Whether this process is inside.
+/// Returns whether this process is inside a sandbox.
 pub fn is_inside() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// The name of the sandbox that this process is inside, which is also the one for its control groups.
+/// Returns the name of the sandbox around this process, which is also that of its control groups.
 pub fn name() -> Result<String> {
     std::env::var(VARIABLE).context("not in a sandbox")
 }
 
-/// Why there cannot be a sandbox, if so.
+/// Fails with the reason if no sandbox can be created.
 pub fn possible() -> Result<()> {
     let id = Command::new("id").arg("-u").output().context("cannot start id")?;
     ensure!(id.stdout == b"0\n", "needs root, for namespaces and real pod networks");
@@ -90,14 +91,14 @@ pub fn possible() -> Result<()> {
     Ok(())
 }
 
-/// The name of the test in which `here`, a closure, was written.
+/// Returns the name of the test that contains the closure `here`.
 pub fn test_name<T>(here: &T) -> &'static str {
     let path = std::any::type_name_of_val(here);
     let path = path.split_once("::{{closure}}").map_or(path, |(path, _)| path);
     path.split_once("::").map_or(path, |(_, path)| path)
 }
 
-/// Runs the test of that name inside a new sandbox, and fails if it fails.
+/// Runs a test by its name in a new sandbox, and fails if it fails.
 pub async fn run_again(test: &str) -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut command = unshare();
@@ -106,7 +107,7 @@ pub async fn run_again(test: &str) -> Result<()> {
         .args(["--exact", test, "--nocapture"])
         .env(VARIABLE, &sandbox.name)
         .env("TMPDIR", sandbox.folder.path())
-        // Nothing outside is listening there, or could be reached.
+        // The cluster of that kubeconfig cannot be reached from inside.
         .env_remove("KUBECONFIG");
     let mut process = Process::spawn(&mut command, &sandbox.folder.path().join("log"))?;
     let status = process.exited(BOUND).await?;
@@ -123,7 +124,7 @@ fn unshare() -> Command {
     command
 }
 
-/// What belongs to a sandbox outside of it.
+/// Parts of a sandbox outside of its namespaces.
 struct Sandbox {
     name: String,
     folder: TempDir,
@@ -148,12 +149,14 @@ impl Drop for Sandbox {
     }
 }
 
-/// The folders where control groups of that name are or could be, one per hierarchy.
+/// Returns the folders of the control groups of this name, one per hierarchy, whether they exist or
+/// not.
 pub fn groups(name: &str) -> Result<Vec<PathBuf>> {
     Ok(hierarchies()?.into_iter().map(|hierarchy| hierarchy.join(name)).collect())
 }
 
-/// The roots of the hierarchies of control groups: one with version 2, several with version 1.
+/// Returns the roots of the control groups' hierarchies: one with version 2, several with version
+/// 1.
 fn hierarchies() -> Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("which control groups are there?")?;
     let mut roots: Vec<_> = mounts
@@ -169,7 +172,7 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// Removes the control groups of runs that have died without doing so.
+/// Removes control groups of test runs that died without removing them.
 fn remove_leftovers() -> Result<()> {
     let mut names: Vec<OsString> = Vec::new();
     for hierarchy in hierarchies()? {
@@ -183,7 +186,7 @@ fn remove_leftovers() -> Result<()> {
     names.iter().try_for_each(|name| remove_groups(&name.to_string_lossy()))
 }
 
-/// The process id in the name of a sandbox.
+/// Returns the process ID in the name of a sandbox.
 fn owner(name: &str) -> Option<&str> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     Some(pid)
@@ -193,7 +196,7 @@ fn remove_groups(name: &str) -> Result<()> {
     groups(name)?.iter().filter(|group| group.is_dir()).try_for_each(|group| remove_group(group))
 }
 
-/// Removes a control group and those below it. Its processes are dying at most.
+/// Removes a control group and those below it. Its processes may still be ending.
 fn remove_group(group: &Path) -> Result<()> {
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {
         if entry.file_type()?.is_dir() {
@@ -216,8 +219,8 @@ mod tests {
     use super::*;
     use crate::wait::eventually;
 
-    /// What a test leaves behind that is not tidy: a process that nobody waits for, in a control group and in a network of
-    /// its own, a mount, and a file where daemons keep theirs.
+    /// Script that leaves a mess behind: a process in a control group and a network of its own, a
+    /// mount, and a file where daemons keep theirs.
     const MESS: &str = r#"
         ip netns add mess
         mkdir /var/lib/multinet-test-mess /run/mess
@@ -229,10 +232,10 @@ mod tests {
         true
     "#;
 
-    /// How long the stray process sleeps, by which it is known, in the environment of who makes the mess.
+    /// Environment variable with the time that the stray process sleeps, by which it is found.
     const MARK: &str = "MULTINET_TEST_MARK";
 
-    /// Makes the mess, and says the name of the sandbox.
+    /// Makes the mess, and prints the name of the sandbox.
     fn make_mess() -> Result<()> {
         let mark = std::env::var(MARK)?;
         let status = Command::new("sh").args(["-c", MESS, &name()?, &mark]).status()?;
@@ -241,14 +244,14 @@ mod tests {
         Ok(())
     }
 
-    /// The folder in `/proc` of the process that sleeps for so long.
+    /// Returns the folder in `/proc` of the process that sleeps for `mark`.
     fn stray(mark: &str) -> Result<Option<PathBuf>> {
         let wanted = format!("sleep\0{mark}\0");
         let mut processes = fs::read_dir("/proc")?.flatten().map(|process| process.path());
         Ok(processes.find(|path| fs::read_to_string(path.join("cmdline")).is_ok_and(|line| line == wanted)))
     }
 
-    /// Waits until there is nothing of the mess.
+    /// Waits until no part of the mess is left.
     async fn is_tidy(mark: &str, sandbox: &str) -> Result<()> {
         let mut places = groups(sandbox)?;
         places.extend(["/var/lib/multinet-test-mess", "/run/mess", "/run/netns/mess"].map(PathBuf::from));
@@ -265,7 +268,7 @@ mod tests {
         .await
     }
 
-    /// The test of that name, in another process: one to make a mess.
+    /// Returns a command that runs a test of this name in another process, to make a mess.
     fn messy(test: &str, mark: &str) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -274,7 +277,7 @@ mod tests {
         Ok(command)
     }
 
-    /// A mark that no other process has.
+    /// Returns a mark that no other process has.
     fn mark(number: u32) -> String {
         format!("{number}.{}", std::process::id())
     }
@@ -330,7 +333,7 @@ mod tests {
             Ok(())
         })
         .await?;
-        // What is left now the next sandbox removes.
+        // The next sandbox would remove the remaining control groups.
         remove_leftovers()?;
         is_tidy(&mark, &sandbox).await
     }

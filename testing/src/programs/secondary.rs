@@ -1,4 +1,4 @@
-//! Real secondaries: Knot and NSD, each with the zones of a primary on loopback.
+//! Real secondary DNS servers, Knot and NSD, with the zones of a primary on loopback.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,40 +15,40 @@ use crate::dns::{Query, Transport};
 use crate::process::{Process, free_port, remove_at_exit, run};
 use crate::wait::block_on;
 
-/// How long one may take to start, and to end.
+/// Time limit for a secondary to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A TSIG key of HMAC-SHA256.
+/// TSIG key for HMAC-SHA256.
 #[derive(Debug, Clone, Copy)]
 pub struct TsigKey {
-    /// Its name.
+    /// Name of the key.
     pub name: &'static str,
-    /// Its secret in base64.
+    /// Secret in base64.
     pub secret: &'static str,
 }
 
 impl TsigKey {
-    /// As BIND writes it.
+    /// Returns the key as a statement in BIND's format.
     pub fn statement(&self) -> String {
         format!("key \"{}\" {{\n\talgorithm hmac-sha256;\n\tsecret \"{}\";\n}};\n", self.name, self.secret)
     }
 
-    /// As dig's and kdig's option `-y` takes it.
+    /// Returns the key in the format of the option `-y` of dig and kdig.
     pub fn option(&self) -> String {
         format!("hmac-sha256:{}:{}", self.name, self.secret)
     }
 }
 
-/// Which program it is, and how the primary knows it.
+/// Program of the secondary, and how the primary authenticates it.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
-    /// Knot, which signs with a key.
+    /// Knot, which signs its requests with a key.
     Knot(TsigKey),
-    /// NSD, which asks from 127.0.0.2.
+    /// NSD, which the primary knows by its address, 127.0.0.2.
     Nsd,
 }
 
-/// A secondary on loopback, running or not.
+/// Secondary on loopback, running or not.
 #[derive(Debug)]
 pub struct Secondary {
     kind: Kind,
@@ -58,7 +58,8 @@ pub struct Secondary {
 }
 
 impl Secondary {
-    /// A secondary for these zones of the primary at this port of 127.0.0.1, not yet started.
+    /// Creates a secondary for these zones of the primary on port `primary` of 127.0.0.1. Does not
+    /// start it.
     pub fn new(kind: Kind, primary: u16, zones: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         remove_at_exit(folder.path())?;
@@ -76,12 +77,12 @@ impl Secondary {
         self.folder.path().join("conf")
     }
 
-    /// Where it listens, on 127.0.0.1.
+    /// Returns its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Starts it, with what it knew when it was stopped.
+    /// Starts it, with the zones that it had when it was stopped.
     pub fn start(&mut self) -> Result<()> {
         let mut command = match self.kind {
             Kind::Knot(_) => Command::new("knotd"),
@@ -96,14 +97,14 @@ impl Secondary {
         Ok(())
     }
 
-    /// Ends it in good order.
+    /// Stops it gracefully.
     pub fn stop(&mut self) -> Result<()> {
         let Some(mut process) = self.process.take() else { return Ok(()) };
         process.signal("TERM")?;
         block_on(process.exited(PATIENCE)).map(drop)
     }
 
-    /// Makes it ask the primary whether a zone has changed.
+    /// Makes it check with the primary whether a zone has changed.
     pub fn refresh(&self, apex: &str) -> Result<()> {
         if let Kind::Nsd = self.kind {
             let notify = Query::new(apex, "SOA").flags(0).opcode(4);
@@ -114,12 +115,12 @@ impl Secondary {
         run(Command::new("knotc").arg("-s").arg(socket).args(["zone-refresh", apex])).map(drop)
     }
 
-    /// What it has logged.
+    /// Returns its log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// A zone as it has it.
+    /// Returns a zone as it serves it.
     pub fn zone(&mut self, apex: &str) -> Result<Zone> {
         if let Some(process) = &mut self.process {
             process.check_running()?;
@@ -155,7 +156,7 @@ fn nsd(folder: &Path, port: u16, primary: u16, zones: &[&str]) -> String {
          remote-control:\n  control-enable: no\n"
     );
     for zone in zones {
-        // A String takes all.
+        // Writing to a String cannot fail.
         let _ = write!(
             config,
             "zone:\n  name: {zone}\n  zonefile: \"{zone}.zone\"\n  request-xfr: 127.0.0.1@{primary} NOKEY\n  \
@@ -165,17 +166,17 @@ fn nsd(folder: &Path, port: u16, primary: u16, zones: &[&str]) -> String {
     config
 }
 
-/// A zone as somebody serves it.
+/// Zone as a server serves it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Its serial.
+    /// Serial of the zone.
     pub serial: String,
-    /// All records but the SOA, as dig presents them.
+    /// All records but the SOA, in dig's presentation format.
     pub records: BTreeSet<String>,
 }
 
 impl Zone {
-    /// Fetches a zone with dig from a port of 127.0.0.1.
+    /// Fetches a zone by dig from a port of 127.0.0.1.
     pub fn fetch(port: u16, apex: &str, key: Option<TsigKey>) -> Result<Self> {
         let mut dig = Command::new("dig");
         dig.args([

@@ -1,4 +1,4 @@
-//! The real `multinet-dns` binary over YAML files, on ports that the kernel picks.
+//! The `multinet-dns` binary serving YAML files, on ports that the kernel picks.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,13 +20,13 @@ use crate::wait::block_on;
 pub use crate::program::{program, run_to_end};
 pub use crate::wait::eventually_blocking as eventually;
 
-/// How long the server may take to start, and to end by itself.
+/// Time limit for the server to start, and to end by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often a condition is looked at.
+/// Pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The flags of a server that is to be started.
+/// Flags of a server to start.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
     flags: Vec<String>,
@@ -36,47 +36,48 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// None: the server has its manifests, a plain listener and the admin endpoints, all on loopback.
+    /// Creates flags that add nothing: the server gets its manifests, a listener for plain DNS and
+    /// the admin endpoints, all on loopback.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A flag with its value.
+    /// Adds a flag with its value.
     #[must_use]
     pub fn flag(mut self, flag: &str, value: impl AsRef<Path>) -> Self {
         self.flags.extend([flag.to_owned(), value.as_ref().display().to_string()]);
         self
     }
 
-    /// Flags as a shell's words.
+    /// Adds flags, split like the words of a shell command.
     #[must_use]
     pub fn words(mut self, words: &str) -> Self {
         self.flags.extend(words.split_whitespace().map(ToOwned::to_owned));
         self
     }
 
-    /// One more listener, beside the plain one.
+    /// Adds a listener to the one for plain DNS.
     #[must_use]
     pub fn listen(mut self, url: &str) -> Self {
         self.listen.push(url.to_owned());
         self
     }
 
-    /// This listener for plain DNS instead of the one on loopback.
+    /// Replaces the listener for plain DNS.
     #[must_use]
     pub fn listen_instead(mut self, url: &str) -> Self {
         self.without_loopback = true;
         self.listen(url)
     }
 
-    /// An environment variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Starts a server with these manifests and waits until it is ready.
+    /// Starts a server with these manifests, and waits until it is ready.
     pub fn start(mut self, manifests: &Path) -> Result<Server> {
         if !self.without_loopback {
             self.listen.push("dns://127.0.0.1:0".to_owned());
@@ -101,7 +102,7 @@ impl Flags {
     }
 }
 
-/// A running server; it is ended when this is dropped. Asking it blocks the thread.
+/// Running server, which is killed when this value is dropped. Queries block the thread.
 #[derive(Debug)]
 pub struct Server(Program);
 
@@ -120,22 +121,22 @@ impl DerefMut for Server {
 }
 
 impl Server {
-    /// Asks over UDP.
+    /// Sends a query over UDP.
     pub fn ask(&self, query: &Query) -> Result<Reply> {
         Transport::Udp.ask(self.dns(), query)
     }
 
-    /// Asks a plain question over UDP.
+    /// Sends a query for this name and type over UDP.
     pub fn query(&self, name: &str, qtype: &str) -> Result<Reply> {
         self.ask(&Query::new(name, qtype))
     }
 
-    /// Asks over TCP.
+    /// Sends a query over TCP.
     pub fn ask_tcp(&self, query: &Query) -> Result<Reply> {
         Transport::Tcp.ask(self.dns(), query)
     }
 
-    /// A GET of the admin endpoints: status and body.
+    /// Returns status and body of an admin endpoint.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         let mut stream = TcpStream::connect_timeout(&self.address("admin")?, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -147,15 +148,15 @@ impl Server {
         Ok((status, body.to_owned()))
     }
 
-    /// The sum of a metric's samples whose name and labels begin with `prefix`; zero while there is none, but
-    /// an error if there is no such metric.
+    /// Returns the sum of a metric's samples whose names and labels begin with `prefix`; zero if
+    /// there is no sample yet. Fails if the metric does not exist.
     pub fn metric(&self, prefix: &str) -> Result<f64> {
         let (status, metrics) = self.get("/metrics")?;
         ensure!(status == 200, "/metrics answers {status}");
         sum(&metrics, prefix)
     }
 
-    /// Asks to end by SIGTERM, and waits for it; the exit status has to be 0. Returns the log.
+    /// Sends SIGTERM, and waits for the end, whose exit status has to be 0. Returns the log.
     pub fn stop(mut self) -> Result<String> {
         self.process().signal("TERM")?;
         let status = self.exited()?;
@@ -163,38 +164,38 @@ impl Server {
         Ok(self.log())
     }
 
-    /// Waits for the end.
+    /// Waits for the server to end.
     pub fn exited(&mut self) -> Result<ExitStatus> {
         block_on(self.process().exited(PATIENCE))
     }
 }
 
-/// The program, not yet started.
+/// Returns the command of the server, not yet started.
 pub fn command() -> Result<Command> {
     program("multinet-dns", "MULTINET_DNS_BIN")
 }
 
-/// A folder of manifests that a test changes while a server follows it.
+/// Folder of manifests, which a test changes while a server follows it.
 #[derive(Debug)]
 pub struct Manifests(TempDir);
 
 impl Manifests {
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn new() -> Result<Self> {
         Ok(Self(tempfile::tempdir()?))
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
-    /// Writes a file where it stands.
+    /// Writes a file in place.
     pub fn write(&self, name: &str, contents: &str) -> Result<()> {
         let path = self.file(name);
         if let Some(folder) = path.parent() {
@@ -204,7 +205,8 @@ impl Manifests {
         Ok(())
     }
 
-    /// Writes a file beside the folder and moves it in: readers see the old or the new one, never a part.
+    /// Writes a file outside the folder and moves it in, so that readers see the old file or the
+    /// new one, never a part.
     pub fn replace(&self, name: &str, contents: &str) -> Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(self.path().parent().context("a folder above")?)?;
         file.write_all(contents.as_bytes())?;

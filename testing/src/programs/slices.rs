@@ -1,7 +1,7 @@
-//! What a service's slices say, ours and those of Kubernetes itself, one line for each endpoint.
+//! Slices of a service, our own and those of Kubernetes, as text with one line per endpoint.
 //!
-//! A line is `rail0 192.168.111.5 infer-0 rs-`: alias of the network (core slices have none), address, pod, and one letter
-//! for each condition that is true: **r**eady, **s**erving, **t**erminating.
+//! A line is `rail0 192.168.111.5 infer-0 rs-`: alias of the network (core slices have none),
+//! address, pod, and a letter for each true condition: **r**eady, **s**erving, **t**erminating.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ use crate::objects::Namespace;
 use crate::replica::BOUND;
 use crate::wait::eventually;
 
-/// Label of our slices: the service that they belong to.
+/// Label of our slices: the service.
 pub const SERVICE_NAME: &str = "multinetwork.numaproj.io/service-name";
-/// Label of our slices: who writes them.
+/// Label of our slices: the program that writes them.
 pub const MANAGED_BY: &str = "multinetwork.numaproj.io/managed-by";
-/// The controller's value of that label.
+/// Value of [`MANAGED_BY`] on the controller's slices.
 pub const CONTROLLER: &str = "multinet-controller";
-/// Label of core slices: the Service that they belong to.
+/// Label of core slices: the Service.
 pub const CORE_SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Label of core slices: who writes them.
+/// Label of core slices: the program that writes them.
 pub const CORE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 
-/// One of our objects of that kind, by its plural.
+/// Returns the API of one of our kinds, by its plural.
 pub fn api(client: Client, namespace: &str, kind: &str) -> Result<Api<DynamicObject>> {
     let kind = GroupVersionKind::try_from(&types(kind))?;
     let plural = format!("{}s", kind.kind.to_lowercase());
     Ok(Api::namespaced_with(client, namespace, &ApiResource::from_gvk_with_plural(&kind, &plural)))
 }
 
-/// The slices of one service.
+/// Slices of one service.
 #[derive(Clone)]
 pub struct Slices<K> {
     api: Api<K>,
@@ -45,7 +45,7 @@ pub struct Slices<K> {
 }
 
 impl Slices<DynamicObject> {
-    /// Those of a MultiNetworkService, whoever writes them.
+    /// Returns the slices of a MultiNetworkService, of all writers.
     pub fn of(namespace: &Namespace, service: &str) -> Result<Self> {
         let api = api(namespace.objects().client(), namespace.name(), SLICE)?;
         Ok(Self { api, selector: format!("{SERVICE_NAME}={service}"), lines })
@@ -53,7 +53,7 @@ impl Slices<DynamicObject> {
 }
 
 impl Slices<EndpointSlice> {
-    /// Those of a core Service, whoever writes them.
+    /// Returns the slices of a core Service, of all writers.
     pub fn of_core(namespace: &Namespace, service: &str) -> Self {
         let api = Api::namespaced(namespace.objects().client(), namespace.name());
         Self { api, selector: format!("{CORE_SERVICE_NAME}={service}"), lines: core_lines }
@@ -61,41 +61,41 @@ impl Slices<EndpointSlice> {
 }
 
 impl<K: Clone + std::fmt::Debug + DeserializeOwned + Resource> Slices<K> {
-    /// Only those that also have this label.
+    /// Restricts the slices to those that also have this label.
     #[must_use]
     pub fn with_label(mut self, key: &str, value: &str) -> Self {
         self.selector = format!("{},{key}={value}", self.selector);
         self
     }
 
-    /// The API below.
+    /// Returns the API.
     pub fn api(&self) -> &Api<K> {
         &self.api
     }
 
-    /// The slices, by name.
+    /// Returns the slices, sorted by name.
     pub async fn list(&self) -> Result<Vec<K>> {
         Ok(self.api.list(&ListParams::default().labels(&self.selector)).await?.items)
     }
 
-    /// The version of each slice.
+    /// Returns the version of each slice.
     pub async fn versions(&self) -> Result<BTreeMap<String, String>> {
         versions(&self.list().await?)
     }
 
-    /// The lines of these slices, sorted. An endpoint that stands in two slices comes twice.
+    /// Returns the lines of these slices, sorted. An endpoint in two slices appears twice.
     pub fn lines(&self, slices: &[K]) -> Vec<String> {
         let mut lines: Vec<String> = slices.iter().flat_map(self.lines).collect();
         lines.sort_unstable();
         lines
     }
 
-    /// The lines of all slices.
+    /// Returns the lines of all slices.
     pub async fn endpoints(&self) -> Result<Vec<String>> {
         Ok(self.lines(&self.list().await?))
     }
 
-    /// Waits until these are the lines of all slices, in any order.
+    /// Waits until the lines of all slices are these, in any order.
     pub async fn are<L: AsRef<str>>(&self, expected: &[L]) -> Result<()> {
         let mut expected: Vec<&str> = expected.iter().map(AsRef::as_ref).collect();
         expected.sort_unstable();
@@ -108,7 +108,7 @@ impl<K: Clone + std::fmt::Debug + DeserializeOwned + Resource> Slices<K> {
         .await
     }
 
-    /// Waits until there is no slice.
+    /// Waits until no slice exists.
     pub async fn are_gone(&self) -> Result<()> {
         eventually(&format!("the slices {} to be gone", self.selector), BOUND, async || {
             let found = self.versions().await?;
@@ -118,21 +118,21 @@ impl<K: Clone + std::fmt::Debug + DeserializeOwned + Resource> Slices<K> {
         .await
     }
 
-    /// The one slice.
+    /// Returns the only slice.
     pub async fn only(&self) -> Result<K> {
         let mut found = self.list().await?;
         ensure!(found.len() == 1, "{} slices {} instead of one", found.len(), self.selector);
         found.pop().context("no slice")
     }
 
-    /// Merges this into a slice, as somebody with `kubectl edit` would.
+    /// Merges `patch` into a slice, like a user with `kubectl edit`.
     pub async fn edit(&self, name: &str, patch: Value) -> Result<K> {
         let patched = self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         patched.with_context(|| format!("cannot edit the slice {name}"))
     }
 }
 
-/// The version of each slice.
+/// Returns the version of each slice.
 pub fn versions<K: Resource>(slices: &[K]) -> Result<BTreeMap<String, String>> {
     let versions = slices.iter().map(|slice| {
         let metadata = slice.meta();
@@ -141,7 +141,7 @@ pub fn versions<K: Resource>(slices: &[K]) -> Result<BTreeMap<String, String>> {
     versions.collect::<Option<_>>().context("a slice without name or version")
 }
 
-/// What is missing and what is too much, each at most a few lines.
+/// Describes missing, surplus and duplicate lines, at most 20 of each.
 fn difference(expected: &[&str], found: &[String]) -> String {
     const SHOWN: usize = 20;
     let show = |title: &str, lines: Vec<&str>| match lines.len() {
@@ -170,13 +170,13 @@ fn core_lines(slice: &EndpointSlice) -> Vec<String> {
     slice.endpoints.iter().map(|endpoint| line(&serde_json::json!(endpoint))).collect()
 }
 
-/// Both kinds of endpoint have the same fields.
+/// Returns the lines of a core slice, whose endpoints have the same fields as ours.
 fn line(endpoint: &Value) -> String {
     let addresses = endpoint["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
     let addresses: Vec<&str> = addresses.iter().filter_map(Value::as_str).collect();
     let pod = endpoint["targetRef"]["name"].as_str().unwrap_or("?");
     let conditions = &endpoint["conditions"];
-    // What stands there if it is absent.
+    // The defaults of absent conditions.
     let flags = [("ready", 'r', true), ("serving", 's', true), ("terminating", 't', false)];
     let flags = flags.map(
         |(name, letter, absent)| {

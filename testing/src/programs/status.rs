@@ -1,4 +1,4 @@
-//! What the controller says: the status of a MultiNetworkService, and the events of any object.
+//! Reports of the controller: the status of a MultiNetworkService, and events about any object.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::events::v1::Event;
@@ -12,7 +12,7 @@ use crate::replica::BOUND;
 use crate::slices::api;
 use crate::wait::eventually;
 
-/// The conditions of a service of which everything is as it should be.
+/// Conditions of a service without problems.
 pub const FINE: [&str; 4] = [
     "Accepted=True Accepted",
     "AddressConflict=False NoConflict",
@@ -20,7 +20,7 @@ pub const FINE: [&str; 4] = [
     "ResolvedRefs=True ResolvedRefs",
 ];
 
-/// The status of one MultiNetworkService.
+/// Status of one MultiNetworkService.
 #[derive(Clone)]
 pub struct Status {
     api: Api<DynamicObject>,
@@ -28,24 +28,24 @@ pub struct Status {
 }
 
 impl Status {
-    /// That of a service.
+    /// Returns access to the status of a service.
     pub fn of(namespace: &Namespace, service: &str) -> Result<Self> {
         let api = api(namespace.objects().client(), namespace.name(), SERVICE)?;
         Ok(Self { api, name: service.to_owned() })
     }
 
-    /// The service as it is now.
+    /// Returns the current service.
     pub async fn service(&self) -> Result<DynamicObject> {
         self.api.get(&self.name).await.with_context(|| format!("no MultiNetworkService {}", self.name))
     }
 
-    /// Waits until each of these conditions, written `Type=Status Reason`, is there, of the newest generation, and returns
-    /// the status.
+    /// Waits until the status has all of these conditions, written as `Type=Status Reason`, for the
+    /// newest generation. Returns the status.
     pub async fn is(&self, expected: &[&str]) -> Result<Value> {
         self.says(expected, |_| true).await
     }
 
-    /// Waits for a condition whose message contains all of these.
+    /// Waits for a condition whose message contains all `needles`.
     pub async fn explains(&self, condition: &str, needles: &[&str]) -> Result<Value> {
         let kind = condition.split('=').next().unwrap_or_default();
         let explained = |status: &Value| {
@@ -55,7 +55,7 @@ impl Status {
         self.says(&[condition], explained).await.with_context(|| format!("{needles:?} in the message"))
     }
 
-    /// Waits until so many endpoints are counted: ready ones, and all.
+    /// Waits until the status counts this many ready endpoints, and this many in total.
     pub async fn counts(&self, ready: u64, total: u64) -> Result<Value> {
         let counted = |status: &Value| {
             let endpoints = &status["endpoints"];
@@ -89,23 +89,23 @@ fn conditions(status: &Value) -> &[Value] {
     status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The message of a condition.
+/// Returns the message of a condition.
 pub fn message<'a>(status: &'a Value, kind: &str) -> &'a str {
     let condition = conditions(status).iter().find(|condition| condition["type"] == kind);
     condition.and_then(|condition| condition["message"].as_str()).unwrap_or_default()
 }
 
-/// The events of one namespace.
+/// Events of one namespace.
 #[derive(Debug, Clone)]
 pub struct Events(Api<Event>);
 
 impl Events {
-    /// Those of this namespace.
+    /// Returns access to the events of this namespace.
     pub fn of(namespace: &Namespace) -> Self {
         Self(Api::namespaced(namespace.objects().client(), namespace.name()))
     }
 
-    /// The events about an object.
+    /// Returns the events about an object.
     pub async fn about(&self, kind: &str, name: &str) -> Result<Vec<Event>> {
         let mut events = self.0.list(&ListParams::default()).await?.items;
         events.retain(|event| {
@@ -117,7 +117,7 @@ impl Events {
         Ok(events)
     }
 
-    /// Waits for a Warning about an object with this reason whose note contains all of these.
+    /// Waits for a Warning about an object with this reason, whose note contains all `needles`.
     pub async fn warn(&self, kind: &str, name: &str, reason: &str, needles: &[&str]) -> Result<Event> {
         eventually(&format!("a Warning {reason} about {kind} {name} with {needles:?}"), BOUND, async || {
             let events = self.about(kind, name).await?;
@@ -132,7 +132,7 @@ impl Events {
         .await
     }
 
-    /// How often this was said about an object, repetitions counted.
+    /// Returns the number of events about an object with this reason, including repetitions.
     pub async fn count(&self, kind: &str, name: &str, reason: &str) -> Result<i32> {
         let events = self.about(kind, name).await?;
         let of_reason = events.iter().filter(|event| event.reason.as_deref() == Some(reason));
@@ -140,7 +140,7 @@ impl Events {
     }
 }
 
-/// What events say, for people.
+/// Formats events as text for messages.
 pub fn said(events: &[Event]) -> Vec<String> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let line = |event: &Event| {

@@ -1,4 +1,4 @@
-//! The real parts that `tests/tools` has built.
+//! Third-party programs that `tests/tools` builds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use crate::process::run;
 
-/// The program of that name, such as `etcd`. The first call builds what is missing, which takes minutes if nothing is
-/// there; `make test` has done it before.
+/// Returns the path of a program, such as `etcd`. The first call builds missing programs, which
+/// takes minutes; `make test` builds them beforehand.
 pub fn tool(name: &str) -> Result<PathBuf> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| built_by("build.sh").map_err(|error| format!("{error:#}")));
@@ -20,23 +20,23 @@ pub fn tool(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Helm. It is built as [`tool`]s are.
+/// Returns the path of Helm, built in the same way as [`tool`]s.
 pub fn helm() -> Result<PathBuf> {
     built_by("helm.sh")
 }
 
-/// What a script of `tests/tools` has built: the path that it prints.
+/// Runs a script of `tests/tools`, which builds a program. Returns the path that it prints.
 fn built_by(script: &str) -> Result<PathBuf> {
     let script = repository().join("tests/tools").join(script);
     Ok(PathBuf::from(run(&mut Command::new(script))?.trim()))
 }
 
-/// The root of this repository.
+/// Returns the root of this repository.
 pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."))
 }
 
-/// The YAML files of a folder of this repository, sorted.
+/// Returns the YAML files of a folder of this repository, sorted.
 pub fn files_in(folder: &str) -> Result<Vec<PathBuf>> {
     let entries = repository().join(folder).read_dir().with_context(|| folder.to_owned())?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! What a process has used, as /proc says.
+//! Resource usage of processes, read from /proc.
 
 use std::fs;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use anyhow::{Context as _, Result};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
-/// User and system time of a process so far, in seconds.
+/// Returns user and system time of a process so far, in seconds.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field, the name, may hold spaces; it ends with the last parenthesis.
+    // The second field, the name, may contain spaces. It ends at the last parenthesis.
     let (_, rest) = stat.rsplit_once(')').context("an odd /proc/PID/stat")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks = |field: usize| -> Result<f64> { Ok(fields.get(field).context("a short line")?.parse()?) };
-    // Linux shows hundredths of a second to programs, whatever the kernel counts by.
+    // Linux reports hundredths of a second to programs, whatever its own clock tick.
     Ok((ticks(11)? + ticks(12)?) / 100.0)
 }
 
-/// A process and its children, and theirs.
+/// Returns a process and all its descendants.
 pub fn family(pid: u32) -> Result<Vec<u32>> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Ok(process) = entry?.file_name().to_string_lossy().parse::<u32>() else { continue };
-        // It may have ended by now.
+        // The process may have ended by now.
         let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { continue };
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
         parents.push((process, parent.context("an odd /proc/PID/stat")?));
@@ -37,7 +37,8 @@ pub fn family(pid: u32) -> Result<Vec<u32>> {
     Ok(family)
 }
 
-/// User and system time of these processes so far, in seconds: as [`cpu_seconds`], but to the nanosecond.
+/// Returns user and system time of these processes so far, in seconds, like [`cpu_seconds`], but
+/// with a resolution of nanoseconds.
 pub fn precise_cpu_seconds(pids: &[u32]) -> Result<f64> {
     let mut seconds = 0.0;
     for &pid in pids {
@@ -48,12 +49,12 @@ pub fn precise_cpu_seconds(pids: &[u32]) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Resident set of a process in MiB.
+/// Returns the resident set of a process, in MiB.
 pub fn resident_mebibytes(pid: u32) -> Result<f64> {
     mebibytes(pid, "VmRSS:")
 }
 
-/// The largest resident set that a process has had, in MiB.
+/// Returns the largest resident set that a process has had, in MiB.
 pub fn peak_mebibytes(pid: u32) -> Result<f64> {
     mebibytes(pid, "VmHWM:")
 }

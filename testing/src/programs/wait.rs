@@ -1,15 +1,15 @@
-//! Bounded waiting. A test never sleeps for what it waits for, and says what did not come.
+//! Bounded waiting for conditions. A timeout names what did not happen.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How often a condition is looked at.
+/// Pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Runs `attempt` until it succeeds and returns what it found. After `bound` it fails, naming `what` was waited for and
-/// how the last attempt failed.
+/// Runs `attempt` until it succeeds, and returns its result. After `bound` it fails, with `what`
+/// the test waited for and the error of the last attempt.
 pub async fn eventually<T>(
     what: &str,
     bound: Duration,
@@ -30,7 +30,7 @@ pub async fn eventually<T>(
     }
 }
 
-/// The same for synchronous tests, which wait for what a server does.
+/// Does the same as [`eventually`], for synchronous tests.
 pub fn eventually_blocking<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     const BOUND: Duration = Duration::from_secs(20);
     let deadline = Instant::now() + BOUND;

@@ -1,4 +1,4 @@
-//! Somebody who asks all the time, while a test breaks things.
+//! Client that queries all the time while a test breaks things.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tokio::task::JoinHandle;
 
 use crate::ask::ask_udp;
 
-/// The pause between two questions.
+/// Pause between two queries.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Asks one question again and again until it gets a wrong answer or none, or is told to stop.
+/// Client that sends one query again and again until it gets a wrong answer or none, or is stopped.
 #[derive(Debug)]
 pub struct Witness {
     stop: oneshot::Sender<()>,
@@ -20,7 +20,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Begins to ask `server`. The data of every answer have to be these, in any order.
+    /// Starts to query `server`. Every answer must have these data, in any order.
     pub fn of(server: SocketAddr, name: &str, rtype: &'static str, data: &[&str]) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let name = name.to_owned();
@@ -45,9 +45,9 @@ impl Witness {
         Self { stop, task }
     }
 
-    /// Stops asking. Fails if any answer was wrong, or there were none.
+    /// Stops the queries. Fails if an answer was wrong or missing, or if there was none at all.
     pub async fn was_content(self) -> Result<()> {
-        // Gone if it has stopped by itself, which the task's result explains.
+        // It fails if the client has stopped by itself; the task's result has the reason.
         let _ = self.stop.send(());
         let count = self.task.await.context("the witness panicked")??;
         ensure!(count > 0, "the witness never asked");

@@ -1,8 +1,8 @@
-//! Names and types between wire and presentation format (RFC 1035 §5.1, RFC 3597 §5).
+//! Conversion of names and types between wire and presentation format (RFC 1035, RFC 3597).
 
 use std::fmt::Write as _;
 
-/// The types that have a mnemonic here; all others are written `TYPE123`.
+/// Types with a mnemonic here. All others are written `TYPE123`.
 const TYPES: [(&str, u16); 19] = [
     ("A", 1),
     ("NS", 2),
@@ -25,7 +25,7 @@ const TYPES: [(&str, u16); 19] = [
     ("ANY", 255),
 ];
 
-/// The number of a type.
+/// Returns the number of a type.
 pub fn type_number(text: &str) -> Option<u16> {
     match TYPES.iter().find(|(name, _)| *name == text) {
         Some((_, number)) => Some(*number),
@@ -33,7 +33,7 @@ pub fn type_number(text: &str) -> Option<u16> {
     }
 }
 
-/// The mnemonic of a type, or its generic one.
+/// Returns the mnemonic of a type, or its generic name.
 pub(super) fn type_name(number: u16) -> String {
     match TYPES.iter().find(|(_, known)| *known == number) {
         Some((name, _)) => (*name).to_owned(),
@@ -41,8 +41,8 @@ pub(super) fn type_name(number: u16) -> String {
     }
 }
 
-/// A name's wire format. `\.` and `\\` stand for themselves, `\DDD` for any octet; the last dot may be
-/// left out. Neither the length of labels nor that of the name is checked.
+/// Returns a name in wire format. `\.` and `\\` are escapes of themselves, and `\DDD` of any byte.
+/// The last dot may be omitted. The lengths of labels and name are not checked.
 pub fn name_to_wire(text: &str) -> Option<Vec<u8>> {
     let mut wire = Vec::new();
     let mut label = Vec::new();
@@ -77,7 +77,7 @@ fn push_label(wire: &mut Vec<u8>, label: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// An uncompressed wire-format name as text, for messages about tests.
+/// Returns an uncompressed name in wire format as text, for messages.
 pub(super) fn wire_to_name(wire: &[u8]) -> String {
     let mut text = String::new();
     let mut rest = wire;

@@ -1,53 +1,53 @@
-//! Queries, put together octet by octet.
+//! Queries, built byte by byte.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::presentation::{name_to_wire, type_number, wire_to_name};
 
-/// Recursion desired.
+/// Header flag: recursion desired.
 pub const RD: u16 = 0x0100;
-/// The reserved header bit.
+/// Header flag: reserved bit.
 pub const Z: u16 = 0x0040;
-/// Authentic data.
+/// Header flag: authentic data.
 pub const AD: u16 = 0x0020;
-/// Checking disabled.
+/// Header flag: checking disabled.
 pub const CD: u16 = 0x0010;
-/// The EDNS flag DNSSEC OK.
+/// EDNS flag: DNSSEC OK.
 pub const DO: u16 = 0x8000;
 
-/// A message with one question.
+/// Query with one question.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// Identity, copied into the reply.
+    /// ID, which the reply copies.
     pub id: u16,
-    /// The header's second word: opcode, flags.
+    /// Second word of the header: opcode and flags.
     pub flags: u16,
-    /// The name in wire format.
+    /// Name in wire format.
     pub name: Vec<u8>,
     /// Record type.
     pub qtype: u16,
     /// Class.
     pub qclass: u16,
-    /// The OPT record, if there is one.
+    /// OPT record, if the query has one.
     pub edns: Option<Edns>,
 }
 
-/// An OPT record.
+/// OPT record.
 #[derive(Debug, Clone)]
 pub struct Edns {
-    /// The payload that the asker takes.
+    /// UDP payload size that the client accepts.
     pub size: u16,
-    /// The version.
+    /// EDNS version.
     pub version: u8,
-    /// DO and the bits that have to be zero.
+    /// DO, and the bits that have to be zero.
     pub flags: u16,
-    /// Options as they stand on the wire: code, length, data.
+    /// Options in wire format: code, length, data.
     pub options: Vec<u8>,
 }
 
 impl Edns {
-    /// Version 0 without flags and options.
+    /// Creates an OPT record of version 0 without flags and options.
     pub fn new(size: u16) -> Self {
         Self { size, version: 0, flags: 0, options: Vec::new() }
     }
@@ -73,11 +73,12 @@ impl Edns {
 }
 
 impl Query {
-    /// A plain query as a stub resolver sends it: class IN, recursion desired, no EDNS. The name and the
+    /// Creates a query as a stub resolver sends it: class IN, recursion desired, no EDNS. Name and
     /// type are in presentation format.
     ///
-    /// # Panics
-    /// If name or type cannot be read: tests name them literally.
+    /// // # Panics
+    ///
+    /// If name or type cannot be parsed. Tests write them literally.
     pub fn new(name: &str, qtype: &str) -> Self {
         static NEXT_ID: AtomicU16 = AtomicU16::new(0x5a00);
         let Some(qtype_number) = type_number(qtype) else { panic!("{qtype:?} is not a record type") };
@@ -92,35 +93,36 @@ impl Query {
         }
     }
 
-    /// With an OPT record.
+    /// Adds an OPT record.
     #[must_use]
     pub fn edns(mut self, edns: Edns) -> Self {
         self.edns = Some(edns);
         self
     }
 
-    /// With exactly these header flags.
+    /// Sets the header flags.
     #[must_use]
     pub fn flags(mut self, flags: u16) -> Self {
         self.flags = flags;
         self
     }
 
-    /// With this opcode beside the flags.
+    /// Sets the opcode.
     #[must_use]
     pub fn opcode(mut self, opcode: u8) -> Self {
         self.flags = self.flags & 0x87ff | u16::from(opcode & 0xf) << 11;
         self
     }
 
-    /// With this class.
+    /// Sets the class.
     #[must_use]
     pub fn class(mut self, class: u16) -> Self {
         self.qclass = class;
         self
     }
 
-    /// With every other letter of the name in upper case, as resolvers do against spoofing ("0x20").
+    /// Writes every other letter of the name in upper case, as resolvers do against spoofing
+    /// ("0x20").
     #[must_use]
     pub fn mixed_case(mut self) -> Self {
         for (position, octet) in self.name.iter_mut().enumerate() {
@@ -131,7 +133,7 @@ impl Query {
         self
     }
 
-    /// The question section's octets.
+    /// Returns the question section in wire format.
     pub fn question(&self) -> Vec<u8> {
         let mut wire = self.name.clone();
         wire.extend_from_slice(&self.qtype.to_be_bytes());
@@ -139,7 +141,7 @@ impl Query {
         wire
     }
 
-    /// The message.
+    /// Returns the message in wire format.
     pub fn to_wire(&self) -> Vec<u8> {
         let mut wire = Vec::new();
         let additionals = u16::from(self.edns.is_some());

@@ -1,4 +1,4 @@
-//! Replies, held against their queries and shown as presentation text.
+//! Replies: checked against their queries, and formatted as presentation text.
 
 use std::fmt::Write as _;
 
@@ -10,37 +10,37 @@ use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
 
 use super::presentation::type_name;
 
-/// Length of a message header.
+/// Length of a message header, in bytes.
 const HEADER: usize = 12;
 
 /// Option code of Extended DNS Errors (RFC 8914 §2).
 const EXTENDED_ERROR: u16 = 15;
 
-/// The header's flags below the opcode, by their bits in the second word.
+/// Header flags below the opcode, by their bits in the second word.
 const FLAGS: [(u16, &str); 7] =
     [(0x400, "aa"), (0x200, "tc"), (0x100, "rd"), (0x80, "ra"), (0x40, "z"), (0x20, "ad"), (0x10, "cd")];
 
-/// The response codes' names, by number.
+/// Names of the response codes, by number.
 const RCODES: [&str; 17] = [
     "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "YXDOMAIN", "YXRRSET", "NXRRSET",
     "NOTAUTH", "NOTZONE", "RCODE11", "RCODE12", "RCODE13", "RCODE14", "RCODE15", "BADVERS",
 ];
 
-/// The response code of RFC 7873.
+/// Number of the response code BADCOOKIE (RFC 7873).
 const BADCOOKIE: usize = 23;
 
-/// A reply that has been read whole.
+/// Parsed reply.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// Its octets.
+    /// Reply in wire format.
     pub raw: Vec<u8>,
-    /// Its contents.
+    /// Contents of the reply.
     pub message: Message,
 }
 
 impl Reply {
-    /// Reads a message and holds it against the query that it answers: it is a reply, it has the query's
-    /// identity and opcode, and its question is, octet for octet, the query's or nothing.
+    /// Parses the reply to `query`. Checks that it is a reply, that ID and opcode are those of the
+    /// query, and that its question is that of the query byte for byte, or absent.
     pub fn to(query: &[u8], raw: Vec<u8>) -> Result<Self> {
         let reply = Self::parse(raw)?;
         let raw = &reply.raw;
@@ -57,7 +57,7 @@ impl Reply {
         Ok(reply)
     }
 
-    /// Reads a message by itself.
+    /// Parses a message without its query.
     pub fn parse(raw: Vec<u8>) -> Result<Self> {
         ensure!(raw.len() >= HEADER, "{} octets are no message", raw.len());
         ensure!(raw[2] & 0x80 != 0, "the message is not a reply");
@@ -68,12 +68,12 @@ impl Reply {
         Ok(Self { raw, message })
     }
 
-    /// Whether the question came back.
+    /// Returns whether the reply has a question.
     pub fn has_question(&self) -> bool {
         self.raw[5] == 1
     }
 
-    /// Opcode, response code and flags, as in `QUERY NXDOMAIN aa rd`.
+    /// Returns opcode, response code and flags, as in `QUERY NXDOMAIN aa rd`.
     pub fn header(&self) -> String {
         let word = u16::from_be_bytes([self.raw[2], self.raw[3]]);
         let opcode = match word >> 11 & 0xf {
@@ -89,7 +89,7 @@ impl Reply {
         text
     }
 
-    /// The response code's name, the octet that EDNS adds included.
+    /// Returns the name of the response code, including the bits that EDNS adds.
     pub fn rcode(&self) -> String {
         let high = self.message.edns.as_ref().map_or(0, |edns| usize::from(edns.rcode_high()));
         let code = high << 4 | usize::from(self.raw[3] & 0xf);
@@ -100,12 +100,12 @@ impl Reply {
         }
     }
 
-    /// Whether a flag, by its lower-case name, is set.
+    /// Returns whether a flag is set, by its lower-case name.
     pub fn has_flag(&self, flag: &str) -> bool {
         self.header().split(' ').any(|word| word == flag)
     }
 
-    /// The OPT record, as in `EDNS 0 1232 do ede=14`; unknown options by their codes.
+    /// Returns the OPT record, as in `EDNS 0 1232 do ede=14`, with unknown options by their codes.
     pub fn edns(&self) -> Option<String> {
         let edns = self.message.edns.as_ref()?;
         let mut text = format!("EDNS {} {}", edns.version(), edns.max_payload());
@@ -128,22 +128,22 @@ impl Reply {
         Some(text)
     }
 
-    /// The answer section's records in the order of the message.
+    /// Returns the records of the answer section, in the order of the message.
     pub fn answers(&self) -> Vec<String> {
         lines(&self.message.answers, "")
     }
 
-    /// The additional section's records in the order of the message, without OPT.
+    /// Returns the records of the additional section, in the order of the message, without OPT.
     pub fn additionals(&self) -> Vec<String> {
         lines(&self.message.additionals, "")
     }
 
-    /// The authority section's records in the order of the message.
+    /// Returns the records of the authority section, in the order of the message.
     pub fn authorities(&self) -> Vec<String> {
         lines(&self.message.authorities, "")
     }
 
-    /// The serial of the SOA in the answer or the authority section.
+    /// Returns the serial of the SOA record in the answer or authority section.
     pub fn serial(&self) -> Option<u32> {
         self.message.answers.iter().chain(&self.message.authorities).find_map(|record| match &record.data {
             RData::SOA(soa) => Some(soa.serial),
@@ -151,7 +151,7 @@ impl Reply {
         })
     }
 
-    /// The data of the answer section's records, sorted: what most tests want to know.
+    /// Returns the data of the answer section's records, sorted.
     pub fn data(&self) -> Vec<String> {
         let mut data: Vec<String> =
             self.message.answers.iter().map(|record| rdata(&record.data, "")).collect();
@@ -159,8 +159,9 @@ impl Reply {
         data
     }
 
-    /// The whole reply in presentation format, each section sorted, the SOA's serial as `SERIAL`. Names
-    /// within `origin` (without the last dot) are relative to it, as in a master file.
+    /// Returns the whole reply in presentation format, with each section sorted, and `SERIAL` for
+    /// the SOA's serial. Names within `origin` (without the last dot) are relative to it, as in a
+    /// zone file.
     pub fn text(&self, origin: &str) -> String {
         let mut text = self.header();
         if let Some(edns) = self.edns() {
@@ -192,7 +193,7 @@ impl Reply {
     }
 }
 
-/// Where the question's octets end, which here may not be compressed.
+/// Returns the end of the question, in which names must not be compressed.
 fn question_end(packet: &[u8]) -> Option<usize> {
     let mut at = HEADER;
     loop {
@@ -248,7 +249,7 @@ fn rdata(data: &RData, origin: &str) -> String {
     }
 }
 
-/// A name relative to the origin, case and all; `@` is the origin itself.
+/// Returns a name relative to the origin, with its case; `@` for the origin itself.
 fn relative(name: &Name, origin: &str) -> String {
     let text = name.to_ascii();
     let within = text.strip_suffix('.').and_then(|text| text.strip_suffix(origin));

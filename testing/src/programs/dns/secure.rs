@@ -1,4 +1,4 @@
-//! DNS over TLS (RFC 7858), HTTPS (RFC 8484) and QUIC (RFC 9250), as clients see them.
+//! Client for DNS over TLS (RFC 7858), HTTPS (RFC 8484) and QUIC (RFC 9250).
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,37 +15,37 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use super::{PATIENCE, Tcp};
 use crate::wait::block_on;
 
-/// Media type of messages over HTTPS.
+/// Media type of DNS messages over HTTPS.
 const MEDIA_TYPE: &str = "application/dns-message";
 
-/// A client that trusts one authority, and asks servers on loopback.
+/// Client that trusts one authority, and queries servers on loopback.
 #[derive(Debug, Clone)]
 pub struct Client {
     roots: Arc<RootCertStore>,
 }
 
-/// How a message goes over HTTPS (RFC 8484 §4.1).
+/// HTTP method of a query (RFC 8484 §4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// In the path.
+    /// GET, with the message in the path.
     Get,
-    /// As the body.
+    /// POST, with the message as the body.
     Post,
 }
 
-/// What came back over HTTPS.
+/// Reply over HTTPS.
 #[derive(Debug, Clone)]
 pub struct HttpReply {
-    /// The message.
+    /// DNS message.
     pub message: Vec<u8>,
-    /// The protocol's version, such as `HTTP/2.0`.
+    /// Version of HTTP, such as `HTTP/2.0`.
     pub version: String,
-    /// How long the reply may be cached, if it says so (RFC 8484 §5.1).
+    /// Header Cache-Control, if present (RFC 8484 §5.1).
     pub cache_control: Option<String>,
 }
 
 impl Client {
-    /// A client that trusts the authority whose certificate is in the PEM file `ca`.
+    /// Creates a client that trusts the authority whose certificate is in the PEM file `ca`.
     pub fn trusting(ca: &Path) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(
@@ -64,7 +64,7 @@ impl Client {
         Ok(config)
     }
 
-    /// A stream of messages over TLS; the handshake is done when this returns.
+    /// Opens a stream of messages over TLS, and completes its handshake.
     pub fn tls(&self, server: SocketAddr) -> Result<TlsStream> {
         let name = ServerName::from(server.ip());
         let mut connection = ClientConnection::new(Arc::new(self.config(b"dot")?), name)?;
@@ -80,7 +80,7 @@ impl Client {
         })
     }
 
-    /// One exchange over HTTPS.
+    /// Sends a message over HTTPS. Returns the reply.
     pub fn https(&self, server: SocketAddr, method: Method, packet: &[u8]) -> Result<HttpReply> {
         let client = reqwest::Client::builder()
             .use_preconfigured_tls(self.config(b"h2")?)
@@ -108,7 +108,7 @@ impl Client {
         })
     }
 
-    /// One exchange over QUIC: a stream of its own with one message each way (RFC 9250 §4.2).
+    /// Sends a message over QUIC, on a stream of its own (RFC 9250 §4.2). Returns the reply.
     pub fn quic(&self, server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>> {
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(self.config(b"doq")?)?;
         let config = quinn::ClientConfig::new(Arc::new(crypto));
@@ -129,16 +129,16 @@ impl Client {
     }
 }
 
-/// Messages over TLS.
+/// Stream of messages over TLS.
 #[derive(Debug)]
 pub struct TlsStream {
-    /// The messages.
+    /// Stream of messages.
     pub messages: Tcp<StreamOwned<ClientConnection, TcpStream>>,
-    /// The certificate that the server showed, in DER.
+    /// Certificate of the server, in DER.
     pub certificate: Vec<u8>,
 }
 
-/// Runs a future to its end, or for as long as a test is patient.
+/// Runs a future to its end, within the time limit of tests.
 fn in_time<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     block_on(async { tokio::time::timeout(PATIENCE, future).await.context("no reply in time")? })
 }

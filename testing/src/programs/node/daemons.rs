@@ -1,4 +1,5 @@
-//! containerd and kubelet, set up for a machine that may use control groups of version 1 and may lack some capabilities.
+//! containerd and kubelet, configured for machines with control groups of version 1, or without
+//! some capabilities.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -15,13 +16,14 @@ use crate::process::Process;
 use crate::sandbox;
 use crate::tools::tool;
 
-/// The socket of containerd.
+/// Socket of containerd.
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
-/// Where the daemons keep their data: in memory, for overlayfs does not stack everywhere.
+/// Data folder of the daemons. It is in memory, because overlayfs does not stack on every file
+/// system.
 const DATA: &str = "/run/multinet";
 
-/// The address of the cluster's DNS, a Service.
+/// Address of the cluster's DNS, a Service.
 pub const CLUSTER_DNS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 
 /// Starts containerd, and waits until it answers.
@@ -35,8 +37,9 @@ pub(super) async fn containerd(folder: &Path, networks: &Multus) -> Result<Proce
     Ok(process)
 }
 
-/// Without `restrict_oom_score_adj`, runc fails where the process lacks CAP_SYS_RESOURCE. The plugins that are left out would
-/// write elsewhere or are for other file systems.
+/// Returns the configuration. Without `restrict_oom_score_adj`, runc would fail where the process
+/// lacks CAP_SYS_RESOURCE. The disabled plugins would write outside of the data folder, or are for
+/// other file systems.
 fn containerd_configuration(networks: &Multus) -> Result<String> {
     Ok(format!(
         r#"version = 2
@@ -70,7 +73,7 @@ conf_dir = "{}"
     ))
 }
 
-/// Gives an image to the containerd that kubelet uses.
+/// Imports an image into the containerd that kubelet uses.
 pub(super) async fn import(containerd: &mut Process, archive: &Path) -> Result<()> {
     containerd.check_running()?;
     let archive = archive.to_str().context("a path that is not text")?;
@@ -111,7 +114,7 @@ pub(super) fn kubelet(folder: &Path, kubeconfig: &Path) -> Result<Process> {
         "healthzPort": 0,
         "localStorageCapacityIsolation": false,
         "podLogsDir": format!("{DATA}/logs"),
-        // As soon as may be: tests wait for what it sees.
+        // As often as possible, because tests wait for what kubelet notices.
         "syncFrequency": "1s",
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "nodeStatusUpdateFrequency": "4s",

@@ -1,4 +1,4 @@
-//! Pods that the kubelet runs: finding them, looking at them, running programs in them, killing them.
+//! Pods that the kubelet runs: tests find, inspect and kill them, and run programs in them.
 
 use std::fs;
 
@@ -13,12 +13,12 @@ use crate::objects::Namespace;
 use crate::wait::eventually;
 
 impl Node {
-    /// The pods of a namespace.
+    /// Returns the pods of a namespace.
     pub async fn pods(&self, namespace: &str) -> Result<Api<Pod>> {
         Ok(Api::namespaced(self.cluster().client().await?, namespace))
     }
 
-    /// Waits until a pod can be made in a namespace: admission asks for this ServiceAccount.
+    /// Waits until a namespace has the ServiceAccount without which it admits no pods.
     pub(super) async fn wait_for_service_account(&self, namespace: &str) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.cluster().client().await?, namespace);
         eventually("the ServiceAccount of a new namespace", BOUND, async || {
@@ -27,7 +27,7 @@ impl Node {
         .await
     }
 
-    /// Waits until every pod of a Deployment is of its newest form and available.
+    /// Waits until all pods of a Deployment are updated and available.
     pub async fn rolled_out(&self, namespace: &str, name: &str) -> Result<()> {
         let deployments: Api<Deployment> = Api::namespaced(self.cluster().client().await?, namespace);
         let what = format!("the Deployment {namespace}/{name} to be available");
@@ -44,21 +44,21 @@ impl Node {
         .await
     }
 
-    /// What a person would look at if pods do not come.
+    /// Returns the output of kubectl that helps to find out why pods do not start.
     async fn describe(&self, namespace: &str) -> String {
         let pods = self.kubectl(&["-n", namespace, "get", "pods", "-o", "wide"]).await;
         let events = self.kubectl(&["-n", namespace, "events"]).await;
         format!("{}\n{}", pods.unwrap_or_default(), events.unwrap_or_default())
     }
 
-    /// The pods that a label selects and that are not being deleted.
+    /// Returns the pods that a label selects, except those being deleted.
     pub async fn selected(&self, namespace: &str, label: &str) -> Result<Vec<Pod>> {
         let pods = self.pods(namespace).await?.list(&ListParams::default().labels(label)).await?;
         let live = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         Ok(live.collect())
     }
 
-    /// Waits until a pod is ready, and returns it.
+    /// Waits until a pod is ready. Returns it.
     pub async fn pod_ready(&self, namespace: &Namespace, name: &str) -> Result<Pod> {
         let pods = self.pods(namespace.name()).await?;
         eventually(&format!("the pod {name} to be ready"), BOUND, async || {
@@ -69,24 +69,24 @@ impl Node {
         .await
     }
 
-    /// Runs a program in a pod, which must not fail, and returns what it wrote.
+    /// Runs a program in a pod, which must not fail. Returns its output.
     pub async fn exec(&self, namespace: &str, pod: &str, program: &[&str]) -> Result<String> {
         self.kubectl(&[&["-n", namespace, "exec", pod, "--"], program].concat()).await
     }
 
-    /// Deletes a pod, with its own grace period or with another.
+    /// Deletes a pod, with its own grace period or another.
     pub async fn delete_pod(&self, namespace: &str, name: &str, grace: Option<u32>) -> Result<()> {
         let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
         let deleted = self.pods(namespace).await?.delete(name, &params).await;
         deleted.map(drop).with_context(|| format!("cannot delete the pod {namespace}/{name}"))
     }
 
-    /// SIGKILL to every process of a pod that runs this program.
+    /// Sends SIGKILL to all processes of a pod that run this program.
     pub fn kill_program(&self, pod: &Pod, program: &str) -> Result<()> {
         let uid = pod.metadata.uid.as_deref().context("a pod without uid")?;
         let mut killed = 0;
         for entry in fs::read_dir("/proc")?.flatten() {
-            // It may have ended by now.
+            // The process may have ended by now.
             let read = |name| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
             if read("cgroup").contains(uid) && read("comm").trim() == comm(program) {
                 let pid = entry.file_name().to_string_lossy().into_owned();
@@ -99,12 +99,12 @@ impl Node {
     }
 }
 
-/// The name of a program as the kernel keeps it.
+/// Returns the name of a program as the kernel truncates it.
 fn comm(program: &str) -> &str {
     program.get(..15).unwrap_or(program)
 }
 
-/// Whether the condition Ready is true.
+/// Returns whether the condition Ready is true.
 pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")

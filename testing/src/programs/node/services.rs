@@ -1,4 +1,5 @@
-//! Cluster addresses of Services, as kube-proxy gives them: each new connection is translated to one of the ready endpoints.
+//! Cluster addresses of Services, implemented like kube-proxy's: the kernel translates each new
+//! connection to one of the ready endpoints.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,17 +15,17 @@ use tokio::task::JoinHandle;
 
 use crate::process::run;
 
-/// How often the objects are looked at.
+/// Pause between two reads of the objects.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The chain of our rules, in two tables.
+/// Name of our chain of rules, in two tables.
 const CHAIN: &str = "MULTINET-SERVICES";
 
-/// Has the kernel translate while it lives.
+/// Task that keeps the kernel's rules up to date until it is dropped.
 #[derive(Debug)]
 pub(super) struct Services(JoinHandle<()>);
 
-/// One port of a cluster address.
+/// Port of a cluster address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     address: String,
@@ -32,20 +33,20 @@ struct Port {
     number: i32,
 }
 
-/// Where each port leads to.
+/// Endpoints of each port.
 type Table = BTreeMap<Port, Vec<String>>;
 
 impl Services {
-    /// Begins to follow the cluster's Services.
+    /// Starts to follow the cluster's Services.
     pub(super) fn serve(client: Client) -> Result<Self> {
         for (table, chain) in
             [("nat", "PREROUTING"), ("nat", "OUTPUT"), ("filter", "FORWARD"), ("filter", "OUTPUT")]
         {
-            // Made if it is not there yet.
+            // Fails if the chain exists already.
             let _ = iptables(&["-t", table, "-N", CHAIN]);
             iptables(&["-t", table, "-A", chain, "-j", CHAIN])?;
         }
-        // Pods of one bridge would answer each other without passing by here again.
+        // Without this, replies between pods on one bridge would bypass the translation.
         let translated = ["-m", "conntrack", "--ctstate", "DNAT", "-j", "MASQUERADE"];
         iptables(&[&["-t", "nat", "-A", "POSTROUTING"][..], &translated].concat())?;
         Ok(Self(tokio::spawn(async move {
@@ -67,17 +68,17 @@ impl Drop for Services {
     }
 }
 
-/// Reads the cluster's Services, and has the kernel serve them if they are not what is `served`.
+/// Reads the cluster's Services, and updates the kernel's rules if they differ from `served`.
 async fn next(client: &Client, served: &Table) -> Result<Table> {
     let services = Api::<Service>::all(client.clone()).list(&Default::default()).await?;
     let slices = Api::<EndpointSlice>::all(client.clone()).list(&Default::default()).await?;
     let table = table(&services.items, &slices.items);
     if table != *served {
         restore(&rules(&table)?)?;
-        // What has been translated goes on as it was; datagrams would reach pods that are gone.
+        // Translated flows keep their endpoint, so that datagrams would reach pods that are gone.
         for port in table.keys().filter(|&port| table.get(port) != served.get(port) && port.protocol == "udp")
         {
-            // Fails if there are none.
+            // Fails if no flow matches.
             let _ = Command::new("conntrack").args(["-D", "-p", "udp", "-d", &port.address]).output();
         }
     }
@@ -88,7 +89,8 @@ fn table(services: &[Service], slices: &[EndpointSlice]) -> Table {
     let mut table = Table::new();
     for service in services {
         let spec = service.spec.clone().unwrap_or_default();
-        // A Service without a selector is somebody else's: `kubernetes` is served by the API server itself.
+        // Skips Services without a selector, such as `kubernetes`, which the API server itself
+        // serves.
         let address = spec.cluster_ip.unwrap_or_default();
         if spec.selector.is_none() || address.is_empty() || address == "None" {
             continue;
@@ -110,7 +112,7 @@ fn table(services: &[Service], slices: &[EndpointSlice]) -> Table {
     table
 }
 
-/// The ready endpoints of one port of a slice.
+/// Returns the ready endpoints of one port of a slice.
 fn targets(slice: &EndpointSlice, port: Option<&String>) -> Vec<String> {
     let ports = slice.ports.as_deref().unwrap_or_default();
     let port =
@@ -124,7 +126,7 @@ fn targets(slice: &EndpointSlice, port: Option<&String>) -> Vec<String> {
     ready.flat_map(|endpoint| &endpoint.addresses).map(|address| format!("{address}:{port}")).collect()
 }
 
-/// The rules as iptables-restore reads them.
+/// Returns the rules in the format of iptables-restore.
 fn rules(table: &Table) -> Result<String> {
     let (mut nat, mut filter) = (String::new(), String::new());
     for (Port { address, protocol, number }, targets) in table {
@@ -133,7 +135,7 @@ fn rules(table: &Table) -> Result<String> {
             writeln!(filter, "{rule} -j REJECT")?;
         }
         for (index, target) in targets.iter().enumerate() {
-            // Of those that are left, each is as likely.
+            // Each remaining endpoint gets the same probability.
             let every = targets.len() - index;
             writeln!(
                 nat,
