@@ -1,5 +1,5 @@
-//! Compares `multinet-controller` and `multinet-dns` with kube-controller-manager and CoreDNS: from a pod's change to the answer,
-//! and what it costs.
+//! Compares `multinet-controller` and `multinet-dns` with kube-controller-manager and CoreDNS: from
+//! a pod's change to the answer, and what it costs.
 
 mod bursts;
 mod changes;
@@ -75,7 +75,7 @@ const QUICK: Extent = Extent {
 /// Pods in each of the services that are there besides.
 const PODS_EACH: usize = 100;
 
-/// What `multinet-controller` holds in memory.
+/// Memory of `multinet-controller`.
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     pods: usize,

@@ -11,7 +11,7 @@ use multinet_testing::wait::eventually;
 /// How long a server may take to know everything.
 const START: Duration = Duration::from_secs(120);
 
-/// Whose objects, and who follows them.
+/// One of the two compared systems: its kind of objects, and the programs that follow them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// MultiNetworkServices: `multinet-controller` and `multinet-dns`.

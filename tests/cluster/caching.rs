@@ -24,8 +24,9 @@ fn ttl(reply: &Reply) -> Result<u32> {
     records.map(|record| record.ttl).min().with_context(|| format!("no record in\n{}", reply.text("")))
 }
 
-/// Asks a cache in front of a proxy until it asks its upstream a second time. The TTLs have to count down from `full` with the
-/// time to (nearly) nothing, without a question to the upstream in between, and to begin again. A busy machine may not come to ask for a while.
+/// Asks a cache in front of a proxy until it asks its upstream a second time. The TTLs have to
+/// count down from `full` with the time to (nearly) nothing, without a question to the upstream in
+/// between, and to begin again. A busy machine may not come to ask for a while.
 async fn counts_down(server: SocketAddr, proxy: &Proxy, name: &str, rtype: &str, full: u32) -> Result<()> {
     let before = proxy.datagrams();
     let (mut last, mut first) = (None, None);
@@ -106,8 +107,8 @@ async fn cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
     .await?;
     ensure!(proxy.datagrams() == 1, "{} questions to the upstream", proxy.datagrams());
 
-    // Positive answers, names that do not exist, and names without such records, side by side. Negative answers live
-    // for the zone's time, whatever the service's is.
+    // Positive answers, names that do not exist, and names without such records, side by side.
+    // Negative answers live for the zone's time, whatever the service's is.
     let way = |index: usize| {
         let (proxy, front): &(Proxy, CoreDns) = &ways[index];
         (front.address(), proxy)

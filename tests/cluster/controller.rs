@@ -1,5 +1,6 @@
-//! `multinet-controller` against a real control plane: what a test does to pods, services and claims has to come out in
-//! slices, status, events, and in the answers of a real `multinet-dns` and CoreDNS.
+//! `multinet-controller` against a real control plane: what a test does to pods, services and
+//! claims has to come out in slices, status, events, and in the answers of a real `multinet-dns`
+//! and CoreDNS.
 
 mod bad_objects;
 mod basics;

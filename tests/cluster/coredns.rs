@@ -1,4 +1,4 @@
-//! What CoreDNS makes of our answers, by every way in which it forwards, with and without its cache.
+//! Our answers through CoreDNS, by each way in which it forwards, with and without its cache.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

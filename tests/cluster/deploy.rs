@@ -1,5 +1,5 @@
-//! What `kubectl apply -k deploy/kustomize/base` brings: it builds, the API server takes it as it is, and what runs in it is
-//! hardened as a platform team would ask.
+//! Result of `kubectl apply -k deploy/kustomize/base`: the API server accepts the objects without
+//! changes, and their containers are hardened as a platform team would require.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long multinet-dns may take to end: its lameduck, and its own limit for what is under way.
 const DNS_END: u64 = 5 + 10;
 
-/// What kustomize makes of a folder of `deploy/kustomize`.
+/// Returns the objects that kustomize builds from a folder of `deploy/kustomize`.
 fn built(cluster: &Cluster, folder: &str) -> Result<Vec<DynamicObject>> {
     parse(&shell(cluster, &format!("kubectl kustomize deploy/kustomize/{folder}"))?)
 }
@@ -143,7 +143,7 @@ async fn every_container_is_hardened() -> Result<()> {
     Ok(())
 }
 
-/// Fails if a container may do more than it needs, or if nobody would notice that it does nothing.
+/// Fails if a container has more privileges than it needs, or no probes.
 fn harden(container: &Value) -> Result<()> {
     for (pointer, wanted) in [
         ("/securityContext/allowPrivilegeEscalation", json!(false)),
@@ -254,7 +254,8 @@ async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
     Ok(())
 }
 
-/// Without mirrors the controller cannot write what cluster DNS and gateways follow, by either way to install it.
+/// Without mirrors the controller cannot write what cluster DNS and gateways follow, by either way
+/// to install it.
 #[tokio::test]
 async fn the_right_to_write_core_slices_can_be_left_out() -> Result<()> {
     let cluster = shared::cluster().await?;

@@ -1,5 +1,6 @@
-//! The folders of `deploy/examples`, and the objects that documentation shows, put to a real API server that knows the kinds of the operators they are for; and
-//! what no API server checks: that service, network and pods of a folder belong together.
+//! The folders of `deploy/examples`, and the objects that documentation shows, put to a real API
+//! server that knows the kinds of the operators they are for; and what no API server checks: that
+//! service, network and pods of a folder belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::shared;
 
-/// What is in an operator's own namespace, which the operator brings.
+/// Namespace of an operator, which the operator itself creates.
 const OPERATOR: &str = "nvidia-network-operator";
 
 /// The examples, with the devices that their pods ask for and the aliases of their networks.
@@ -27,8 +28,8 @@ const EXAMPLES: [(&str, &[&str], &[&str]); 5] = [
     ("dranet", &[], &["rail0"]),
 ];
 
-/// Mistakes that somebody makes who adapts an example: file, what stands there, what stands there then, and what the API
-/// server must say.
+/// Mistakes of a user who adapts an example: file, text, mistaken text, and the expected message of
+/// the API server.
 const MISTAKES: [(&str, &str, &str, &str); 10] = [
     ("macvlan-nvidia/2-network.yaml", "mode: bridge", "mode: brigde", "spec.mode"),
     ("macvlan-nvidia/2-network.yaml", "networkNamespace:", "namespace:", "spec.namespace"),
@@ -57,7 +58,8 @@ fn example(folder: &str) -> Result<Vec<DynamicObject>> {
     parse_folder(&format!("deploy/examples/{folder}"))
 }
 
-/// What a server-side dry run says of an object, unknown and repeated fields being errors.
+/// Sends an object to the API server as a server-side dry run, with unknown and repeated fields as
+/// errors.
 async fn dry_run(objects: &Objects, object: &DynamicObject) -> Result<()> {
     let types = object.types.as_ref().context("an object without apiVersion and kind")?;
     let api = objects.api(types, object.metadata.namespace.as_deref()).await?;
@@ -156,7 +158,8 @@ async fn mistakes_are_found() -> Result<()> {
 /// A network: kind, namespace (none for a DeviceClass) and name.
 type Network = (String, Option<String>, String);
 
-/// The networks that a folder defines. Operators make a NetworkAttachmentDefinition of the same name as their object.
+/// The networks that a folder defines. Operators make a NetworkAttachmentDefinition of the same
+/// name as their object.
 fn defined(objects: &[DynamicObject]) -> BTreeSet<Network> {
     let mut networks = BTreeSet::new();
     for object in objects {
@@ -215,7 +218,8 @@ fn pods(workload: &DynamicObject) -> Vec<(Value, BTreeMap<String, String>)> {
     }
 }
 
-/// The networks that pods of a template get, in this namespace: those of Multus' annotation, and those of claims.
+/// The networks that pods of a template get, in this namespace: those of Multus' annotation, and
+/// those of claims.
 fn attached(template: &Value, namespace: &str, objects: &[DynamicObject]) -> BTreeSet<Network> {
     let mut networks = BTreeSet::new();
     let annotation = &template["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"];
@@ -253,7 +257,7 @@ fn the_parts_of_an_example_belong_together() -> Result<()> {
     Ok(())
 }
 
-/// Fails if the service names a network that nobody defines, or selects no pods that are on it.
+/// Fails if the service names a network that no object defines, or selects no pods on its networks.
 fn check(objects: &[DynamicObject], devices: &[&str], aliases: &[&str]) -> Result<()> {
     let Some(service) = objects.iter().find(|object| kind(object) == "MultiNetworkService") else {
         bail!("no MultiNetworkService");

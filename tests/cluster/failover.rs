@@ -75,8 +75,8 @@ async fn health_probe_brings_an_upstream_back() -> Result<()> {
     .await
 }
 
-/// Two replicas, a CoreDNS without a cache in front, so that each query is asked of one of the two by chance, and some
-/// who ask without a pause for breath.
+/// Two replicas, a CoreDNS without a cache in front, so that each query is asked of one of the two
+/// by chance, and some who ask without a pause for breath.
 struct Pair {
     replicas: [Replica; 2],
     options: [Options; 2],
@@ -135,8 +135,8 @@ impl Pair {
                 ensure!(status.success(), "after SIGTERM: {status}");
             }
             self.replicas[victim] = self.options[victim].start_ready().await?;
-            // CoreDNS gives a query up if both replicas fail it, and it is some time before it trusts one again that
-            // was away: until then the other one must not be touched.
+            // CoreDNS gives a query up if both replicas fail it, and it is some time before it
+            // trusts one again that was away: until then the other one must not be touched.
             self.both_are_asked().await?;
         }
         Ok(())
@@ -172,7 +172,8 @@ async fn no_query_is_lost_when_a_replica_stands_still() -> Result<()> {
 
 #[tokio::test]
 async fn no_query_is_lost_while_replicas_end_and_come_back() -> Result<()> {
-    // A replica that is back, but has not synced yet, says SERVFAIL: CoreDNS is to ask the other one then.
+    // A replica that is back, but has not synced yet, says SERVFAIL: CoreDNS is to ask the other
+    // one then.
     let option = "failover SERVFAIL";
     let page = fs::read_to_string(repository().join("docs/operations.md"))?;
     ensure!(page.contains(&format!("`{option}`")), "docs/operations.md says nothing of {option}");

@@ -1,5 +1,5 @@
-//! The control plane breaks while `multinet-dns` serves: what it knew goes on being answered, nothing wrong is answered
-//! in between, and it catches up.
+//! The control plane breaks while `multinet-dns` serves: what it knew goes on being answered,
+//! nothing wrong is answered in between, and it catches up.
 
 use std::path::Path;
 
@@ -25,8 +25,8 @@ async fn own_cluster() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// A replica that sees a cluster through a proxy, and services: some that are changed, and one that is not, so that its answer
-/// must never change.
+/// A replica that sees a cluster through a proxy, and services: some that are changed, and one that
+/// is not, so that its answer must never change.
 struct Stage {
     /// The third byte of the addresses, for tests that share a cluster.
     net: u8,
@@ -64,8 +64,8 @@ impl Stage {
         format!("10.37.{}.{last}", self.net)
     }
 
-    /// Changes what a replica cannot see at the moment: an address, a service that goes, a slice that goes from another
-    /// one, and a new service.
+    /// Changes what a replica cannot see at the moment: an address, a service that goes, a slice
+    /// that goes from another one, and a new service.
     async fn change(&self) -> Result<()> {
         let namespace = &self.namespace;
         namespace.apply(Slice::new("changing-a", "changing").ready("a", [10, 37, self.net, 22])).await?;
@@ -226,7 +226,7 @@ async fn network_is_cut_and_forgets_its_connections() -> Result<()> {
 #[tokio::test]
 async fn api_server_loses_its_power() -> Result<()> {
     let stage = Stage::set(shared::cluster().await?, 4).await?;
-    // Nobody ever says that the connections are dead. Only that nothing comes any more can tell.
+    // The connections are dead without an error. Only the lack of data shows it.
     stage.proxy.strand();
     stage.change().await?;
     stage.as_before().await?;

@@ -1,4 +1,4 @@
-//! What happens in the API server shows in DNS, with the ServiceAccount and the ClusterRole that we ship.
+//! Changes in the API server appear in DNS, with the shipped ServiceAccount and ClusterRole.
 
 use std::net::Ipv4Addr;
 
@@ -78,8 +78,8 @@ async fn slices_wait_for_their_service() -> Result<()> {
     replica.answers(&early, "A", &["10.2.0.1"]).await
 }
 
-/// Starts a replica when there are more slices than the 500 that clients usually get as one page of a list, and asks for all
-/// of them.
+/// Starts a replica when there are more slices than the 500 that clients usually get as one page of
+/// a list, and asks for all of them.
 async fn ready_means_complete(cluster: &Cluster) -> Result<()> {
     const SLICES: u32 = 600;
     let namespace = cluster.temp_namespace("many").await?;

@@ -1,4 +1,5 @@
-//! The charts in `deploy/helm`: they bring what kustomize brings, take values, and come and go in a real cluster.
+//! The charts in `deploy/helm`: they bring what kustomize brings, take values, and come and go in a
+//! real cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,12 +25,12 @@ fn run(cluster: &Cluster, line: &str) -> Result<String> {
     shell(cluster, &format!("PATH={folder}:$PATH\n{line}"))
 }
 
-/// What the chart makes of these values.
+/// Returns the objects that the chart renders with these values.
 pub(crate) fn rendered(cluster: &Cluster, values: &str) -> Result<BTreeMap<String, Value>> {
     rendered_by(cluster, "deploy/helm/multinet", values)
 }
 
-/// What the chart at a path makes of them.
+/// Returns the objects that the chart at a path renders with these values.
 fn rendered_by(cluster: &Cluster, chart: &str, values: &str) -> Result<BTreeMap<String, Value>> {
     let line = format!("helm template multinet {chart} -n multinet-system {values}");
     by_name(&parse(&run(cluster, &line)?)?)
@@ -188,7 +189,8 @@ async fn values_are_put_in() -> Result<()> {
     Ok(())
 }
 
-/// NET_BIND_SERVICE and the sysctl go when no port below 1024 is listened on, and the Service finds the other port.
+/// NET_BIND_SERVICE and the sysctl go when no port below 1024 is listened on, and the Service finds
+/// the other port.
 #[tokio::test]
 async fn what_low_ports_need_goes_with_them() -> Result<()> {
     let cluster = shared::cluster().await?;
@@ -212,7 +214,8 @@ async fn what_low_ports_need_goes_with_them() -> Result<()> {
     Ok(())
 }
 
-/// Fails if the program does not take the container's flags. `--version` comes last and ends it, unless one before is wrong.
+/// Fails if the program does not take the container's flags. `--version` comes last and ends it,
+/// unless one before is wrong.
 fn parses(name: &str, variable: &str, container: &Value) -> Result<()> {
     let args: Vec<String> = serde_json::from_value(container["args"].clone())?;
     let output = run_to_end(program(name, variable)?.args(&args).arg("--version"))?;

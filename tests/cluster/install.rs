@@ -1,4 +1,5 @@
-//! The commands of `docs/install.md` and of the README, and the pieces of Corefile that documentation shows.
+//! The commands of `docs/install.md` and of the README, and the pieces of Corefile that
+//! documentation shows.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -70,7 +71,7 @@ async fn the_commands_of_the_documentation_work() -> Result<()> {
     Ok(())
 }
 
-/// Whoever may edit a namespace may write services there, but not slices.
+/// Users who may edit a namespace may write services there, but not slices.
 async fn users_may(cluster: &Cluster) -> Result<()> {
     shell(
         cluster,
@@ -114,7 +115,8 @@ async fn mirrors_are_for_those_who_write_slices(cluster: &Cluster) -> Result<()>
     refused("a mirror later", async || patch(r#"{"spec": {"mirror": {"serviceName": "fast"}}}"#, &dry))
         .await?;
 
-    // Somebody else's mirror: what it mirrors is no longer theirs to change, but all else is.
+    // After an admin has set a mirror, the user may not change what it publishes, but may change
+    // the rest, and remove the mirror.
     patch(r#"{"spec": {"mirror": {"serviceName": "fast"}}}"#, "")?;
     refused("another selector", async || {
         patch(r#"{"spec": {"selector": {"matchLabels": {"a": "b"}}}}"#, &dry)
@@ -183,8 +185,8 @@ async fn the_corefiles_of_the_documentation_work() -> Result<()> {
     Ok(())
 }
 
-/// The plugins of the server block that a document shows for a zone, without what the harness writes itself: the header, for
-/// another port, and `errors`.
+/// The plugins of the server block that a document shows for a zone, without what the harness
+/// writes itself: the header, for another port, and `errors`.
 fn server_block(document: &str, zone: &str) -> Result<String> {
     let text = fs::read_to_string(repository().join(document))?;
     let header = format!("{zone}:53 {{\n    errors\n");

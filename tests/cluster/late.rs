@@ -1,5 +1,5 @@
-//! `multinet-dns` comes first: the API server, or the kinds that it watches, come later. That it waits for a permission, too, is in
-//! `runtime/tests/watch/outages.rs` and `faults`.
+//! `multinet-dns` comes first: the API server, or the kinds that it watches, come later. That it
+//! waits for a permission, too, is in `runtime/tests/watch/outages.rs` and `faults`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The policy of `deploy/kustomize/overlays/network-status`: the accounts that it names write which addresses a pod has, and
-//! no other.
+//! The policy of `deploy/kustomize/overlays/network-status`: the accounts that it names write which
+//! addresses a pod has, and no other.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;

@@ -1,4 +1,5 @@
-//! NodeLocal DNSCache's way: a cache on each node that hands `cluster.local`, and nothing else, to the cluster's CoreDNS.
+//! NodeLocal DNSCache's way: a cache on each node that hands `cluster.local`, and nothing else, to
+//! the cluster's CoreDNS.
 
 use std::net::SocketAddr;
 

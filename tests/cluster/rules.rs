@@ -1,5 +1,5 @@
-//! The table of good and bad objects of `crds/tests/rules`, put to a real API server: its verdicts are the table's, as
-//! those of the Rust functions are.
+//! The table of good and bad objects of `crds/tests/rules`, put to a real API server: its verdicts
+//! are the table's, as those of the Rust functions are.
 
 #[path = "../../crds/tests/rules/table.rs"]
 mod table;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::shared;
 use table::Row;
 
-/// What the API server says of an object: nothing, or its complaint.
+/// Verdict of the API server on an object: the object, or the message against it.
 type Verdict = Result<Value, String>;
 
 /// One request with an object. Only a verdict is a result; a server that is not there is an error.
@@ -56,9 +56,9 @@ async fn judge(namespace: &Namespace, row: &Row) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Whether a complaint names a field and says in words what is allowed there. That rules were not checked, since
-/// types, required fields or lengths are wrong, the API server says of no field; and texts that all endpoints have
-/// are checked by patterns.
+/// Whether a complaint names a field and says in words what is allowed there. That rules were not
+/// checked, since types, required fields or lengths are wrong, the API server says of no field; and
+/// texts that all endpoints have are checked by patterns.
 fn is_clear(said: &str) -> bool {
     let names_a_field = !said.contains("<nil>: ") || said.contains("some validation rules were not checked");
     names_a_field && (!said.contains("should match") || said.contains("spec.endpoints["))

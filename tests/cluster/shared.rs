@@ -9,12 +9,12 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use crate::controller::stage::{apply_multus, nodes, prepare};
 
-/// The controllers of Kubernetes that tests need: the one that ours is compared with, and the one that makes claims from
-/// templates. Nothing collects garbage.
+/// The controllers of Kubernetes that tests need: the one that ours is compared with, and the one
+/// that makes claims from templates. Nothing collects garbage.
 const CONTROLLERS: &str = "endpointslice-controller,resourceclaim-controller";
 
-/// Returns the control plane of most tests: with our definitions and roles, nodes, Multus' definition, and, as soon as a test
-/// of it runs, `multinet-controller`.
+/// Returns the control plane of most tests: with our definitions and roles, nodes, Multus'
+/// definition, and, as soon as a test of it runs, `multinet-controller`.
 pub(crate) async fn cluster() -> Result<&'static Cluster> {
     static SHARED: OnceCell<Cluster> = OnceCell::const_new();
     SHARED
@@ -28,14 +28,15 @@ pub(crate) async fn cluster() -> Result<&'static Cluster> {
         .await
 }
 
-/// The flags of an API server from before Kubernetes 1.34: no streamed lists, and no `resource.k8s.io/v1`.
+/// The flags of an API server from before Kubernetes 1.34: no streamed lists, and no
+/// `resource.k8s.io/v1`.
 const OLDER: [&str; 2] = [
     "--feature-gates=WatchList=false",
     "--runtime-config=resource.k8s.io/v1=false,resource.k8s.io/v1beta2=true",
 ];
 
-/// Returns the control plane of an older cluster. Our definitions are there without their rules, as an older version of them
-/// may be, and only controllers that a test starts.
+/// Returns the control plane of an older cluster. Our definitions are there without their rules, as
+/// an older version of them may be, and only controllers that a test starts.
 pub(crate) async fn older() -> Result<&'static Cluster> {
     static SHARED: OnceCell<Cluster> = OnceCell::const_new();
     SHARED
@@ -52,8 +53,8 @@ pub(crate) async fn older() -> Result<&'static Cluster> {
         .await
 }
 
-/// The same for a test that starts a controller which leads, changes the roles that we ship, or counts what belongs to no
-/// namespace: one at a time.
+/// The same for a test that starts a controller which leads, changes the roles that we ship, or
+/// counts what belongs to no namespace: one at a time.
 pub(crate) async fn older_alone() -> Result<(MutexGuard<'static, ()>, &'static Cluster)> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     let guard = ALONE.lock().await;
@@ -74,8 +75,8 @@ async fn apply_loose_crds(objects: &Objects) -> Result<()> {
     Ok(())
 }
 
-/// Returns the control plane for manifests that are looked at and not run: it knows our kinds and those of the operators that
-/// examples are for, and no controller runs.
+/// Returns the control plane for manifests that are looked at and not run: it knows our kinds and
+/// those of the operators that examples are for, and no controller runs.
 pub(crate) async fn bystander() -> Result<&'static Cluster> {
     static SHARED: OnceCell<Cluster> = OnceCell::const_new();
     SHARED

@@ -1,4 +1,5 @@
-//! The admin endpoints of the binary: metrics as docs/operations.md lists them, and the state in full.
+//! The admin endpoints of the binary: metrics as docs/operations.md lists them, and the state in
+//! full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -56,7 +57,8 @@ fn queries_are_counted_by_type_and_code() -> Result<()> {
     Ok(())
 }
 
-/// The bounds rise, and the counts with them; the last bucket takes all (OpenMetrics 1.0, histogram).
+/// The bounds rise, and the counts with them; the last bucket takes all (OpenMetrics 1.0,
+/// histogram).
 #[test]
 fn histograms_have_all_their_buckets() -> Result<()> {
     let server = Flags::new().start(folder().as_ref())?;

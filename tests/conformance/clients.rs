@@ -1,8 +1,9 @@
-//! The programs and libraries by which people and pods ask, each with the real server: what they make of its answers, and what
-//! they do by themselves when an answer does not fit into a datagram.
+//! The programs and libraries by which people and pods ask, each with the real server: what they
+//! make of its answers, and what they do by themselves when an answer does not fit into a datagram.
 //!
-//! There are those that print messages ([`printed`]: dig, kdig, drill, and dig behind forwarders) and those that answer programs
-//! ([`program`]: C libraries, Go, Java), which get by with a [table](program::answers) of their own.
+//! There are those that print messages ([`printed`]: dig, kdig, drill, and dig behind forwarders)
+//! and those that answer programs ([`program`]: C libraries, Go, Java), which get by with a
+//! [table](program::answers) of their own.
 
 mod commands;
 mod forwarders;
@@ -19,7 +20,8 @@ use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, ZONE};
 
-/// How many addresses the service `large` has: too many for any datagram, and for 16 KiB of TCP not.
+/// How many addresses the service `large` has: too many for any datagram, and for 16 KiB of TCP
+/// not.
 const LARGE: u16 = 400;
 
 /// The IPv4 addresses of the service `infer`.
@@ -35,14 +37,15 @@ const HOSTS: [&str; 3] = ["10-20-0-3", "infer-0", "infer-1"];
 const REVERSE: [(&str, &str); 3] =
     [("10.20.0.1", "infer-0"), ("10.20.0.3", "10-20-0-3"), ("fd20::2", "infer-1")];
 
-/// What the TXT records of the host `infer-0` say.
+/// TXT records of the host `infer-0`.
 const TEXTS: [&str; 2] = [
     "\"addr=10.20.0.1\" \"net=rail0\" \"if=net1\" \"rdma=mlx5_2\" \"pci=0000:18:00.2\" \"numa=0\" \"node=gpu-1\" \
      \"zone=zone-a\" \"pod=vision/infer-0-x2v5k\" \"uid=8ab4cd1c-3d2e-4fd0-9d26-ad4a52b6a07a\"",
     "\"addr=fd20::1\" \"net=rail0\"",
 ];
 
-/// What every client asks for: the service `infer`, and `large` with many addresses.
+/// Returns the manifests of the services that every client queries: `infer`, and `large` with many
+/// addresses.
 fn manifests() -> Result<Manifests> {
     let manifests = Manifests::new()?;
     manifests.write("vision.yaml", include_str!("clients/vision.yaml"))?;

@@ -64,7 +64,7 @@ fn version() -> Result<()> {
     Ok(())
 }
 
-/// What does not go together, and numbers out of their range: `dns-server/src/config/tests.rs`.
+/// Conflicting flags and numbers out of range are tested in `dns-server/src/config/tests.rs`.
 #[test]
 fn bad_flags() -> Result<()> {
     for (flags, needles) in [

@@ -1,4 +1,5 @@
-//! dnstap: what `fstrm_capture` receives is what was asked and answered, octet for octet, and `dnstap-ldns` reads it.
+//! dnstap: what `fstrm_capture` receives is what was asked and answered, octet for octet, and
+//! `dnstap-ldns` reads it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ struct Collector {
 }
 
 impl Collector {
-    /// Listens at a socket (`-u PATH`, or `-a ADDRESS -p PORT`) and writes to a file in that folder.
+    /// Listens at a socket (`-u PATH`, or `-a ADDRESS -p PORT`) and writes to a file in that
+    /// folder.
     fn start(folder: &Path, socket: &[&str]) -> Result<Self> {
         let file = folder.join("capture");
         let mut command = Command::new("fstrm_capture");
@@ -153,7 +155,7 @@ fn all_that_is_asked_and_answered_is_captured() -> Result<()> {
         Query::new(&format!("hdls1.testns.svc.{ZONE}"), "A").edns(Edns::new(1232)),
         Query::new(&format!("no.{ZONE}"), "AAAA").mixed_case(),
         Query::new(ZONE, "NS").opcode(5),
-        // A reply, which nobody answers.
+        // A reply, which the server does not answer.
         Query::new(ZONE, "SOA").flags(0x8000),
     ];
     let probe = Query::new(ZONE, "SOA").to_wire();
@@ -181,7 +183,8 @@ fn all_that_is_asked_and_answered_is_captured() -> Result<()> {
     drop(tcp);
     let stopping = Instant::now();
     let log = server.stop()?;
-    // A busy collector may not have said goodbye within the second that it is given; less is a fault of ours.
+    // A busy collector may not have said goodbye within the second that it is given; less is a
+    // fault of ours.
     let is_late = stopping.elapsed() >= Duration::from_secs(1);
     ensure!(is_late || !log.contains("did not confirm"), "{log}");
     let file = collector.stop()?;

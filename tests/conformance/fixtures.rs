@@ -1,4 +1,5 @@
-//! The manifests that the tables are about, a server that serves them, and manifests made to measure.
+//! The manifests that the tables are about, a server that serves them, and manifests made to
+//! measure.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
-//! Incremental transfers (RFC 1995): what has changed since a version that was served. That every difference leads to the whole zone is in
-//! `dns-server/tests/model/transfers.rs`, that secondaries follow it in `secondaries`.
+//! Incremental transfers (RFC 1995): what has changed since a version that was served. That every
+//! difference leads to the whole zone is in `dns-server/tests/model/transfers.rs`, that secondaries
+//! follow it in `secondaries`.
 
 use anyhow::{Context as _, Result, ensure};
 use hickory_proto::rr::{RData, Record};
@@ -50,7 +51,8 @@ impl Changing {
     }
 }
 
-/// A reply's answers: of an SOA its serial, of another record its owner below the zone and its type.
+/// A reply's answers: of an SOA its serial, of another record its owner below the zone and its
+/// type.
 fn answers(reply: &Reply) -> Vec<String> {
     let short = |record: &Record| match &record.data {
         RData::SOA(soa) => soa.serial.to_string(),
@@ -62,7 +64,8 @@ fn answers(reply: &Reply) -> Vec<String> {
     reply.message.answers.iter().map(short).collect()
 }
 
-/// Over UDP there is the difference if it fits, else the one SOA, which says: ask by TCP (RFC 1995 §2).
+/// Over UDP there is the difference if it fits, else the one SOA, which says: ask by TCP (RFC 1995
+/// §2).
 #[test]
 fn a_difference_comes_by_tcp_and_by_udp_if_it_fits() -> Result<()> {
     let changing = Changing::start()?;
@@ -76,7 +79,8 @@ fn a_difference_comes_by_tcp_and_by_udp_if_it_fits() -> Result<()> {
     let serials: Vec<u32> = records.iter().filter_map(|record| record.parse().ok()).collect();
     assert_eq!(serials, [second, first, second, second]);
     ensure!(records.contains(&"h3.one.test.svc. A".to_owned()), "{records:?}");
-    // What changes no record of the zone but its serial is small enough. While a change is being written down, it is as if it were not.
+    // A change of nothing but the zone's serial is small enough. Until the change is in the
+    // journal, the server answers as before it.
     let packet = ixfr(&Query::new("ip6.arpa", "IXFR"), first);
     eventually("the difference", || {
         let reply = Reply::to(&packet, Transport::Udp.exchange(changing.server.dns(), &packet)?)?;
@@ -84,7 +88,8 @@ fn a_difference_comes_by_tcp_and_by_udp_if_it_fits() -> Result<()> {
         ensure!(answers(&reply) == expected, "{:?}", reply.answers());
         Ok(())
     })?;
-    // A serial between two versions was never served: the whole zone, which begins with other records.
+    // A serial between two versions was never served: the whole zone, which begins with other
+    // records.
     let whole = changing.ask(Transport::Tcp, second.wrapping_sub(1))?;
     ensure!(whole.len() > 500 && whole[1].parse::<u32>().is_err(), "{} records", whole.len());
     assert_eq!(changing.ask(Transport::Tcp, second)?, [second.to_string()]);

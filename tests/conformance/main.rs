@@ -1,9 +1,9 @@
-//! What `multinet-dns` must answer: golden tables and named rules, put to the real binary over real
-//! sockets.
+//! Answers that `multinet-dns` must give: golden tables and named rules, checked against the real
+//! binary on real sockets.
 //!
 //! The tables (`tables/*.txt`) hold whole replies to plain questions about the fixtures
-//! (`fixtures/*.yaml`); what needs more than one question and one reply is a test in the module of its
-//! theme.
+//! (`fixtures/*.yaml`); what needs more than one question and one reply is a test in the module of
+//! its theme.
 
 mod admin;
 mod clients;

@@ -1,5 +1,6 @@
-//! Manifests as the server has them: the paths that it is given, changes that are served, mistakes in its log. Which files are
-//! read, and how each way to change one is followed, is tested in `dns-server/src/source/manifests`.
+//! Manifests as the server has them: the paths that it is given, changes that are served, mistakes
+//! in its log. Which files are read, and how each way to change one is followed, is tested in
+//! `dns-server/src/source/manifests`.
 
 use std::path::Path;
 
@@ -64,7 +65,8 @@ fn complaint(server: &Server, file: &Path) -> Result<String> {
     })
 }
 
-/// A mistake in one object: it is named, the last good version stays, and the neighbours follow their own changes.
+/// A mistake in one object: it is named, the last good version stays, and the neighbours follow
+/// their own changes.
 #[test]
 fn a_bad_object_keeps_its_last_good_version() -> Result<()> {
     let manifests = Manifests::new()?;

@@ -1,5 +1,5 @@
-//! Messages that are not well-formed queries, and the rule that the question comes back as it was. What else of a packet is not sound is in
-//! `dns-server/src/answer/slow`.
+//! Messages that are not well-formed queries, and the rule that the question comes back unchanged.
+//! Other malformed parts of packets are tested in `dns-server/src/answer/slow`.
 
 use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::{DO, Edns, Query, Reply, Transport, udp_socket};
@@ -57,7 +57,7 @@ fn a_question_that_cannot_be_read_is_a_format_error() -> Result<()> {
     let header = &whole[..12];
     let type_a = [0, 1, 0, 1];
     for name in [
-        // A pointer to itself, one behind the end, a label type that nobody uses, a name of 256 octets.
+        // A pointer to itself, one past the end, an unused label type, a name of 256 bytes.
         vec![0xc0, 12],
         vec![0xc0, 200],
         vec![1, b'a', 0xc0, 14],
@@ -80,8 +80,8 @@ fn a_name_of_255_octets_can_be_asked_and_one_of_256_cannot() -> Result<()> {
     expect(&labels(62), "QUERY FORMERR rd\nno question")
 }
 
-/// RFC 6891 §7: a bad OPT record gives FORMERR *with* an OPT record, so that the client can tell a server
-/// that does not know EDNS from one that found a mistake.
+/// RFC 6891 §7: a bad OPT record gives FORMERR *with* an OPT record, so that the client can tell a
+/// server that does not know EDNS from one that found a mistake.
 #[test]
 fn a_bad_opt_record_is_a_format_error_that_has_one() -> Result<()> {
     let opt = |rdata: &[u8]| {
@@ -105,7 +105,7 @@ fn opt_as_a_question_is_a_format_error() -> Result<()> {
     expect(&Query::new(ZONE, "TYPE41").to_wire(), "QUERY FORMERR rd")
 }
 
-/// STATUS, NOTIFY, UPDATE and all that nobody has named yet.
+/// STATUS, NOTIFY, UPDATE and all unassigned opcodes.
 #[test]
 fn every_other_opcode_is_not_implemented() -> Result<()> {
     // `dig +opcode=15 +header-only` (RFC 8906 §8.1.4).

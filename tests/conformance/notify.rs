@@ -1,5 +1,5 @@
-//! Notifications (RFC 1996), as a secondary hears them. When one without an answer is repeated, and what the log says then, is in
-//! `dns-server/src/secondary/notifier`.
+//! Notifications (RFC 1996), as a secondary hears them. When one without an answer is repeated, and
+//! what the log says then, is in `dns-server/src/secondary/notifier`.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -12,13 +12,15 @@ use multinet_testing::server::{Flags, Manifests, Server, eventually};
 
 use crate::fixtures::{Service, ZONE};
 
-/// How long nothing is to be said. Longer than a change takes that is to be told of, on a machine that is not busy.
+/// How long nothing is to be said. Longer than a change takes that is to be told of, on a machine
+/// that is not busy.
 const SILENCE: Duration = Duration::from_millis(700);
 
 /// A secondary that hears, and accepts.
 struct Secondary {
     socket: UdpSocket,
-    /// What it has accepted, and how often it was told of such once more: on a busy machine an answer may not be heard in time.
+    /// Accepted NOTIFYs, and the number of repetitions among them: on a busy machine, an answer may
+    /// be late.
     accepted: Mutex<(BTreeSet<(String, u32)>, u32)>,
 }
 
@@ -31,7 +33,8 @@ impl Secondary {
         Ok(format!("--notify {}", self.socket.local_addr()?))
     }
 
-    /// Waits that long for a notification that has not been heard before, and accepts it; the zone and its serial.
+    /// Waits that long for a notification that has not been heard before, and accepts it; the zone
+    /// and its serial.
     fn hear(&self, bound: Duration) -> Result<Option<(String, u32)>> {
         let deadline = Instant::now() + bound;
         loop {

@@ -1,5 +1,5 @@
-//! The commands of docs/operations.md: those that make files for the server, with the server that has them, and those about dnstap; and its
-//! alerts.
+//! The commands of docs/operations.md: those that make files for the server, with the server that
+//! has them, and those about dnstap; and its alerts.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Cookies, limits, and what happens when there is too much of something, with the clients that people use.
+//! Cookies, limits, and what happens when there is too much of something, with the clients that
+//! people use.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +18,7 @@ use crate::fixtures::{ZONE, folder, server};
 /// Option code of cookies.
 const COOKIE: u16 = 10;
 
-/// What a client prints about a name with four addresses.
+/// Runs a client for a name with four addresses. Returns its output.
 fn run(client: &str, server: &Server, options: &[&str]) -> Result<String> {
     let port = server.dns().port().to_string();
     let name = format!("hdls1.testns.svc.{ZONE}");
@@ -125,7 +126,8 @@ fn open(server: &Server, count: usize) -> Result<Vec<Tcp>> {
 /// CoreDNS and NodeLocal DNSCache keep what they have opened, as many as there may be by default.
 #[test]
 fn idle_connections_take_little_memory() -> Result<()> {
-    // Some at a time: one by one it would take so long that the first have been idle for too long at the end.
+    // Some at a time: one by one it would take so long that the first have been idle for too long
+    // at the end.
     const AT_A_TIME: usize = 200;
     // The server has some descriptors for HTTPS and for itself.
     let files = rlimit::increase_nofile_limit(u64::MAX)? as usize;
@@ -147,7 +149,7 @@ fn idle_connections_take_little_memory() -> Result<()> {
     }
     ask_all(&mut held)?;
     take_at_most(8.0, connections, pid, before)?;
-    // All are still there, and nobody waits for another.
+    // All connections are still open, and none waits for another.
     ask_all(&mut held)
 }
 
@@ -190,8 +192,8 @@ fn idle_tls_connections_take_little_memory() -> Result<()> {
     take_at_most(48.0, CONNECTIONS, pid, before)
 }
 
-/// Each of so many connections takes so many KiB, once its buffers have gone; `before` there were as many MiB without
-/// them.
+/// Each of so many connections takes so many KiB, once its buffers have gone; `before` there were
+/// as many MiB without them.
 fn take_at_most(kibibytes: f64, connections: usize, pid: u32, before: f64) -> Result<()> {
     eventually("little memory", || {
         let each = (resident_mebibytes(pid)? - before) * 1024.0 / connections as f64;
@@ -200,8 +202,8 @@ fn take_at_most(kibibytes: f64, connections: usize, pid: u32, before: f64) -> Re
     })
 }
 
-/// With no descriptor left newcomers still get in, in the place of who has been idle longest, and UDP does not
-/// notice.
+/// With no descriptor left newcomers still get in, in the place of who has been idle longest, and
+/// UDP does not notice.
 #[test]
 fn the_server_goes_on_without_free_descriptors() -> Result<()> {
     let mut server = Flags::new().start(&folder())?;
@@ -211,12 +213,14 @@ fn the_server_goes_on_without_free_descriptors() -> Result<()> {
         Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(number).collect())
     };
     let limit = numbers()?.len() + 10;
-    // The limit is about the numbers of new descriptors: those that are above it stay, and do not count.
+    // The limit is about the numbers of new descriptors: those that are above it stay, and do not
+    // count.
     let files = || anyhow::Ok(numbers()?.into_iter().filter(|&number| number < limit).count());
     let status = Command::new("prlimit").args([format!("--pid={pid}"), format!("--nofile={limit}")]).status();
     ensure!(status.context("cannot start prlimit")?.success(), "the limit cannot be set");
 
-    // One after the other: of those that come at the same time, some go before they have been served.
+    // One after the other: of those that come at the same time, some go before they have been
+    // served.
     let (mut held, mut most) = (Vec::new(), 0);
     for _ in 0..60 {
         held.extend(open(&server, 1)?);

@@ -1,5 +1,5 @@
-//! The README's examples: every `$ dig` in a fenced block is run against the folder that its server has, and prints what
-//! stands below it.
+//! The README's examples: every `$ dig` in a fenced block is run against the folder that its server
+//! has, and prints what stands below it.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The order of address records. That it stays with `--answer-order fixed` is in `truncation`, and what rotation does to any answer in
-//! `dns-server/src/answer/compose.rs`.
+//! The order of address records. That it stays with `--answer-order fixed` is in `truncation`, and
+//! what rotation does to any answer in `dns-server/src/answer/compose.rs`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

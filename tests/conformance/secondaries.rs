@@ -1,5 +1,5 @@
-//! Real secondaries follow every change: they are told of it (NOTIFY), fetch what has changed (IXFR), and have
-//! the same records.
+//! Real secondaries follow every change: they are told of it (NOTIFY), fetch what has changed
+//! (IXFR), and have the same records.
 //!
 //! Knot signs what it asks and is told with a signature (TSIG); NSD is known by its address.
 
@@ -19,7 +19,8 @@ const ZONES: [&str; 3] = [ZONE, "in-addr.arpa", "ip6.arpa"];
 
 const KEY: TsigKey = TsigKey { name: "knot.test", secret: "c2VjcmV0IG9mIGF0IGxlYXN0IHNpeHRlZW4gb2N0ZXRz" };
 
-/// How long secondaries may take to have the same records. Who was away is told again within 15 seconds.
+/// Time limit for secondaries to have the same records. A secondary that was down is notified again
+/// within 15 seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Services that change.
@@ -180,7 +181,8 @@ impl Pair {
                 self.manifests.remove(&file)?;
                 self.await_serial()?;
             } else {
-                // Some of the hosts have addresses of their own, some share them with other services.
+                // Some of the hosts have addresses of their own, some share them with other
+                // services.
                 let hosts: Vec<(IpAddr, String)> = (0..self.random.u16(1..6))
                     .map(|_| {
                         let n = self.random.u16(1..50);
@@ -238,7 +240,8 @@ fn await_zone(secondary: &mut Secondary, apex: &str, expected: &Zone) -> Result<
     let deadline = Instant::now() + PATIENCE;
     loop {
         let problem = match secondary.zone(apex) {
-            // Of a zone that did not change, nobody was told that its serial is another one.
+            // The secondary is not notified of a zone whose records did not change, though its
+            // serial did.
             Ok(zone) if zone.records == expected.records => {
                 ensure!(apex != ZONE || zone.serial == expected.serial, "{apex}: another serial");
                 return Ok(());
@@ -257,8 +260,8 @@ fn await_zone(secondary: &mut Secondary, apex: &str, expected: &Zone) -> Result<
     }
 }
 
-/// A service that makes the zones large, so that differences are worth while. Its hosts begin with one of these
-/// words each, a quarter of them with each word.
+/// A service that makes the zones large, so that differences are worth while. Its hosts begin with
+/// one of these words each, a quarter of them with each word.
 fn large(words: &[&str; 4]) -> String {
     let hosts = (0..HOSTS).map(|n| {
         let address = Ipv4Addr::from(0x0a00_0000 | u32::from(n));

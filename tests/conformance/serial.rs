@@ -1,7 +1,7 @@
 //! The SOA's serial.
 //!
-//! Weak point 4 of CoreDNS' kubernetes plugin: its serial is the second of the last change, so that several
-//! changes share one, and some changes do not raise it.
+//! Weak point 4 of CoreDNS' kubernetes plugin: its serial is the second of the last change, so that
+//! several changes share one, and some changes do not raise it.
 
 use std::net::Ipv4Addr;
 

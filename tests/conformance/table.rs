@@ -12,8 +12,8 @@
 //! infer.vision.svc 5 IN A 192.168.111.5
 //! ```
 //!
-//! Every question is asked over UDP and TCP. Within a section the order is free; the SOA's serial is
-//! written `SERIAL`.
+//! Every question is asked over UDP and TCP. Within a section the order is free; the SOA's serial
+//! is written `SERIAL`.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ use multinet_testing::server::Server;
 /// A table.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// What names are relative to, without the last dot.
+    /// Origin that names are relative to, without the last dot.
     pub(crate) origin: String,
     /// Flags of the server.
     pub(crate) flags: String,
@@ -84,8 +84,9 @@ impl Table {
 }
 
 impl Case {
-    /// Reads `NAME TYPE` and options: `+udp` or `+tcp` alone; `+edns=SIZE` and behind it `+do`, `+version=N`,
-    /// `+flags=0xHEX`, `+option=CODE:TEXT`; the flags `+nord`, `+ad`, `+cd`, `+z`; `+class=N`.
+    /// Reads `NAME TYPE` and options: `+udp` or `+tcp` alone; `+edns=SIZE` and behind it `+do`,
+    /// `+version=N`, `+flags=0xHEX`, `+option=CODE:TEXT`; the flags `+nord`, `+ad`, `+cd`, `+z`;
+    /// `+class=N`.
     fn parse(line: &str, origin: &str, reply: &str) -> Result<Self> {
         let mut words = line.split_whitespace();
         let (Some(name), Some(qtype)) = (words.next(), words.next()) else {

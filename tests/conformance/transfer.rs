@@ -102,8 +102,8 @@ fn transfers_are_counted_and_logged() -> Result<()> {
     Ok(())
 }
 
-/// The transferred zone has exactly the records that the server answers with: each RRset is asked for, and
-/// every answer in the tables is looked up.
+/// The transferred zone has exactly the records that the server answers with: each RRset is asked
+/// for, and every answer in the tables is looked up.
 #[test]
 fn a_transfer_is_the_whole_zone() -> Result<()> {
     let server = allowed().start(&folder())?;
@@ -121,7 +121,8 @@ fn a_transfer_is_the_whole_zone() -> Result<()> {
     let mut compared = 0;
     for (table, text) in crate::tables::TABLES {
         let table = Table::parse(text).with_context(|| (*table).to_owned())?;
-        // ANY has a record that stands for those that there are, and names of topology zones are made for who asks.
+        // ANY has a record that stands for those that there are, and names of topology zones are
+        // made for who asks.
         let is_made = |line: &str| line.contains(" ANY") || line.contains("._zone");
         let has_data = |case: &&Case| table.flags.is_empty() && !is_made(&case.line);
         for case in table.cases.iter().filter(has_data) {
@@ -156,8 +157,8 @@ pub(crate) fn ixfr(query: &Query, known: u32) -> Vec<u8> {
     packet
 }
 
-/// AXFR is not defined over UDP (RFC 5936 §4.2), and only apexes can be transferred: for other names the
-/// server is not authoritative as a zone (§2.2.1).
+/// AXFR is not defined over UDP (RFC 5936 §4.2), and only apexes can be transferred: for other
+/// names the server is not authoritative as a zone (§2.2.1).
 #[test]
 fn what_cannot_be_transferred() -> Result<()> {
     let server = allowed().start(&folder())?;

@@ -1,4 +1,5 @@
-//! DNS over TLS, HTTPS and QUIC: the same messages as over UDP and TCP, and certificates that may change.
+//! DNS over TLS, HTTPS and QUIC: the same messages as over UDP and TCP, and certificates that may
+//! change.
 
 use std::fs;
 
@@ -40,7 +41,8 @@ impl Secured {
     /// The replies over all of the secured transports, by their names.
     fn ask(&self, query: &Query) -> Result<Vec<(&'static str, Reply)>> {
         let packet = query.to_wire();
-        // RFC 9250 §4.2.1, RFC 8484 §4.1: the identity is zero where the transport tells replies apart.
+        // RFC 9250 §4.2.1, RFC 8484 §4.1: the identity is zero where the transport tells replies
+        // apart.
         let unnumbered = Query { id: 0, ..query.clone() }.to_wire();
         let mut tls = self.client.tls(self.server.address("tls")?)?;
         tls.messages.send(&packet)?;
@@ -131,8 +133,8 @@ fn http_replies_are_not_kept_longer_than_their_records() -> Result<()> {
     Ok(())
 }
 
-/// A new certificate is shown to new connections; old ones go on, and a certificate that does not fit its
-/// key changes nothing.
+/// A new certificate is shown to new connections; old ones go on, and a certificate that does not
+/// fit its key changes nothing.
 #[test]
 fn certificates_are_reloaded() -> Result<()> {
     let secured = start(&folder())?;
@@ -141,7 +143,8 @@ fn certificates_are_reloaded() -> Result<()> {
     let other = secured.authority.server("other.test")?;
 
     fs::copy(&other.cert, &secured.certificate.cert)?;
-    // Only the certificate so far, which does not belong to the key: that is said, and nothing changes.
+    // Only the certificate so far, which does not belong to the key: that is said, and nothing
+    // changes.
     let cert = secured.certificate.cert.display().to_string();
     eventually("a warning about the certificate", || {
         let log = secured.server.log();

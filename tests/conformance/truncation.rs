@@ -1,5 +1,5 @@
-//! Answers that do not fit. That as many whole addresses are sent as fit, and of other records none, is asserted for any
-//! query in `dns-server/tests/model/paths.rs`.
+//! Answers that do not fit. That as many whole addresses are sent as fit, and of other records
+//! none, is asserted for any query in `dns-server/tests/model/paths.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -62,8 +62,8 @@ fn the_choice_of_addresses_stays_with_a_fixed_order() -> Result<()> {
     Ok(())
 }
 
-/// Additional records that do not fit are left out, an RRset at a time (RFC 2181 §9), and that is no
-/// truncation.
+/// Additional records that do not fit are left out, an RRset at a time (RFC 2181 §9), and that is
+/// no truncation.
 #[test]
 fn additionals_are_dropped_as_whole_sets_and_without_tc() -> Result<()> {
     let (_manifests, server) = start(Flags::new())?;
@@ -120,8 +120,8 @@ fn glue_of_the_name_server_may_be_left_out() -> Result<()> {
     Ok(())
 }
 
-/// More than 64 KiB fit into no message: a part of the records, others each time. Names in messages of more
-/// than 16 KiB lie beyond what compression reaches.
+/// More than 64 KiB fit into no message: a part of the records, others each time. Names in messages
+/// of more than 16 KiB lie beyond what compression reaches.
 #[test]
 fn answers_beyond_any_message() -> Result<()> {
     let manifests = Manifests::new()?;

@@ -34,7 +34,7 @@ fn run(program: &str, server: &Server, arguments: &str) -> Result<String> {
     Ok([output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat())
 }
 
-/// Whatever is asked: the reply is signed, and others find the signature good.
+/// Replies to all kinds of queries are signed, and other implementations accept the signatures.
 #[test]
 fn replies_to_signed_queries_are_signed() -> Result<()> {
     let (flags, _keys) = flags()?;
@@ -138,8 +138,8 @@ fn addresses(text: &str) -> usize {
     text.lines().filter(|line| line.split_whitespace().nth(3) == Some("A")).count()
 }
 
-/// What there is room for beside the signature is answered: over TCP thousands of records of those that no message
-/// holds, over UDP all services, with as many of their addresses as fit.
+/// Answers have as many records as fit beside the signature: over TCP thousands of a set that no
+/// message can hold, over UDP all services, with as many of their addresses as fit.
 #[test]
 fn answers_leave_room_for_the_signature() -> Result<()> {
     let manifests = Manifests::new()?;
@@ -170,7 +170,8 @@ fn answers_leave_room_for_the_signature() -> Result<()> {
     Ok(())
 }
 
-/// A query for a name of so many octets, signed with the key of that name, which nobody has.
+/// Returns a query for a name of this many bytes, signed with a key of that name, which the server
+/// does not have.
 fn signed_by_a_stranger(octets: usize, algorithm: &[u8], edns: Option<Edns>) -> Vec<u8> {
     let mut rest = octets - 1;
     let mut query = Query::new(".", "A");
@@ -193,7 +194,8 @@ fn signed_by_a_stranger(octets: usize, algorithm: &[u8], edns: Option<Edns>) -> 
     packet
 }
 
-/// What is said to a stranger is no longer than other datagrams, though keys and questions may have long names.
+/// Replies to unknown keys stay within the size of datagrams, though keys and questions may have
+/// long names.
 #[test]
 fn refusals_keep_to_the_size_of_datagrams() -> Result<()> {
     let (flags, _keys) = flags()?;
@@ -221,7 +223,7 @@ fn refusals_keep_to_the_size_of_datagrams() -> Result<()> {
     Ok(())
 }
 
-/// What is not implemented is said to whoever signs, in a reply that they can trust (RFC 8945 §5).
+/// Replies that refuse signed updates are signed, so that the client can trust them (RFC 8945 §5).
 #[test]
 fn refused_updates_are_signed() -> Result<()> {
     let (flags, keys) = flags()?;

@@ -1,4 +1,5 @@
-//! What Multus really writes, read by the controller: network namespaces for pods, without a kubelet.
+//! The controller reads the annotations that the real Multus writes. Pods are network namespaces,
+//! without a kubelet.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::DynamicObject;

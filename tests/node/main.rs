@@ -1,4 +1,5 @@
-//! What we ship, with real pods on real second networks: API server, kubelet, containerd, Multus, macvlan and whereabouts.
+//! The shipped manifests on a node, with real pods on real secondary networks: API server, kubelet,
+//! containerd, Multus, macvlan and whereabouts.
 
 mod attached;
 mod stage;
@@ -11,7 +12,8 @@ use multinet_testing::sandboxed;
 
 use crate::stage::Stage;
 
-/// A life of a user's pods and of ours, on one node. Each step finds the pods that the one before it has left, all ready.
+/// A life of a user's pods and of ours, on one node. Each step finds the pods that the one before
+/// it has left, all ready.
 #[tokio::test]
 async fn what_is_shipped_follows_real_pods() -> Result<()> {
     sandboxed!();

@@ -38,7 +38,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Everything runs, and the user has made a service and a Deployment, but not yet the network that they ask for.
+    /// Everything runs, and the user has made a service and a Deployment, but not yet the network
+    /// that they ask for.
     pub(crate) async fn set() -> Result<Self> {
         let node = Node::start().await?;
         node.apply_kustomization(&repository().join("deploy/kustomize/base")).await?;
@@ -91,8 +92,9 @@ impl Stage {
         Ok(pods)
     }
 
-    /// Waits until DNS says exactly the second addresses of the pods that are ready, and of these very pods: the uid tells
-    /// those that have come again under the same address apart. Returns the addresses.
+    /// Waits until DNS says exactly the second addresses of the pods that are ready, and of these
+    /// very pods: the uid tells those that have come again under the same address apart. Returns
+    /// the addresses.
     pub(crate) async fn dns_follows(&self) -> Result<BTreeSet<String>> {
         eventually("DNS to say what the pods are", BOUND, async || {
             let ready: Vec<_> = self.pods().await?.into_iter().filter(is_ready).collect();

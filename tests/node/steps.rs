@@ -1,4 +1,4 @@
-//! What happens to pods, and what DNS has to say then.
+//! Steps of the test on a node: changes of pods, and the DNS answers that must follow.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,11 @@ use multinet_testing::witness::Witness;
 
 use crate::stage::{NETWORK, OURS, SYSTEM, Stage, name_of};
 
-/// What every second address begins with.
+/// Common beginning of the addresses on the secondary network.
 const SECOND_NETWORK: &str = "192.168.111.";
 
-/// The pods wait for a network that nobody has made, and the service says so. Once it is there, all is well by itself.
+/// The pods wait for a network that does not exist yet, and the service's status says so. Once the
+/// network is created, all recover without further action.
 pub(crate) async fn network_comes_late(stage: &Stage) -> Result<()> {
     let status = Status::of(&stage.namespace, "infer")?;
     status.explains("ResolvedRefs=False NetworkNotFound", &[NETWORK]).await?;
@@ -42,7 +43,8 @@ pub(crate) async fn network_comes_late(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What it listens on as shipped is a wildcard, which is no address to tell.
+/// As shipped, the server listens on a wildcard, so that it has to find another address to publish
+/// as its own.
 pub(crate) async fn the_name_server_has_an_address(stage: &Stage) -> Result<()> {
     let pods = ours(stage, "multinet-dns").await?;
     let own: BTreeSet<String> = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
@@ -51,7 +53,7 @@ pub(crate) async fn the_name_server_has_an_address(stage: &Stage) -> Result<()> 
     Ok(())
 }
 
-/// Every pod answers a pod on the same network at the address that DNS tells, and nobody else.
+/// Each pod answers pods on the same network at the address in DNS, and answers no other pods.
 pub(crate) async fn second_nics_are_found(stage: &Stage) -> Result<()> {
     let pods = stage.three_ready().await?;
     let addresses = stage.dns_follows().await?;
@@ -111,7 +113,7 @@ pub(crate) async fn failing_probe(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// The Deployment replaces a pod that somebody has deleted, and DNS follows.
+/// The Deployment replaces a deleted pod, and DNS follows.
 pub(crate) async fn deleted_pod_is_replaced(stage: &Stage) -> Result<()> {
     replace_one(stage).await?;
     stage.three_ready().await?;
@@ -149,7 +151,8 @@ pub(crate) async fn same_name_other_address(stage: &Stage) -> Result<()> {
     stage.dns_follows().await.map(drop)
 }
 
-/// Our programs are killed one after the other, and nobody notices; then all controllers at once, and nothing is missed.
+/// Our programs are killed one after the other, without an effect on answers. Then all controllers
+/// are killed at once, and no change is missed.
 pub(crate) async fn own_pods_killed(stage: &Stage) -> Result<()> {
     let addresses = stage.dns_follows().await?;
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -173,7 +176,8 @@ pub(crate) async fn own_pods_killed(stage: &Stage) -> Result<()> {
     stage.dns_follows().await.map(drop)
 }
 
-/// All of our pods are deleted without grace, while the user's pods change: DNS comes back, and is right.
+/// All of our pods are deleted without grace, while the user's pods change: DNS comes back, and is
+/// right.
 pub(crate) async fn own_pods_deleted(stage: &Stage) -> Result<()> {
     let mut deleted = Vec::new();
     for program in OURS {
@@ -234,7 +238,8 @@ async fn replace_one(stage: &Stage) -> Result<()> {
     .await
 }
 
-/// Starts a pod of a fixed name on the second network, one of the service's or another, and returns its second address.
+/// Starts a pod of a fixed name on the second network, one of the service's or another, and returns
+/// its second address.
 async fn start(stage: &Stage, name: &str, is_selected: bool) -> Result<String> {
     let app = if is_selected { "infer" } else { "other" };
     let namespace = stage.namespace.name();

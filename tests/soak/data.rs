@@ -50,7 +50,7 @@ pub(crate) fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number)
 }
 
-/// What a slice says of its endpoints.
+/// Returns the endpoints of a slice.
 pub(crate) fn endpoints(first: u32, count: u32) -> Vec<Value> {
     let endpoint = |number: u32| {
         let [a, b, c, d] = number.to_be_bytes();

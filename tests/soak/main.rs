@@ -1,8 +1,9 @@
-//! What only shows with much data or after long: a million endpoints from a real API server, a restart and an outage
-//! with them, and millions of queries. Each is a short round in `make test`; `make soak` runs them in full on a release
-//! build and writes their figures into docs/benchmarks.md.
+//! Tests with much data, or of long duration: a million endpoints from a real API server, a restart
+//! and an outage with them, and millions of queries. `make test` runs each as a short round. `make
+//! soak` runs them in full on a release build, and writes their figures to docs/benchmarks.md.
 //!
-//! The short rounds assert what is right; bounds of time are asserted in full rounds only, where nothing else runs.
+//! The short rounds assert what is right; bounds of time are asserted in full rounds only, where
+//! nothing else runs.
 
 #![forbid(unsafe_code)]
 

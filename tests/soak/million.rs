@@ -1,5 +1,5 @@
-//! A million endpoints from a real API server: memory, start, relist, changes; a restart from the snapshot, and an
-//! outage of the API server under load.
+//! A million endpoints from a real API server: memory, start, relist, changes; a restart from the
+//! snapshot, and an outage of the API server under load.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,10 +22,10 @@ use tempfile::TempDir;
 use crate::data::{self, NAMESPACE, Set};
 use crate::{Round, milliseconds, report};
 
-/// What an endpoint may take, names and texts included, in octets.
+/// Memory limit per endpoint, with its names and texts, in bytes.
 const PER_ENDPOINT: f64 = 600.0;
 
-/// What the program takes without any, in MiB.
+/// Memory limit of the program without endpoints, in MiB.
 const BARE: f64 = 24.0;
 
 /// How long anything may take at a million endpoints.
@@ -151,7 +151,8 @@ async fn check(replica: &Replica, size: Size) -> Result<()> {
     Ok(())
 }
 
-/// The median time from a change of the probe's slice to its answer; the addresses are those from `first` on.
+/// The median time from a change of the probe's slice to its answer; the addresses are those from
+/// `first` on.
 async fn changes(objects: &Objects, server: SocketAddr, first: u32, count: u32) -> Result<Duration> {
     let slices = data::slices(objects).await?;
     let mut times = Vec::new();

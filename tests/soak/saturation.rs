@@ -1,5 +1,5 @@
-//! Mixed queries as fast as they are answered, with services that change all the while and packets that are none
-//! mixed in: every answer is the old or the new one, and nothing is left behind.
+//! Mixed queries as fast as they are answered, with services that change all the while and packets
+//! that are none mixed in: every answer is the old or the new one, and nothing is left behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,8 +34,8 @@ const RUBBISH_EVERY: u64 = 9;
 /// How long an answer may take before its query counts as lost.
 const LOST: Duration = Duration::from_millis(500);
 
-/// What share of the queries may be lost: a socket's buffer is finite, and overload sheds. In a short round one pause of
-/// the machine is more than that of a thousand.
+/// Returns the share of queries that may be lost: a socket's buffer is finite, and overload sheds
+/// queries. In a short round, one pause of the machine exceeds a thousandth.
 fn most_lost(round: Round) -> f64 {
     match round {
         Round::Short => 0.05,

@@ -16,7 +16,8 @@ pub(crate) const BATCH: usize = 32;
 /// Room for each: more than any reply over UDP here.
 const ROOM: usize = 2048;
 
-/// What was received by one call, from peers of address type `S`; `()` on connected sockets.
+/// Messages received by one system call, from peers with addresses of type `S`; `()` on connected
+/// sockets.
 pub(crate) struct Batch<S> {
     headers: MultiHeaders<S>,
     buffers: Box<[[u8; ROOM]; BATCH]>,
@@ -36,7 +37,8 @@ impl<S: Copy + SockaddrLike> Batch<S> {
         }
     }
 
-    /// Receives what is there; with [`MsgFlags::MSG_WAITFORONE`] on a blocking socket, waits for the first.
+    /// Receives what is there; with [`MsgFlags::MSG_WAITFORONE`] on a blocking socket, waits for
+    /// the first.
     pub(crate) fn receive(&mut self, socket: &UdpSocket, flags: MsgFlags) -> Result<usize> {
         let mut slices = self.buffers.each_mut().map(|buffer| [IoSliceMut::new(buffer)]);
         self.count = 0;
@@ -54,7 +56,7 @@ impl<S: Copy + SockaddrLike> Batch<S> {
         Ok(self.count)
     }
 
-    /// What was received.
+    /// Returns the messages of the last call.
     pub(crate) fn messages(&self) -> impl Iterator<Item = &[u8]> {
         let buffers = self.buffers.iter().zip(self.lengths).take(self.count);
         buffers.map(|(buffer, length)| &buffer[..length.min(ROOM)])
@@ -82,7 +84,8 @@ impl Batch<SockaddrIn> {
     }
 }
 
-/// Sends packets of `size` octets each by one call, as one piece which the kernel takes apart (UDP GSO). False if there was no room.
+/// Sends packets of `size` octets each by one call, as one piece which the kernel takes apart (UDP
+/// GSO). False if there was no room.
 pub(crate) fn send_burst(socket: &UdpSocket, packets: &[u8], size: usize) -> Result<bool> {
     let size = u16::try_from(size)?;
     let control = [ControlMessage::UdpGsoSegments(&size)];

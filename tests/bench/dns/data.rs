@@ -1,4 +1,5 @@
-//! The same data three times: as a zone file, as our kinds, and as headless Services with EndpointSlices.
+//! The same data three times: as a zone file, as our kinds, and as headless Services with
+//! EndpointSlices.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -27,7 +28,7 @@ pub(crate) struct Set {
     first: Ipv4Addr,
 }
 
-/// What most questions are about.
+/// Services that most queries ask for.
 pub(crate) const SMALL: Set =
     Set { prefix: "s", services: 1000, endpoints: 3, first: Ipv4Addr::new(10, 0, 0, 1) };
 

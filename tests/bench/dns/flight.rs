@@ -22,7 +22,7 @@ pub(crate) struct Flight<'l> {
     sent: Instant,
 }
 
-/// What became of queries.
+/// Outcome of queries, as counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) answered: u64,
@@ -50,7 +50,8 @@ impl fmt::Display for Lost {
 impl Error for Lost {}
 
 impl<'l> Flight<'l> {
-    /// Writes the first `count` packets, each behind its length if `framed`, with ids from `first_id` on, as they are to be sent.
+    /// Writes the first `count` packets, each behind its length if `framed`, with ids from
+    /// `first_id` on, as they are to be sent.
     pub(crate) fn start(
         burst: &'l Burst,
         count: usize,
@@ -120,7 +121,8 @@ impl Tally {
         self.first_wrong = self.first_wrong.take().or(other.first_wrong);
     }
 
-    /// Fails unless every reply was right; with [`Lost`] if more than so many of a million did not come.
+    /// Fails unless every reply was right; with [`Lost`] if more than so many of a million did not
+    /// come.
     pub(crate) fn check(&self, may_be_lost: u64) -> Result<()> {
         ensure!(self.wrong == 0, "{} wrong replies, the first: {:?}", self.wrong, self.first_wrong);
         if (self.lost + self.stray) * 1_000_000 > self.answered * may_be_lost {

@@ -1,5 +1,5 @@
-//! Memory with many endpoints, from the same API server: ours as MultiNetworkServices, with what TXT records are made of;
-//! CoreDNS' as headless Services.
+//! Memory with many endpoints, from the same API server: ours as MultiNetworkServices, with what
+//! TXT records are made of; CoreDNS' as headless Services.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! More queries than a server can take: a flood in bursts, whose answers nobody wants, and beside it a few that are watched.
+//! Overload: a flood of queries in bursts, whose replies the generator drops, with a few measured
+//! queries beside it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ const WATCHED: f64 = 2000.0;
 /// Sends so many queries a second for that time. What is given is of those that are watched.
 pub(crate) fn flood(server: SocketAddr, load: &Load, per_second: f64, time: Duration) -> Result<Paced> {
     let socket = connected(server)?;
-    // What is not taken from the socket costs the server what any answer does, and the generator nothing.
+    // A reply that is not read from the socket costs the server as much as any other, and the
+    // generator nothing.
     SockRef::from(&socket).set_recv_buffer_size(0)?;
     let gap = Duration::from_secs_f64(BURST as f64 / per_second);
     let (mut ring, mut out, mut due) = (load.ring(), Vec::new(), Instant::now());

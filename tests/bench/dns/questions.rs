@@ -1,7 +1,8 @@
-//! What is asked, and what has to come back.
+//! Queries of the benchmark, and the expected replies.
 //!
-//! A load is made beforehand, as bursts of packets that differ only in their ids from one sending to the next. The packets
-//! of a burst are of one length, so that the kernel takes them in one piece (UDP GSO).
+//! A load is made beforehand, as bursts of packets that differ only in their ids from one sending
+//! to the next. The packets of a burst are of one length, so that the kernel takes them in one
+//! piece (UDP GSO).
 
 use std::iter;
 
@@ -16,7 +17,7 @@ pub(crate) const BURST: usize = 32;
 /// Bursts before the first one comes again: enough for every name to be asked for some times.
 const BURSTS: usize = 300;
 
-/// What a datagram may hold: the value that DNS flag day 2020 settled.
+/// UDP payload size of queries: the value that DNS flag day 2020 settled on.
 const UDP_SIZE: u16 = 1232;
 
 /// Octets of an OPT record without options, at the end of each query.
@@ -27,7 +28,7 @@ const HEADER: usize = 12;
 /// Octets of an address record whose name is a pointer, and so of the smallest record here.
 const RECORD: usize = 16;
 
-/// What is asked.
+/// Kind of query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Question {
     /// Three addresses.
@@ -45,7 +46,7 @@ pub(crate) enum Question {
     Whole,
 }
 
-/// What a reply has to say.
+/// Properties that a reply must have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     rcode: u8,
@@ -56,7 +57,7 @@ pub(crate) struct Expected {
     is_truncated: bool,
 }
 
-/// What an echo says: the query.
+/// Reply of an echo server: the query itself.
 const ECHO: Expected = Expected { rcode: 0, answers: Some(0), additionals: 0, is_truncated: false };
 
 /// Packets that are sent together.

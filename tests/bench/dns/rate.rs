@@ -1,6 +1,8 @@
-//! An open loop over UDP: single packets at even distances, whatever becomes of them, and how long each answer took.
+//! An open loop over UDP: single packets at even distances, whatever becomes of them, and how long
+//! each answer took.
 //!
-//! Latency counts from when a packet should have been sent, so that a server that holds up the generator pays for it.
+//! Latency counts from when a packet should have been sent, so that a server that holds up the
+//! generator pays for it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -15,7 +17,8 @@ use super::udp::{PATIENCE, connected};
 /// Source ports.
 const PORTS: usize = 4;
 
-/// If the generator itself was held up for longer, it leaves out what it has missed instead of flooding the server with it.
+/// If the generator itself was held up for longer, it leaves out what it has missed instead of
+/// flooding the server with it.
 const HELD_UP: Duration = Duration::from_millis(1);
 
 /// Queries that may be open on each port, a power of two.
@@ -24,7 +27,7 @@ const OPEN: usize = 4096;
 /// Parts of a run, each with a tail of its own.
 const PARTS: usize = 20;
 
-/// What a run at a fixed rate gave.
+/// Result of a run at a fixed rate.
 #[derive(Debug)]
 pub(crate) struct Paced {
     pub(crate) tally: Tally,
@@ -33,8 +36,9 @@ pub(crate) struct Paced {
 }
 
 impl Paced {
-    /// What 99 % of the queries did not exceed, in microseconds, those that were lost included: in the middle one of some parts of
-    /// the run, so that a moment in which the machine stands still does not decide.
+    /// Returns the 99th percentile of latencies in microseconds, where lost queries count as
+    /// infinite. It is the median over parts of the run, so that one moment in which the machine
+    /// stands still does not decide.
     pub(crate) fn p99(&self) -> Result<f64> {
         p99(self.latencies.iter().map(|latency| latency.map_or(f64::INFINITY, micros)).collect())
     }

@@ -1,5 +1,5 @@
-//! What is measured, and rounds of it: in each, every server has its turn at every measure, one right after the other, so that
-//! a slow moment of the machine meets all, and ratios are those of one round.
+//! Rounds of measurements. In a round, all servers are measured one right after the other, so that
+//! a slow moment of the machine affects all of them. Ratios compare servers within a round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -66,12 +66,13 @@ pub(crate) struct Stage {
     pub(crate) nsd_for_srv: Option<Server>,
 }
 
-/// What came of one measure.
+/// Result of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outcome {
     /// The figure, in microseconds.
     pub(crate) micros: f64,
-    /// How busy the server was; far below one core at saturation, the generator or the machine was too slow.
+    /// How busy the server was; far below one core at saturation, the generator or the machine was
+    /// too slow.
     pub(crate) cores: f64,
 }
 
@@ -121,7 +122,8 @@ fn one(stage: &Stage, measure: Measure, who: Who, time: Duration) -> Result<Outc
     // So that neither side is measured while it is cold.
     let warm_up = time / 10;
     let shape = match measure {
-        // Latency is that of queries which come one by one, and half of what a server can take of those.
+        // Latency is that of queries which come one by one, and half of what a server can take of
+        // those.
         Measure::Apart | Measure::Latency => udp::APART,
         _ => udp::OWN_CORE,
     };
@@ -167,7 +169,8 @@ fn alone(server: &Server, generator: impl Fn() -> Result<Tally> + Sync) -> Resul
     cost(server, &[GENERATOR_CORE], FEW, generator)
 }
 
-/// CPU time of the server per answer while the generators run, one on each of those cores. So many of a million may be lost.
+/// CPU time of the server per answer while the generators run, one on each of those cores. So many
+/// of a million may be lost.
 pub(crate) fn cost(
     server: &Server,
     cores: &[usize],

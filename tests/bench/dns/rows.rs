@@ -9,7 +9,7 @@ use super::servers::Who;
 /// No target: the ratio is only shown.
 const ANY: f64 = f64::INFINITY;
 
-/// What can be measured by itself.
+/// Group of measurements, which can be run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     Udp,
@@ -53,7 +53,7 @@ impl Group {
         list.split(',').map(find).collect()
     }
 
-    /// What is compared. Memory is measured apart.
+    /// Returns the rows of the comparison. Memory is measured separately.
     fn rows(self) -> Vec<Row> {
         use Measure::{Apart, Everyday, Latency, Overload, Tcp, Udp, Workers};
         use Question::{A, Mixed, Nodata, Nxdomain, Srv, Truncated, Whole};

@@ -18,7 +18,7 @@ use super::data::{LONG, NAMESPACE, SMALL, manifests, zone_file};
 use super::echo;
 use crate::side::{Side, kubernetes_plugin, until_known};
 
-/// Who answers.
+/// Server under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Who {
     Ours,
@@ -81,8 +81,9 @@ impl Server {
         Self::daemon(Who::Knot, command, port, folder).await
     }
 
-    /// NSD, whose answers are like those of the others if it leaves out what was not asked for (authority and the address of the
-    /// name server); but then it leaves out the addresses of SRV's targets, too, and so for SRV is not told to.
+    /// NSD, whose answers are like those of the others if it leaves out what was not asked for
+    /// (authority and the address of the name server); but then it leaves out the addresses of
+    /// SRV's targets, too, and so for SRV is not told to.
     pub(crate) async fn nsd(is_minimal: bool) -> Result<Self> {
         let folder = folder()?;
         let (zone, path, port) = (Side::Ours.zone(), folder.path().display(), free_port()?);

@@ -1,4 +1,5 @@
-//! A closed loop over TCP: many queries by one write on each of several connections, the next ones when all are answered.
+//! A closed loop over TCP: many queries by one write on each of several connections, the next ones
+//! when all are answered.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -100,8 +101,8 @@ impl Connection<'_> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        // A server that leaves it to the kernel when to send (Nagle) would wait for delayed acknowledgements otherwise, 40 ms each
-        // time. The kernel forgets this soon.
+        // A server that leaves it to the kernel when to send (Nagle) would wait for delayed
+        // acknowledgements otherwise, 40 ms each time. The kernel forgets this soon.
         SockRef::from(&self.stream).set_tcp_quickack(true)?;
         let mut rest = &self.buffer[..self.filled];
         while let Some((length, tail)) = rest.split_first_chunk()

@@ -1,5 +1,5 @@
-//! A closed loop over UDP: bursts from several source ports, each sent when its port's last one is answered, so that the server
-//! always has something to do and its queue never overflows.
+//! A closed loop over UDP: bursts from several source ports, each sent when its port's last one is
+//! answered, so that the server always has something to do and its queue never overflows.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -13,7 +13,7 @@ use super::batch::{Batch, send_burst};
 use super::flight::{Flight, Tally};
 use super::questions::{BURST, Load};
 
-/// What is not answered by then is lost.
+/// Time after which a query counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How the generator goes about it.
@@ -27,7 +27,8 @@ pub(crate) struct Shape {
     pub(crate) sleeps: bool,
 }
 
-/// From a core of its own. What is under way at one time fits into the server's receive buffer of 208 KiB, Linux' default.
+/// Generator on a core of its own. The queries under way fit into the server's receive buffer of
+/// 208 KiB, Linux' default.
 pub(crate) const OWN_CORE: Shape = Shape { ports: 4, burst: BURST, sleeps: false };
 
 /// Each query from a port of its own, so that no reply goes out together with another one.

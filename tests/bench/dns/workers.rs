@@ -1,7 +1,8 @@
 //! Workers on a core each, and the generators that they need.
 //!
-//! With four cores, the generators have cores of their own. With less, each shares one with a worker, and sleeps while there is
-//! nothing to do; so it is with one worker, too, to which two are compared.
+//! With four cores, the generators have cores of their own. With less, each shares one with a
+//! worker, and sleeps while there is nothing to do; so it is with one worker, too, to which two are
+//! compared.
 
 use std::time::Duration;
 

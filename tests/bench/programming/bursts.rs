@@ -10,24 +10,28 @@ use super::changes::{BURST, Fleets, Flipping, RECOVERY};
 use super::stage::Stage;
 use super::watcher::Watcher;
 
-/// How many PATCHes of a burst are under way, where it is set against the target. Two keep the API server's two cores busy; what
-/// more there are wait for each other, before there is anything that a controller could do. With four, kube-controller-manager
-/// without limits of its own takes what the target was made from: some 50 ms.
+/// How many PATCHes of a burst are under way, where it is set against the target. Two keep the API
+/// server's two cores busy; what more there are wait for each other, before there is anything that
+/// a controller could do. With four, kube-controller-manager without limits of its own takes what
+/// the target was made from: some 50 ms.
 pub(crate) const IN_FLIGHT: usize = 4;
 
-/// How many are under way in those bursts that are compared. Fewer come later, so that all connections are there that are needed.
+/// How many are under way in those bursts that are compared. Fewer come later, so that all
+/// connections are there that are needed.
 const DEPTHS: [usize; 4] = [BURST, 8, IN_FLIGHT, 2];
 
-/// Before each burst, the API server makes some lists of the burst's pods, at random up to so many. Its garbage collector, which takes
-/// as much of its time as some 50 changes do, comes with every 200 MB or so, of which a list makes some 50: rounds that are all alike
-/// could be in step with it, and have it in the same side's burst each time.
+/// Before each burst, the API server makes some lists of the burst's pods, at random up to so many.
+/// Its garbage collector, which takes as much of its time as some 50 changes do, comes with every
+/// 200 MB or so, of which a list makes some 50: rounds that are all alike could be in step with it,
+/// and have it in the same side's burst each time.
 const LISTS: usize = 5;
 
-/// How long at least a server is left alone after it has been asked: some twentieth of what is measured. Asking takes time of the cores
-/// that everything runs on; a side that waits for no limit of its own would be charged with it.
+/// How long at least a server is left alone after it has been asked: some twentieth of what is
+/// measured. Asking takes time of the cores that everything runs on; a side that waits for no limit
+/// of its own would be charged with it.
 pub(crate) const PAUSE: Duration = Duration::from_millis(2);
 
-/// What is left to settle after those.
+/// Pause in which remaining work is finished.
 const QUIET: Duration = Duration::from_millis(500);
 
 /// A burst.
@@ -37,7 +41,7 @@ pub(crate) struct Burst {
     pub(crate) times: Vec<Duration>,
     /// The PATCHes alone.
     pub(crate) patches: Vec<Duration>,
-    /// What the API server used, in seconds.
+    /// CPU time of the API server, in seconds.
     pub(crate) cpu_seconds: f64,
 }
 
@@ -59,7 +63,8 @@ pub(crate) async fn measure(fleets: &mut Fleets, stage: &Stage, count: usize) ->
     rounds(fleets, stage, IN_FLIGHT, count).await
 }
 
-/// Bursts by how many PATCHes are under way, with core's limit and without, so many rounds each; core is left without.
+/// Bursts by how many PATCHes are under way, with core's limit and without, so many rounds each;
+/// core is left without.
 pub(crate) async fn by_depth(fleets: &mut Fleets, stage: &mut Stage, count: usize) -> Result<Vec<Depth>> {
     let mut all = Vec::new();
     for is_unlimited in [false, true] {

@@ -1,4 +1,5 @@
-//! From a pod's change to the answer: one at a time, one after the other without waiting, and many at once.
+//! From a pod's change to the answer: one at a time, one after the other without waiting, and many
+//! at once.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,8 @@ use super::stage::Stage;
 use super::watcher::{self, Expected, Sight, Watcher};
 use crate::side::Side;
 
-/// What is left to settle between two single changes: kube-controller-manager, which may send 20 requests a second, has its
-/// turn every third time.
+/// Pause between two single changes, in which remaining work is finished. kube-controller-manager,
+/// which may send 20 requests a second, takes part in every third change.
 const BETWEEN: Duration = Duration::from_millis(12);
 
 /// How long kube-controller-manager needs to be allowed a burst of requests again.
@@ -35,7 +36,8 @@ pub(crate) const PODS_EACH: usize = 200;
 /// How many endpoints slices may have, of those sizes that are compared.
 const LIMITS: [usize; 4] = [100, 25, 10, 4];
 
-/// The pods that change. All that is one side's is nobody else's, so that sides can take turns without being stopped.
+/// Pods that change. The sides share none of them, so that they can take turns without being
+/// stopped.
 pub(crate) struct Fleets {
     /// One service each, in the order of [`Side::BOTH`]: pods that get ready and not ready.
     pub(crate) single: [Flipping; 2],
@@ -55,7 +57,7 @@ pub(crate) struct Flipping {
     changes: usize,
 }
 
-/// What has been measured.
+/// Measured values.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     /// The answer to the PATCH itself, for comparison.
@@ -108,8 +110,8 @@ impl Fleets {
         Ok(())
     }
 
-    /// Single changes, by how many endpoints slices may have. Ours, which does not run yet, is started anew for each, and is left running as it
-    /// is by default.
+    /// Single changes, by how many endpoints slices may have. Ours, which does not run yet, is
+    /// started anew for each, and is left running as it is by default.
     pub(crate) async fn by_limit(
         &mut self,
         stage: &mut Stage,
@@ -239,7 +241,8 @@ impl Flipping {
         Ok((patched, sight.time().await?))
     }
 
-    /// Turns pods as fast as the API server takes it. Only a pod whose last change has not been answered is waited for.
+    /// Turns pods as fast as the API server takes it. Only a pod whose last change has not been
+    /// answered is waited for.
     async fn back_to_back(&mut self, watcher: &Watcher, changes: usize) -> Result<Vec<Duration>> {
         let mut times = Vec::new();
         let mut sights: Vec<Option<Sight>> = Vec::new();
@@ -258,8 +261,9 @@ impl Flipping {
         Ok(times)
     }
 
-    /// Turns one pod of every service, as fast as the API server takes it, with so many PATCHes under way. Each one's time begins with
-    /// its own. How long the PATCHes took, and how long it took until the answers were right.
+    /// Turns one pod of every service, as fast as the API server takes it, with so many PATCHes
+    /// under way. Each one's time begins with its own. How long the PATCHes took, and how long it
+    /// took until the answers were right.
     pub(crate) async fn burst(
         &mut self,
         watcher: &Watcher,

@@ -19,13 +19,15 @@ use crate::side::Side;
 /// How long a cold start may take.
 const BOUND: Duration = Duration::from_secs(180);
 
-/// How long it takes until controllers have written what there is to write: a status is, a second after the last change.
+/// How long it takes until controllers have written what there is to write: a status is, a second
+/// after the last change.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// How long each event of the rolling restart is left alone, so that changes come one at a time.
 const BETWEEN: Duration = Duration::from_millis(15);
 
-/// Events of a restart that change an endpoint: the old pod is being deleted and goes, the new one appears and gets ready.
+/// Events of a restart that change an endpoint: the old pod is being deleted and goes, the new one
+/// appears and gets ready.
 pub(crate) const EVENTS: usize = 4;
 
 /// A start with everything there already but slices.
@@ -61,7 +63,7 @@ async fn served(stage: &Stage, fleet: &Fleet, side: Side, service: usize) -> Res
     .await
 }
 
-/// What a rolling restart came to.
+/// Result of a rolling restart.
 #[derive(Debug)]
 pub(crate) struct Restart {
     pub(crate) pods: usize,
@@ -70,7 +72,8 @@ pub(crate) struct Restart {
     pub(crate) cpu_seconds: f64,
 }
 
-/// Replaces these pods one at a time, service by service, as Deployments would. `sides`: those that run.
+/// Replaces these pods one at a time, service by service, as Deployments would. `sides`: those that
+/// run.
 pub(crate) async fn restart(
     stage: &Stage,
     fleet: &Fleet,
@@ -105,7 +108,8 @@ pub(crate) async fn restart(
     Ok(Restart { pods: pods.len(), requests: Requests::count(stage).await?.since(&before), cpu_seconds })
 }
 
-/// Restarts of so many pods after the first `after`, with one side at a time; what they cost the API server, by side.
+/// Restarts of so many pods after the first `after`, with one side at a time; what they cost the
+/// API server, by side.
 pub(crate) async fn restart_alone(
     stage: &mut Stage,
     fleet: &Fleet,
@@ -130,7 +134,7 @@ fn apiserver_seconds(stage: &Stage) -> Result<f64> {
     cpu_seconds(stage.cluster.apiserver_pid().context("the API server does not run")?)
 }
 
-/// What a controller has used since its start.
+/// Resources that a controller has used since its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) cpu_seconds: f64,
@@ -147,7 +151,7 @@ impl Usage {
         })
     }
 
-    /// What came on top of `before`, in another process of the same program.
+    /// Returns the usage beyond `before`, which was that of another process of the same program.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,

@@ -1,5 +1,5 @@
-//! Pods behind services, alike for both sides: every pod has an address on the default network, and one on a second NIC as
-//! Multus reports it.
+//! Pods behind services, alike for both sides: every pod has an address on the default network, and
+//! one on a second NIC as Multus reports it.
 
 use std::net::Ipv4Addr;
 
@@ -150,7 +150,7 @@ impl Fleet {
         self.pods.ready(&pod_name(member), is_ready).await.map(drop)
     }
 
-    /// Somebody deletes a pod; it has time to end.
+    /// Deletes a pod with a grace period.
     pub(crate) async fn terminate(&self, member: Member) -> Result<()> {
         self.pods.terminate(&pod_name(member)).await
     }
@@ -160,7 +160,7 @@ impl Fleet {
         self.pods.remove(&pod_name(member)).await
     }
 
-    /// What a side answers for a pod.
+    /// Returns the address by which a side answers for a pod.
     pub(crate) fn address(&self, side: Side, member: Member) -> Ipv4Addr {
         self.numbered(side, member.service * self.pods_each + member.pod)
     }
@@ -178,7 +178,8 @@ impl Fleet {
         Ipv4Addr::from(u32::from(network) + 1 + count as u32)
     }
 
-    /// The name in DNS of a service's pod with this address. (All of a service's addresses do not fit into an answer over UDP.)
+    /// The name in DNS of a service's pod with this address. (All of a service's addresses do not
+    /// fit into an answer over UDP.)
     pub(crate) fn pod_domain(&self, side: Side, service: usize, address: Ipv4Addr) -> String {
         format!("{}.{}", address.to_string().replace('.', "-"), self.domain(side, service))
     }
@@ -218,7 +219,7 @@ fn service_of(side: Side, name: &str) -> Value {
     }
 }
 
-/// What a container of a usual pod has, so that pods are as large as usual ones.
+/// Returns containers like those of usual pods, so that the pods have their size.
 fn containers() -> Value {
     let environment: Value =
         (0..8).map(|i| json!({"name": format!("SETTING_{i}"), "value": "a value of some length"})).collect();

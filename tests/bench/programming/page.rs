@@ -157,7 +157,7 @@ pub(crate) fn many_pods(
     table
 }
 
-/// What `multinet-controller` holds.
+/// Returns the table of the controller's memory.
 pub(crate) fn memory(memory: &[Memory]) -> Table {
     let note = "In MiB; the first two shortly after a start, the last after all of the above.";
     let columns = "pods in the cluster | resident | peak";
@@ -168,7 +168,7 @@ pub(crate) fn memory(memory: &[Memory]) -> Table {
     table
 }
 
-/// What it costs to write slices, by verb and by size.
+/// Returns the tables of the cost of writing a slice, by verb and by size.
 pub(crate) fn writes(figures: &writes::Figures) -> [Table; 2] {
     let count = figures.verbs.first().map_or(0, |(_, cost)| cost.times.len());
     let note = format!("{count} changes each, in milliseconds.");

@@ -1,4 +1,4 @@
-//! What the API server has been asked for, by its own count.
+//! Requests to the API server, as its own metrics count them.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use multinet_testing::http;
 
 use super::stage::Stage;
 
-/// The resources that the controllers and DNS servers read and write. All else is the API server's own.
+/// The resources that the controllers and DNS servers read and write. All else is the API server's
+/// own.
 const RESOURCES: [&str; 11] = [
     "multinetworkservices",
     "multinetworkendpointslices",
@@ -25,8 +26,8 @@ const RESOURCES: [&str; 11] = [
 /// Verbs of requests that write.
 const WRITES: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
 
-/// How often each resource was asked for: by resource with subresource, and verb. Watches are not in it, as the API server
-/// counts them when they end.
+/// How often each resource was asked for: by resource with subresource, and verb. Watches are not
+/// in it, as the API server counts them when they end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Requests(BTreeMap<(String, String), u64>);
 

@@ -1,5 +1,5 @@
-//! The control plane, and the two that follow its pods: `multinet-controller` with `multinet-dns`, and
-//! kube-controller-manager with CoreDNS.
+//! The control plane, and the two that follow its pods: `multinet-controller` with `multinet-dns`,
+//! and kube-controller-manager with CoreDNS.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) const NODES: usize = 16;
 /// The one of kube-controller-manager's controllers that is compared.
 const CONTROLLER: &str = "endpointslice-controller";
 
-/// What runs.
+/// Running programs of the benchmark.
 pub(crate) struct Stage {
     // Before the control plane, so that they are dropped first.
     ours: Option<(Controller, Replica)>,
@@ -33,7 +33,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A control plane with our kinds and roles, NetworkAttachmentDefinitions and nodes; nobody follows anything yet.
+    /// Starts a control plane with our kinds and roles, NetworkAttachmentDefinitions and nodes, but
+    /// no controllers.
     pub(crate) async fn set() -> Result<Self> {
         let cluster = Cluster::start().await?;
         cluster.apply_crds().await?;
@@ -120,7 +121,8 @@ impl Stage {
         }
     }
 
-    /// Waits until a side's controller has seen everything. That of kube-controller-manager cannot be asked.
+    /// Waits until a side's controller has seen everything. That of kube-controller-manager cannot
+    /// be asked.
     pub(crate) async fn ready(&self) -> Result<()> {
         let (controller, dns) = self.ours.as_ref().context("multinet-controller does not run")?;
         controller.ready().await?;

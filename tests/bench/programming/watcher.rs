@@ -14,16 +14,18 @@ use tokio::time::timeout;
 use super::stage::Stage;
 use crate::side::Side;
 
-/// How long at least the server is left alone after it has been asked, for single changes; how exact the figures are.
+/// How long at least the server is left alone after it has been asked, for single changes; how
+/// exact the figures are.
 pub(crate) const PAUSE: Duration = Duration::from_micros(500);
 
-/// Asking takes at most one part of so many of the time, the server's work on it included, or it would slow down what it measures.
+/// Asking takes at most one part of so many of the time, the server's work on it included, or it
+/// would slow down what it measures.
 const SHARE: u32 = 4;
 
 /// No change may take longer.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// What is waited for: that an address is in the answer for a name, or that it is not.
+/// Expected answer: an address is among those of a name, or is not.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! What it costs to write a slice, by verb and by size.
+//! Cost of writing a slice, by verb and by size.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,8 @@ const ROUNDS: usize = 4;
 /// An annotation that the controller writes with each change.
 const TRIGGER: &str = "multinetwork.numaproj.io/last-change-trigger-time";
 
-/// How one endpoint of a slice is changed, without overwriting what somebody else has written meanwhile.
+/// Method to change one endpoint of a slice without overwriting concurrent changes of other
+/// writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// As the controller writes slices.
@@ -50,7 +51,7 @@ impl Verb {
     }
 }
 
-/// What a write costs.
+/// Cost of a write.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cost {
     pub(crate) times: Vec<Duration>,
@@ -58,7 +59,7 @@ pub(crate) struct Cost {
     pub(crate) cpu_seconds: f64,
 }
 
-/// What has been measured.
+/// Measured values.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) verbs: Vec<(Verb, Cost)>,
@@ -66,7 +67,7 @@ pub(crate) struct Figures {
     pub(crate) sizes: Vec<(usize, usize, Cost, Cost)>,
 }
 
-/// Measures with nobody following slices.
+/// Measures while no program follows slices.
 pub(crate) async fn measure(stage: &Stage, writes: usize) -> Result<Figures> {
     let bench = Bench {
         namespace: stage.cluster.temp_namespace("writes").await?,
@@ -197,7 +198,7 @@ impl Slice {
         self.changes * 7 % endpoints
     }
 
-    /// What says all of the slice, or its last change.
+    /// Returns the body of the request: the whole slice, or its last change.
     fn body(&self, verb: Verb) -> Value {
         if verb == Verb::Put {
             let mut object = self.object.clone();

@@ -49,7 +49,7 @@ async fn an_annotation_that_is_no_json() -> Result<()> {
     scene.pods.start(Pod::new("bad").nic("rdma-a", &["10.1.0.2"])).await?;
     slices.are(&[GOOD, "rail0 10.1.0.2 bad rs-"]).await?;
 
-    // What could be read before is not kept: nobody knows whether it is still so.
+    // The last readable addresses are not kept, because they may be out of date.
     let cut = r#"[{"name": "rdma-a", "interface": "net1", "ips": ["10.1.0.2"#;
     scene.pods.annotate("bad", NETWORK_STATUS, Some(cut)).await?;
     slices.are(&[GOOD]).await?;
@@ -111,7 +111,8 @@ async fn addresses_that_are_none() -> Result<()> {
     }
     scene.status("infer")?.is(&FINE).await?;
 
-    // Whoever has nothing else is left out. Link-local addresses are every interface's, and no news.
+    // Pods without any valid address are left out. Link-local addresses are ignored without a note,
+    // because every interface has one.
     scene.pods.start(Pod::new("only").nic("rdma-a", &["nonsense"])).await?;
     scene.pods.start(Pod::new("local").nic("rdma-a", &["fe80::1"])).await?;
     let said = [

@@ -144,7 +144,8 @@ async fn every_way_to_report_an_interface_is_understood() -> Result<()> {
     spec["networks"] = json!([{"name": "rdma-a", "alias": "rail0"}, {"name": "rdma-b", "alias": "rail1"}]);
     scene.service("infer", spec).await?;
     let full = format!("{}/rdma-b", scene.namespace.name());
-    // A bare name and a full one; one network twice; a network that the service does not have; dual stack.
+    // A bare name and a full one; one network twice; a network that the service does not have; dual
+    // stack.
     let nics = [
         Nic::new("rdma-a", &["10.1.0.1", "fd00:1::1"]),
         Nic::new("rdma-a", &["10.1.0.2"]).interface("net2"),
@@ -204,7 +205,7 @@ async fn services_select_as_kubernetes_does() -> Result<()> {
         let lines: Vec<String> = pods.iter().map(line).collect();
         scene.slices(name)?.are(&lines).await.with_context(|| format!("service {name}"))?;
     }
-    // A pod of another namespace is nobody's here.
+    // A pod of another namespace is not selected.
     let other = Scene::new("select-other").await?;
     other.pods.start(Pod::new("d").nic(&format!("{}/rdma-a", scene.namespace.name()), &["10.1.0.4"])).await?;
     scene.pods.label("c", "tier", Some("front")).await?;

@@ -197,7 +197,7 @@ async fn a_service_that_is_being_deleted_loses_endpoints_still() -> Result<()> {
     scene.namespace.delete(SERVICE, "infer").await?;
     let service = scene.status("infer")?.service().await?;
     ensure!(service.metadata.deletion_timestamp.is_some(), "it is not being deleted");
-    // Somebody's finalizer may take hours. A pod that does not serve must not be answered all the time.
+    // A finalizer may take hours. Until then, a pod that does not serve must not be answered.
     scene.pods.ready("a", false).await?;
     slices.are(&["rail0 10.1.0.1 a ---"]).await?;
     scene.answers("infer", "A", &[]).await?;

@@ -26,7 +26,8 @@ async fn the_ready_pod_holds_the_address_and_keeps_it_until_it_leaves() -> Resul
     slices.are(&["rail0 10.1.0.1 second rs-", "rail0 fd00::2 first rs-"]).await?;
     scene.events.warn(SERVICE, "infer", "DuplicateAddress", &["10.1.0.1", &kept, &left_out]).await?;
 
-    // The other pod takes over, and keeps the address when this one is ready again; and nothing is said again.
+    // The other pod takes over, and keeps the address when this one is ready again; and nothing is
+    // said again.
     for ready in [false, true].into_iter().cycle().take(20) {
         scene.pods.ready("second", ready).await?;
     }
@@ -82,7 +83,8 @@ async fn a_conflict_ends_by_another_address_or_phase() -> Result<()> {
     status.is(&FINE).await.map(drop)
 }
 
-/// A restore from a backup brings pods back with the annotation that they had. They are not what it says before Multus has written it.
+/// A restore from a backup brings pods back with the annotation that they had. They are not what it
+/// says before Multus has written it.
 #[tokio::test]
 async fn a_pod_without_sandbox_has_no_address() -> Result<()> {
     let scene = Scene::new("restored").await?;
@@ -143,7 +145,8 @@ async fn services_share_a_conflict_and_networks_do_not() -> Result<()> {
     scene.service("train", spec).await?;
     scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
     scene.slices("infer")?.are(&["rail0 10.1.0.1 a rs-"]).await?;
-    // A pod of another service has the address of this one's, and one of its own on another network.
+    // A pod of another service has the address of this one's, and one of its own on another
+    // network.
     let nics = [Nic::new("rdma-a", &["10.1.0.1"]), Nic::new("rdma-b", &["10.1.0.1"]).interface("net2")];
     scene.pods.start(Pod::new("b").label("app", "train").nics(&nics)).await?;
     scene.status("infer")?.is(&[CONFLICT]).await?;

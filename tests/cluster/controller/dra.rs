@@ -32,7 +32,8 @@ fn class(name: &str) -> Value {
     json!({"kind": "DeviceClass", "name": name, "alias": "rail0"})
 }
 
-/// A scene with the driver, its class, the template `rails`, and the service `infer` on the claims from it.
+/// A scene with the driver, its class, the template `rails`, and the service `infer` on the claims
+/// from it.
 async fn set(prefix: &str) -> Result<(Scene, Driver)> {
     let scene = Scene::new(prefix).await?;
     let driver = Driver::new(&scene.namespace, "v1");
@@ -52,7 +53,8 @@ fn with_claim(name: &str, claim: &str) -> Pod {
     Pod::new(name).with("resourceClaims", json!([{"name": "nic", "resourceClaimName": claim}]))
 }
 
-/// Starts a pod from the template, which gets a device, and returns its claim. The driver has said nothing yet.
+/// Starts a pod from the template, which gets a device, and returns its claim. The driver has said
+/// nothing yet.
 async fn start(scene: &Scene, driver: &Driver, name: &str, device: &str) -> Result<String> {
     let pod = scene.pods.create(from_template(name)).await?;
     let claim = claim_of(scene, name).await?;
@@ -149,7 +151,8 @@ async fn claims_named_by_the_pod() -> Result<()> {
     slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
     scene.status("infer")?.is(&FINE).await?;
 
-    // A pod that only waits for the claim has nothing of it yet. One that shares it has the same address, which is one pod's.
+    // A pod that only waits for the claim has nothing of it yet. One that shares it has the same
+    // address, which is one pod's.
     scene.pods.create(with_claim("b", "mine").with("nodeName", Value::Null)).await?;
     let status = scene.status("infer")?;
     status.explains("Programmed=True Programmed", &["1 of 2 pods are not scheduled yet (b)"]).await?;

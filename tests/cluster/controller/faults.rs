@@ -1,6 +1,6 @@
-//! Everything breaks while pods come, change and go: the controller, its network, the API server, etcd, and the slices
-//! themselves. No address that stays ready is ever missing in DNS, nobody writes who does not lead, and in the end all is as
-//! the pods are.
+//! Faults while pods are created, changed and deleted: of the controller, its network, the API
+//! server, etcd, and the slices themselves. No address that stays ready is ever missing in DNS,
+//! only leaders write, and in the end slices and DNS match the pods.
 
 mod asker;
 mod audit;
@@ -82,7 +82,7 @@ impl Side {
         self.controller.leads(true).await
     }
 
-    /// What it has given up so far because it lost the lease.
+    /// Returns the numbers of writes that it has abandoned so far because it lost the lease.
     async fn gave_up(&self) -> Result<GivenUp> {
         let given_up = r#"{kind="MultiNetworkService",verb="apply",result="given_up"}"#;
         let statuses = self.controller.metric(&format!("multinet_controller_writes_total{given_up}")).await?;
@@ -91,14 +91,14 @@ impl Side {
     }
 }
 
-/// What happens to the network of a leader, and then to what was under way in it.
+/// Fault in the network of a leader, by the fate of the requests under way.
 #[derive(Debug, Clone, Copy)]
 enum Cut {
     /// It comes late.
     Late,
     /// Streams are reset.
     Reset,
-    /// It is lost, and nobody is told.
+    /// The requests are lost without an error.
     Lost,
 }
 
@@ -130,7 +130,8 @@ async fn the_leader_is_cut_off() -> Result<()> {
         eprintln!("{cut:?}: {} leads", leader.account);
     }
 
-    // The usual lease, or a longer one, is handed over at a graceful end: nobody waits until it has run out.
+    // At a graceful end, the lease is handed over at once, whether its duration is the usual one or
+    // longer.
     for side in [&mut standby, &mut leader] {
         ensure!(side.controller.terminate().await?.success(), "no graceful end");
         side.options = side.options.clone().flag("--lease-duration", "30s");

@@ -9,7 +9,7 @@ use multinet_testing::tools::repository;
 
 use crate::controller::stage::Stage;
 
-/// What a metric's samples add to its name.
+/// Suffixes that the samples of a metric add to its name.
 const SUFFIXES: [&str; 5] = ["_total", "_info", "_bucket", "_sum", "_count"];
 
 /// The names of the labels that the samples of a metric have.

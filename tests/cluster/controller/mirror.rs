@@ -28,7 +28,8 @@ fn headless(name: &str) -> Value {
     core(name, json!({"clusterIP": "None", "ports": [{"name": "rdma", "port": 18515}]}))
 }
 
-/// A namespace with the networks `rdma-a` and `rdma-b`, and the service `infer` on both, mirrored to `infer-fast`.
+/// A namespace with the networks `rdma-a` and `rdma-b`, and the service `infer` on both, mirrored
+/// to `infer-fast`.
 async fn set(prefix: &str, network: Option<&str>) -> Result<Scene> {
     let scene = Scene::new(prefix).await?;
     scene.network("rdma-a").await?;
@@ -157,7 +158,7 @@ async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     scene.mirrors("infer-fast").are(&lines).await?;
     status.is(&FINE).await?;
 
-    // Somebody else's slices for the same Service are theirs.
+    // Slices of another writer for the same Service are not touched.
     let foreign = json!({
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",

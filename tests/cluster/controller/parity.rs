@@ -1,5 +1,5 @@
-//! Pods through scripted lives, watched by kube-controller-manager for a headless Service and by ours for a
-//! MultiNetworkService: after every step both have to say the same of the pod.
+//! Pods through scripted lives, watched by kube-controller-manager for a headless Service and by
+//! ours for a MultiNetworkService: after every step both have to say the same of the pod.
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::controller::stage::{Scene, infer};
 
-/// What happens to a pod.
+/// Step in the life of a pod.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// It is made, with its interface and its address on the default network.
@@ -21,7 +21,7 @@ enum Step {
     Running,
     Ready,
     NotReady,
-    /// Somebody deletes it; it has time to end.
+    /// A user deletes it, with a grace period.
     Deleted,
     /// It has ended.
     Removed,
@@ -33,8 +33,8 @@ enum Step {
 
 use Step::*;
 
-/// A life, and after each step what Kubernetes says of the pod: whether it is ready, serving and terminating; `""` if it is
-/// no endpoint.
+/// A life, and after each step what Kubernetes says of the pod: whether it is ready, serving and
+/// terminating; `""` if it is no endpoint.
 const LIVES: &[(&str, &[(Step, &str)])] = &[
     ("serves", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Removed, "")]),
     ("flaps", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (NotReady, "---"), (Ready, "rs-")]),
@@ -79,7 +79,7 @@ const LIVES: &[(&str, &[(Step, &str)])] = &[
     ),
 ];
 
-/// What is said of a pod where addresses are published before they are ready.
+/// Returns the state of a pod's endpoint where the service publishes addresses that are not ready.
 fn published(state: &str) -> String {
     if state.is_empty() { String::new() } else { format!("r{}", &state[1..]) }
 }

@@ -1,8 +1,8 @@
-//! The controller works with exactly the roles that we ship, and needs every verb in them: each is taken away, missed, and
-//! given back.
+//! The controller works with exactly the roles that we ship, and needs every verb in them: each is
+//! taken away, missed, and given back.
 //!
-//! The API server has no streamed lists here, as before Kubernetes 1.34: with them, `list` is used only where slices are
-//! looked at once more after a conflict.
+//! The API server has no streamed lists here, as before Kubernetes 1.34: with them, `list` is used
+//! only where slices are looked at once more after a conflict.
 
 use std::sync::Mutex;
 
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 4;
 
 const OURS: &str = "multinetwork.numaproj.io";
 
-/// What the controller does not need to read in order to write.
+/// Returns whether a permission is only for reading, which writes do not need.
 fn is_for_reading(permission: &Permission) -> bool {
     READING.contains(&permission.verb.as_str())
 }
@@ -56,8 +56,8 @@ async fn every_verb_for_reading_is_needed() -> Result<()> {
         .await
 }
 
-/// A controller without this permission does not get ready, says why, and gets ready once it has it. It has no role for the
-/// Lease, so that it never writes.
+/// A controller without this permission does not get ready, says why, and gets ready once it has
+/// it. It has no role for the Lease, so that it never writes.
 async fn is_missed(cluster: &Cluster, account: &str, permission: &Permission) -> Result<()> {
     let objects = cluster.objects().await?;
     let roles = Roles::shipped()?.of_account(account).without_lease();
@@ -246,7 +246,8 @@ impl Bench {
     }
 
     async fn events(&self, controller: &Controller) -> Result<()> {
-        // The log tells only of the first event that cannot be written: there are to be none about others.
+        // The log tells only of the first event that cannot be written: there are to be none about
+        // others.
         let services = api(self.objects.client(), self.namespace.name(), SERVICE)?;
         for other in ["plain", "mirrored"] {
             services.delete(other, &DeleteParams::default()).await?;

@@ -1,4 +1,5 @@
-//! A controller with a higher limit merges the slices that an earlier one has left, and no name is missing meanwhile.
+//! A controller with a higher limit merges the slices that an earlier one has left, and no name is
+//! missing meanwhile.
 
 use anyhow::{Result, ensure};
 use kube::api::DynamicObject;

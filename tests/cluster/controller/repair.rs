@@ -81,7 +81,8 @@ async fn a_slice_without_owner_is_adopted() -> Result<()> {
     slices.are(&["rail0 10.1.0.1 a rs-"]).await?;
     let original = name(&slices.only().await?);
 
-    // As a restore from a backup leaves it: two slices, one of them with an endpoint that is long gone.
+    // As a restore from a backup leaves it: two slices, one of them with an endpoint that is long
+    // gone.
     let second = slice("infer-restored", labels("infer", CONTROLLER), endpoint("10.1.0.77"));
     scene.apply(second).await?;
     slices.edit(&original, json!({"metadata": {"ownerReferences": null}})).await?;

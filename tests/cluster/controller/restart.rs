@@ -81,7 +81,7 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     after.retain(|name, _| !name.starts_with("marker"));
     ensure!(after == before, "written without need: {before:?}, then {after:?}");
 
-    // Who had the address first was remembered by the slices, since the process was another. Now it is free.
+    // After the restart, the slices show which pod had the address first. Now the address is free.
     pods.remove("z").await?;
     for name in ["infer", "other"] {
         Slices::of(&namespace, name)?.are(&["rail0 10.1.0.1 c rs-", "rail0 10.1.0.2 b rs-"]).await?;

@@ -1,4 +1,5 @@
-//! The roles that we ship for the controller: as they are, with a verb less, and for other ServiceAccounts.
+//! The roles that we ship for the controller: as they are, with a verb less, and for other
+//! ServiceAccounts.
 
 use std::fmt;
 use std::fs;
@@ -61,7 +62,7 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// What we ship.
+    /// Returns the shipped ServiceAccount and roles.
     pub(crate) fn shipped() -> Result<Self> {
         let file = repository().join("deploy/kustomize/base/controller-rbac.yaml");
         Ok(Self { account: "multinet-controller".to_owned(), objects: parse(&fs::read_to_string(file)?)? })

@@ -1,4 +1,5 @@
-//! What all tests of the controller share: one controller and one DNS server, and a namespace for each test.
+//! Common parts of all tests of the controller: one controller and one DNS server, and a namespace
+//! for each test.
 
 use anyhow::Result;
 use kube::Resource as _;
@@ -18,7 +19,7 @@ use tokio::sync::OnceCell;
 
 use crate::shared;
 
-/// What runs for all tests of the controller.
+/// Programs that run for all tests of the controller.
 pub(crate) struct Stage {
     pub(crate) cluster: &'static Cluster,
     pub(crate) controller: Controller,
@@ -77,7 +78,8 @@ pub(crate) async fn node(objects: &Objects, name: &str, zone: Option<&str>) -> R
     objects.apply_object(&serde_json::from_value(node)?).await.map(drop)
 }
 
-/// One test's part of a stage. Prints the end of the controller's log when it is dropped, for the test that fails.
+/// One test's part of a stage. Prints the end of the controller's log when it is dropped, for the
+/// test that fails.
 pub(crate) struct Scene {
     pub(crate) namespace: Namespace,
     pub(crate) pods: Pods,
@@ -94,7 +96,8 @@ impl Scene {
         Ok(Self { namespace, pods, events, stage })
     }
 
-    /// A namespace with a NetworkAttachmentDefinition `rdma-a`, and a service `infer` on it, alias `rail0`.
+    /// A namespace with a NetworkAttachmentDefinition `rdma-a`, and a service `infer` on it, alias
+    /// `rail0`.
     pub(crate) async fn with_service(prefix: &str) -> Result<Self> {
         let scene = Self::new(prefix).await?;
         scene.network("rdma-a").await?;
@@ -146,7 +149,8 @@ impl Scene {
         Status::of(&self.namespace, service)
     }
 
-    /// Waits until `multinet-dns` answers a service's name with these addresses; none: that it does not exist.
+    /// Waits until `multinet-dns` answers a service's name with these addresses; none: that it does
+    /// not exist.
     pub(crate) async fn answers(&self, service: &str, rtype: &str, data: &[&str]) -> Result<()> {
         self.stage.dns.answers(&self.namespace.domain(service), rtype, data).await
     }
@@ -168,7 +172,8 @@ pub(crate) fn service(name: &str, spec: Value) -> Value {
     })
 }
 
-/// The spec of the service that most tests have: all pods with `app=infer`, on the network `rdma-a`, alias `rail0`.
+/// The spec of the service that most tests have: all pods with `app=infer`, on the network
+/// `rdma-a`, alias `rail0`.
 pub(crate) fn infer() -> Value {
     json!({
         "selector": {"matchLabels": {"app": "infer"}},
@@ -177,7 +182,7 @@ pub(crate) fn infer() -> Value {
     })
 }
 
-/// A slice of ours, as somebody might write it by hand.
+/// Returns one of our slices, as a user might write it by hand.
 pub(crate) fn slice(name: &str, labels: Value, endpoints: Value) -> Value {
     json!({
         "apiVersion": "multinetwork.numaproj.io/v1alpha1",

@@ -127,7 +127,8 @@ fn kdig_understands_everything() -> Result<()> {
     check_truncated(&asking("kdig", server.dns(), "+ignore +edns"), 60)
 }
 
-/// Where nobody can read along the length says nothing either (RFC 7830, RFC 8467): of a hit, a miss, and a large set.
+/// On encrypted transports, padding hides the length of the answer (RFC 7830, RFC 8467), be it a
+/// hit, a miss, or a large set.
 #[test]
 fn kdig_is_answered_with_padding() -> Result<()> {
     let secured = Secured::start()?;
@@ -151,9 +152,9 @@ fn kdig_is_answered_with_padding() -> Result<()> {
     Ok(())
 }
 
-/// Several questions on one QUIC connection. When the end of a stream comes in a packet behind that of the answer, Knot 3.2
-/// has not yet seen it as it asks next, asks on the same stream, and gives up (`quic_send_data` in its `quic.c`). So it may try
-/// again.
+/// Several questions on one QUIC connection. When the end of a stream comes in a packet behind that
+/// of the answer, Knot 3.2 has not yet seen it as it asks next, asks on the same stream, and gives
+/// up (`quic_send_data` in its `quic.c`). So it may try again.
 #[test]
 fn kdig_keeps_a_quic_connection() -> Result<()> {
     let secured = Secured::start()?;

@@ -1,4 +1,5 @@
-//! Unbound and CoreDNS between clients and the server: their answers are the server's, and they keep them.
+//! Unbound and CoreDNS between clients and the server: their answers are the server's, and they
+//! keep them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +20,8 @@ use crate::fixtures::ZONE;
 /// How long one may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long answers live: longer than the tests take, for what is kept to be told from what is asked again.
+/// How long answers live: longer than the tests take, for what is kept to be told from what is
+/// asked again.
 const TTL: &str = "--ttl 3600";
 
 /// A running Unbound.
@@ -30,13 +32,15 @@ struct Unbound {
 }
 
 impl Unbound {
-    /// Starts one that has these zones from `server`, as `kind` (`forward` or `stub`) says, with one more option.
+    /// Starts one that has these zones from `server`, as `kind` (`forward` or `stub`) says, with
+    /// one more option.
     async fn start(kind: &str, server: SocketAddr, option: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let place = folder.path().display();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        // Without DNSSEC, without what it knows of private addresses, and with everything by which it protects itself:
-        // questions in mixed case (draft-vixie-dnsext-dns0x20), and for no more of a name than needed (RFC 9156).
+        // Without DNSSEC, without what it knows of private addresses, and with everything by which
+        // it protects itself: questions in mixed case (draft-vixie-dnsext-dns0x20), and for no more
+        // of a name than needed (RFC 9156).
         let mut config = format!(
             "server:\n  interface: 127.0.0.1\n  port: {port}\n  directory: \"{place}\"\n  pidfile: \"{place}/pid\"\n  \
              username: \"\"\n  chroot: \"\"\n  use-syslog: no\n  logfile: \"\"\n  verbosity: 4\n  num-threads: 1\n  \
@@ -73,8 +77,8 @@ fn dig(forwarder: SocketAddr, options: &str) -> impl Fn(&[Question]) -> Result<V
     }
 }
 
-/// Asks a forwarder for everything, and then again: what it knows it does not ask for. One that has asked over UDP asks the
-/// server over TCP for what does not fit.
+/// Asks a forwarder for everything, and then again: what it knows it does not ask for. One that has
+/// asked over UDP asks the server over TCP for what does not fit.
 fn check_forwarder(forwarder: SocketAddr, server: &Server) -> Result<()> {
     let dig = |options| dig(forwarder, options);
     check(&dig("")).context("at first")?;
@@ -91,7 +95,8 @@ fn check_forwarder(forwarder: SocketAddr, server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Unbound has taken every answer as it came: nothing was asked again because of a changed case of letters, for one.
+/// Unbound has taken every answer as it came: nothing was asked again because of a changed case of
+/// letters, for one.
 fn check_log(unbound: &Unbound) -> Result<()> {
     let log = unbound.process.log();
     for complaint in ["Capsforid", "0x20 fallback", "was THROWAWAY", "LAME", "SERVFAIL"] {
@@ -109,7 +114,8 @@ async fn unbound_forwards() -> Result<()> {
     check_log(&unbound)
 }
 
-/// As a resolver that asks for no more than it needs: names between the zone and the service exist for it.
+/// As a resolver that asks for no more than it needs: names between the zone and the service exist
+/// for it.
 #[tokio::test]
 async fn unbound_resolves() -> Result<()> {
     let (_manifests, server) = start(Flags::new().words(TTL))?;

@@ -1,5 +1,6 @@
-//! The resolvers of glibc and musl, in a network of their own where the server has port 53, with the `/etc/resolv.conf` of a
-//! pod; and in the same place those of Go and Java, which read the same file.
+//! The resolvers of glibc and musl, in a network of their own where the server has port 53, with
+//! the `/etc/resolv.conf` of a pod; and in the same place those of Go and Java, which read the same
+//! file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,8 +18,8 @@ use crate::clients::program::{self, Answers, Reasons};
 use crate::clients::{asked_over_tcp, infer, languages, large, set, start};
 use crate::fixtures::name;
 
-/// A pod whose DNS server is ours alone. So it also has to say what there is not in the zones through which the search path
-/// leads, and in the one that the name itself seems to belong to.
+/// A pod whose DNS server is ours alone. So it also has to say what there is not in the zones
+/// through which the search path leads, and in the one that the name itself seems to belong to.
 struct Pod {
     folder: TempDir,
     _manifests: Manifests,
@@ -59,7 +60,7 @@ impl Pod {
     }
 }
 
-/// What the search path completes.
+/// Returns the answers for names that the search path completes.
 fn short_names() -> Answers {
     let mut answers = program::addresses("infer.vision.svc.multinet");
     answers.extend(program::addresses("INFER.vision.SVC.multinet"));
@@ -108,8 +109,8 @@ async fn glibc_resolves() -> Result<()> {
     Ok(())
 }
 
-/// Before 1.2.4 it knows no TCP, and later ones keep 48 addresses at most. What it is given is a part of the service, others
-/// each time, so that all endpoints find clients.
+/// musl before 1.2.4 has no TCP, and later versions keep at most 48 addresses. It gets a part of
+/// the service's addresses, another one each time, so that all endpoints find clients.
 #[tokio::test]
 async fn musl_resolves() -> Result<()> {
     sandboxed!();

@@ -1,4 +1,4 @@
-//! What dig, kdig and drill print: messages, which are much alike.
+//! Parsing of the output of dig, kdig and drill, which is similar.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -61,8 +61,8 @@ impl Printed {
         of_type.map(|[.., data]| data.as_str()).collect()
     }
 
-    /// The data of the answers of that type; they are what was asked for. CoreDNS' cache answers with another case of letters,
-    /// and kdig asks with one.
+    /// The data of the answers of that type; they are what was asked for. CoreDNS' cache answers
+    /// with another case of letters, and kdig asks with one.
     pub(super) fn answers(&self, owner: &str, rtype: &str) -> Result<BTreeSet<String>> {
         for record in self.records.iter().filter(|[section, ..]| section == "ANSWER") {
             let owner = format!("{owner}.");

@@ -10,7 +10,8 @@ use multinet_testing::process::run;
 use crate::clients::{HOSTS, REVERSE, TEXTS, V4, V6, infer, large, set};
 use crate::fixtures::{ZONE, name};
 
-/// A question: its kind (`addresses`, `ipv4`, `ipv6`, `canonical`, `name`, `srv`, `txt`), and what it is about.
+/// A question: its kind (`addresses`, `ipv4`, `ipv6`, `canonical`, `name`, `srv`, `txt`), and what
+/// it is about.
 pub(super) type Question = (&'static str, String);
 
 /// The pairs of what is asked, and all answers to it.
@@ -53,7 +54,7 @@ pub(super) fn addresses(name: &str) -> Answers {
     vec![(("addresses", name.to_owned()), set(V4.iter().chain(&V6)))]
 }
 
-/// What is found with whole names.
+/// Returns the answers for fully qualified names.
 pub(super) fn answers() -> Answers {
     let whole = |host: &str| infer(&format!("{host}."));
     let mut answers = vec![
@@ -70,7 +71,7 @@ pub(super) fn answers() -> Answers {
     answers
 }
 
-/// What is found with addresses.
+/// Returns the answers for addresses.
 pub(super) fn names() -> Answers {
     REVERSE.map(|(address, host)| (("name", address.to_owned()), set([infer(&format!("{host}."))]))).into()
 }
@@ -85,7 +86,7 @@ pub(super) fn dotted(name: String) -> String {
     name + "."
 }
 
-/// What a library says where there is nothing.
+/// Messages of a library about names without an answer.
 pub(super) struct Reasons {
     /// No address because there is no such name.
     pub(super) no_name: &'static str,

@@ -1,5 +1,5 @@
-//! What Kubernetes' scheduler and a DRA driver write about claims and devices. The driver is DRANET: it reports by
-//! server-side apply, under its own name.
+//! Plays Kubernetes' scheduler and a DRA driver, which write claims and devices. The driver is
+//! DRANET: it reports by server-side apply, under its own name.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 /// The name of the driver, and that under which it writes.
 const DRIVER: &str = "dra.net";
 
-/// A driver with a pool and a DeviceClass of its own, in a cluster that serves a version of `resource.k8s.io`.
+/// A driver with a pool and a DeviceClass of its own, in a cluster that serves a version of
+/// `resource.k8s.io`.
 pub(super) struct Driver {
     namespace: String,
     objects: Objects,

@@ -1,4 +1,5 @@
-//! Clusters of other ages: `resource.k8s.io` in another version, or not at all, and while the controller runs.
+//! Clusters of other ages: `resource.k8s.io` in another version, or not at all, and while the
+//! controller runs.
 
 use anyhow::{Result, ensure};
 use kube::api::{DeleteParams, DynamicObject};
@@ -27,8 +28,8 @@ fn serving(version: &str) -> String {
 
 const SERVED: &str = r#"multinet_controller_api_served{group="resource.k8s.io"}"#;
 
-/// A pod with a claim that the driver has reported, and the service `infer` on the driver's class. `rdma` is what the
-/// ResourceSlice says of the device.
+/// A pod with a claim that the driver has reported, and the service `infer` on the driver's class.
+/// `rdma` is what the ResourceSlice says of the device.
 async fn publish(namespace: &Namespace, driver: &Driver, name: &str, address: &str) -> Result<()> {
     driver.class().await?;
     let attributes = json!({"dra.net/rdmaDevice": {"string": "mlx5_2"}, "dra.net/numaNode": {"int": 1}});

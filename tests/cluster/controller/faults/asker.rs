@@ -1,4 +1,5 @@
-//! Somebody who asks for all services all the time, and knows which addresses have to be in the answers.
+//! Client that queries all services all the time, and knows which addresses have to be in the
+//! answers.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -33,19 +34,19 @@ pub(super) struct Subject {
     pub(super) foreign: Vec<IpAddr>,
 }
 
-/// What is known of one service and family.
+/// State of one service and address family.
 struct Question {
     subject: Subject,
     rtype: &'static str,
-    /// What has been answered, and is to be answered again for as long as nobody touches it.
+    /// Addresses that have been answered, and have to be until a pod of theirs changes.
     owed: Steady,
 }
 
 impl Asker {
     /// Begins to ask `server`.
     ///
-    /// An address must be in every answer from the first one that had it while its pod was ready, until the next change of that
-    /// pod begins.
+    /// An address must be in every answer from the first one that had it while its pod was ready,
+    /// until the next change of that pod begins.
     pub(super) fn begin(server: SocketAddr, subjects: Vec<Subject>, model: Model) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let mut questions: Vec<Question> = subjects

@@ -1,4 +1,5 @@
-//! What the API server itself writes down: who wrote what, and who held the lease then.
+//! Audit log of the API server: the writes with their users, and the holders of the lease at the
+//! time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,8 +16,8 @@ pub(super) struct Audit {
     folder: TempDir,
 }
 
-/// A replica, and what it gave up when it lost the lease: the network may have it, and bring it late. (Slices, too, but all that were
-/// under way are others by then, so that they are refused.)
+/// A replica, and what it gave up when it lost the lease: the network may have it, and bring it
+/// late. (Slices, too, but all that were under way are others by then, so that they are refused.)
 #[derive(Debug)]
 pub(super) struct GivenUp {
     pub(super) account: &'static str,
@@ -73,8 +74,9 @@ impl Audit {
         [flag("policy-file", &self.file("policy.json")), flag("log-path", &self.file("audit.log"))]
     }
 
-    /// Fails unless each of these users wrote, and only while it held the lease, or what it had given up when its network came late: nobody
-    /// can call that back. Returns how often the lease changed hands.
+    /// Fails unless each of these users wrote, and did so only while it held the lease. Writes are
+    /// excepted that it had abandoned, but that arrived when its network came back: they cannot be
+    /// revoked. Returns how often the lease changed hands.
     pub(super) fn only_holders_wrote(&self, accounts: &[&str], late: Vec<GivenUp>) -> Result<usize> {
         let user = |account: &str| format!("system:serviceaccount:multinet-system:{account}");
         let users: Vec<String> = accounts.iter().map(|account| user(account)).collect();
@@ -115,7 +117,7 @@ impl Audit {
         Ok(leases.windows(2).filter(|pair| pair[0].user != pair[1].user).count())
     }
 
-    /// All writes that succeeded, in the order of their versions. What left the object as it was is none.
+    /// Returns all successful writes that changed an object, in the order of their versions.
     fn writes(&self) -> Result<Vec<Write>> {
         let mut versioned: BTreeMap<u64, Write> = BTreeMap::new();
         let mut others = Vec::new();

@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// The longest pause between two changes, in milliseconds.
 const PAUSE: usize = 20;
 
-/// What is done to a pod.
+/// Change of a pod.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Probe,
@@ -121,7 +121,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Fails if the pods are not what the model says: then the test has lost count, not the controller.
+    /// Fails if the pods are not what the model says: then the test has lost count, not the
+    /// controller.
     pub(super) async fn check(&self) -> Result<()> {
         let mut found = Vec::new();
         for pod in self.pods.api().list(&ListParams::default()).await?.items {

@@ -1,4 +1,4 @@
-//! Somebody who edits and deletes slices that are not his.
+//! Plays a user who edits and deletes the controller's slices.
 
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ impl Hands {
     }
 }
 
-/// Spoils one slice that is whole: of one without any label and owner nobody could tell whose it is. Returns whether there was
-/// one.
+/// Spoils one slice that is intact. (Without its labels and its owner, a slice could not be told to
+/// be the controller's.) Returns whether there was one.
 async fn spoil(slices: &Slices<DynamicObject>, random: &mut Random) -> Result<bool> {
     let mut whole = slices.list().await?;
     whole.retain(|slice| {

@@ -1,11 +1,13 @@
-//! What the slices and DNS should say in the end, and what DNS must say all the time.
+//! Model of the slices and of DNS: their contents in the end, and the answers that DNS must give
+//! all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The services, each with the pods of its own name in the label `app`, and one with all pods. The hands are on the slices of
-/// [`TOUCHED`] only, others write for [`SHARED`], and [`MIRRORED`] is mirrored.
+/// The services, each with the pods of its own name in the label `app`, and one with all pods. The
+/// hands are on the slices of [`TOUCHED`] only, others write for [`SHARED`], and [`MIRRORED`] is
+/// mirrored.
 pub(super) const APPS: [&str; 3] = ["mirrored", "shared", "touched"];
 pub(super) const ALL: &str = "all";
 pub(super) const MIRRORED: &str = APPS[0];
@@ -34,8 +36,8 @@ pub(super) struct Pod {
     pub(super) phase: Phase,
     pub(super) ready: bool,
     pub(super) leaving: bool,
-    /// Its addresses were never ready before, with it or another pod. Then an answer that has them knows what it is now; of
-    /// others an answer may be late.
+    /// Its addresses were never ready before, with it or another pod. Then an answer that has them
+    /// knows what it is now; of others an answer may be late.
     pub(super) fresh: bool,
 }
 
@@ -78,7 +80,7 @@ struct Entry {
     since: Option<u64>,
 }
 
-/// Addresses that nobody touches, with the number of the last change of their pods.
+/// Addresses of pods that do not change, with the number of each pod's last change.
 pub(super) type Steady = BTreeSet<(IpAddr, u64)>;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,5 @@
-//! A control plane to break, with services, pods that change, a DNS server, and somebody who asks it all the time.
+//! Control plane to break, with services, changing pods, a DNS server, and a client that queries it
+//! all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,10 +37,11 @@ const PODS: usize = 16;
 /// The core Service that one of ours is mirrored to.
 const CORE: &str = "fast";
 
-/// What others publish, with their slices.
+/// Services with slices of another writer, and the addresses in them.
 const FOREIGN: [(&str, &str); 2] = [("shared-a", "10.8.0.1"), ("shared-b", "10.8.0.2")];
 
-/// How long nothing may be written after all is done. What waits longest, the numbers of a status, waits a second after the last change.
+/// Time without writes after which all work counts as done. The longest pause is that of a status'
+/// counts, a second after the last change.
 const QUIET: Duration = Duration::from_millis(1500);
 
 pub(super) struct Rig {
@@ -101,8 +103,8 @@ impl Rig {
         self.namespace.apply(serde_json::from_value::<DynamicObject>(object)?).await
     }
 
-    /// A controller with the ServiceAccount that we ship, which always has the same name: a container that is restarted keeps
-    /// it, and need not wait for the lease.
+    /// A controller with the ServiceAccount that we ship, which always has the same name: a
+    /// container that is restarted keeps it, and need not wait for the lease.
     pub(super) async fn controller(&self) -> Result<ControllerOptions> {
         let kubeconfig = self.cluster.controller_kubeconfig(self.cluster.address()).await?;
         Ok(options(&kubeconfig).flag("--identity", "controller-0"))
@@ -129,7 +131,8 @@ impl Rig {
         Ok(Slices::of(&self.namespace, service)?.with_label(MANAGED_BY, CONTROLLER))
     }
 
-    /// Waits until slices, mirrors, status and DNS are what the model says, and nothing is written any more.
+    /// Waits until slices, mirrors, status and DNS are what the model says, and nothing is written
+    /// any more.
     pub(super) async fn converges(&self, churn: Churn) -> Result<Worker> {
         let worker = churn.end().await?;
         worker.check().await?;
@@ -185,7 +188,8 @@ impl Rig {
         Ok(())
     }
 
-    /// Fails if there is any slice that is neither others' nor ours with labels and owner; or if others' were written.
+    /// Fails if there is any slice that is neither others' nor ours with labels and owner; or if
+    /// others' were written.
     async fn are_whole(&self) -> Result<()> {
         let slices = api(self.namespace.objects().client(), self.namespace.name(), SLICE)?;
         let mut foreign = BTreeMap::new();
@@ -228,7 +232,8 @@ impl Rig {
         Ok(versions)
     }
 
-    /// A controller that begins when all is as it should be looks at everything, and writes nothing.
+    /// A controller that begins when all is as it should be looks at everything, and writes
+    /// nothing.
     pub(super) async fn second_look(&self, options: &ControllerOptions) -> Result<Controller> {
         let before = self.versions().await?;
         let controller = options.start_ready().await?;
@@ -246,7 +251,8 @@ impl Rig {
     }
 }
 
-/// A controller whose slices are so small that services have several, and addresses move between them.
+/// A controller whose slices are so small that services have several, and addresses move between
+/// them.
 pub(super) fn options(kubeconfig: &Path) -> ControllerOptions {
     ControllerOptions::controller(kubeconfig).flag("--max-endpoints-per-slice", "6")
 }
