@@ -18,7 +18,7 @@
 //!                    objects   pure                           the maps
 //! - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - -  │  - - - - - - - - - -
 //!                                                                  v
-//!   net     udp · tcp ──> engine ──>   answer   query::render ──> lookup, compose ──> reply   per query
+//!   net     udp · tcp ──> engine ──>   answer   query::render ──> lookup, compose ──> reply
 //!           https · quic   │  ▲
 //!                          v  │
 //!                        answer::slow     odd packets; signatures (secondary::tsig)

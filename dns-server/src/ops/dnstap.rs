@@ -124,7 +124,7 @@ impl Tap {
     pub fn send(&self, proto: Proto, peer: Peer, asked_at: SystemTime, query: &[u8], reply: &[u8]) {
         let size = query.len() + reply.len();
         let place = self.queue.try_reserve().ok().filter(|_| {
-            // Relaxed suffices: the sum only bounds memory. Another thread may briefly see too much,
+            // Relaxed suffices: the sum only bounds memory. Another thread may briefly see too much
             // and drop a message that would have fit.
             let fits = self.waiting.fetch_add(size, Ordering::Relaxed) + size <= QUEUE_BYTES;
             if !fits {
