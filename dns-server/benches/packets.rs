@@ -13,7 +13,7 @@ use multinet_dns::answer::peer::Proto;
 use multinet_dns::net::engine::{Engine, Settings, Worker};
 use multinet_dns::ops::dnstap::{self, TapMetrics};
 use multinet_dns::ops::metrics::Tallies;
-use support::{A, BIG, PEER, SMALL, jar, option, query, query_with_opt, state};
+use support::{A, BIG, PEER, SMALL, cookie_signer, option, query, query_with_opt, state};
 
 #[path = "../tests/sockets/support.rs"]
 #[expect(dead_code, reason = "most of it is for sockets")]
@@ -58,7 +58,7 @@ fn main() {
 }
 
 fn worker(change: impl FnOnce(&mut Settings), tallies: Tallies) -> Worker {
-    let mut settings = Settings::new(jar());
+    let mut settings = Settings::new(cookie_signer());
     change(&mut settings);
     Engine::new(Arc::new(state()), settings, tallies).worker(Proto::Udp)
 }

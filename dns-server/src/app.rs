@@ -74,13 +74,13 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let saved = config.snapshot.as_ref().and_then(|(file, max_age)| persist::load(file, *max_age));
     let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
     let answers = Answers::new(zones(&config, &listeners)?, serial);
-    let answers = Arc::new(answers.reversing(config.reverse_ranges.clone()));
+    let answers = Arc::new(answers.with_reverse_ranges(config.reverse_ranges.clone()));
     let observe = latency.clone();
     let state = Arc::new(State::new(answers, config.ttl, move |took| {
         observe.observe(took.as_secs_f64());
     }));
     if !(config.transfer_to.is_empty() && config.notify.is_empty()) {
-        state.keep_journal(journal::Limits::default());
+        state.enable_journal(journal::JournalLimits::default());
     }
     metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
     let of_ours = registry.sub_registry_with_prefix(metrics::PREFIX);

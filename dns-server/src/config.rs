@@ -16,10 +16,10 @@ use crate::net::listen::{Listen, ListenProto};
 use crate::ops::dnstap::Collector;
 use crate::ops::top;
 use crate::secondary::notifier::Secondary;
-use crate::secondary::transfer::allow::{self, Allowed};
+use crate::secondary::transfer::allow::{self, AllowedClient};
 use crate::source::Source;
 use crate::store::name::Name;
-use crate::store::reverse::{PRIVATE, Ranges, Reverse};
+use crate::store::reverse::{PRIVATE, ReverseName, ReverseRanges};
 
 /// DNS for the second NICs of pods.
 ///
@@ -109,7 +109,7 @@ pub struct Args {
         value_delimiter = ',',
         help_heading = "Transfers"
     )]
-    transfer_to: Vec<Allowed>,
+    transfer_to: Vec<AllowedClient>,
 
     /// Secondary to notify of every change (NOTIFY), signed if a key is named; may be repeated
     #[arg(
@@ -273,7 +273,7 @@ pub struct Config {
     /// Reverse zones.
     pub reverse_zones: Vec<Name>,
     /// Addresses that have names in the reverse zones.
-    pub reverse_ranges: Ranges,
+    pub reverse_ranges: ReverseRanges,
     /// Default TTL in seconds.
     pub ttl: u32,
     /// Whether address records rotate.
@@ -281,7 +281,7 @@ pub struct Config {
     /// Addresses of `ns.dns.<zone>`; empty for those of the listeners.
     pub ns_addresses: BTreeSet<IpAddr>,
     /// Hosts and keys that may transfer zones.
-    pub transfer_to: Vec<Allowed>,
+    pub transfer_to: Vec<AllowedClient>,
     /// Secondaries to notify of changes.
     pub notify: Vec<Secondary>,
     /// File with TSIG keys.
@@ -381,7 +381,7 @@ impl Config {
             snapshot: snapshot.map(|file| (file, snapshot_max_age)),
             zones: zone,
             reverse_zones: reverse_zone,
-            reverse_ranges: Ranges::new(reverse_range, reverse_exclude),
+            reverse_ranges: ReverseRanges::new(reverse_range, reverse_exclude),
             ttl,
             rotate: answer_order == AnswerOrder::Rotate,
             ns_addresses: ns_address.into_iter().collect(),
@@ -456,10 +456,10 @@ fn zone(text: &str) -> Result<Name, String> {
 
 fn reverse_zone(text: &str) -> Result<Name, String> {
     let name: Name = text.parse().map_err(|error| format!("{error}"))?;
-    match name.with_labels(Reverse::of) {
-        Some(Reverse::Above(_)) => Ok(name),
+    match name.with_labels(ReverseName::of) {
+        Some(ReverseName::Range(_)) => Ok(name),
         // The name of a single address owns PTR records, so it cannot be the apex of a zone.
-        Some(Reverse::Address(_)) => {
+        Some(ReverseName::Address(_)) => {
             Err("a reverse zone holds more than one address: leave out the first part".to_owned())
         }
         None => Err(

@@ -8,9 +8,9 @@ use multinet_runtime::Hangups;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::answer::cookie::Jar;
+use crate::answer::cookie::CookieSigner;
 use crate::config::Config;
-use crate::secondary::transfer::allow::Allowed;
+use crate::secondary::transfer::allow::AllowedClient;
 use crate::secondary::tsig::Keyring;
 use crate::store::name::Name;
 
@@ -20,7 +20,7 @@ pub struct Secrets {
     /// TSIG keys, including all that flags refer to.
     pub keys: Keyring,
     /// Cookie secrets. Without a file, a random secret of this process.
-    pub cookies: Jar,
+    pub cookies: CookieSigner,
     key_file: Option<PathBuf>,
     cookie_file: Option<PathBuf>,
     /// Keys that flags refer to, each with its flag.
@@ -31,7 +31,7 @@ impl Secrets {
     /// Reads the files that `config` names.
     pub fn load(config: &Config) -> Result<Self> {
         let allowed = config.transfer_to.iter().filter_map(|allowed| match allowed {
-            Allowed::Key(name) => Some((format!("--transfer-to key:{name}"), name.clone())),
+            AllowedClient::Key(name) => Some((format!("--transfer-to key:{name}"), name.clone())),
             _ => None,
         });
         let notified = config.notify.iter().filter_map(|secondary| {
@@ -39,8 +39,8 @@ impl Secrets {
             Some((format!("--notify {secondary}"), name.clone()))
         });
         let cookies = match &config.cookie_secret_file {
-            Some(file) => Jar::load(file)?,
-            None => Jar::random()
+            Some(file) => CookieSigner::load(file)?,
+            None => CookieSigner::random()
                 .map_err(|error| anyhow!("cannot get random numbers from the system: {error}"))?,
         };
         let mut secrets = Self {

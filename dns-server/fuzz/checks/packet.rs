@@ -10,10 +10,10 @@ use std::sync::{Arc, LazyLock};
 use hickory_proto::op::{Message, MessageType};
 use hickory_proto::rr::RData;
 use hickory_proto::rr::rdata::opt::EdnsCode;
-use multinet_dns::answer::cookie::Jar;
+use multinet_dns::answer::cookie::CookieSigner;
 use multinet_dns::answer::peer::Proto;
 use multinet_dns::answer::query::{self, Declined, Edns, Query, Rcode, Style};
-use multinet_dns::answer::slow::Wanted;
+use multinet_dns::answer::slow::TransferKind;
 use multinet_dns::answer::slow::{self, Verdict};
 use multinet_dns::net::engine::{Engine, Handled, Settings, Worker};
 use multinet_dns::ops::metrics::Tallies;
@@ -71,7 +71,7 @@ static KEYS: LazyLock<Keyring> = LazyLock::new(|| {
 /// A server that is queried over UDP and TCP.
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
     let state = State::new(Arc::clone(&ANSWERS), 5, |_| {});
-    let settings = Settings { keys: KEYS.clone(), ..Settings::new(Jar::new([7; 16], None)) };
+    let settings = Settings { keys: KEYS.clone(), ..Settings::new(CookieSigner::new([7; 16], None)) };
     Engine::new(Arc::new(state), settings, Tallies::default())
 });
 
@@ -114,7 +114,7 @@ pub(crate) fn check(packet: &[u8]) {
 }
 
 fn check_serial(packet: &[u8]) {
-    let Some(Verdict::Transfer(_, Wanted::Since(serial))) = slow::judge(packet) else { return };
+    let Some(Verdict::Transfer(_, TransferKind::Since(serial))) = slow::judge(packet) else { return };
     // hickory parses more of the packet, and may reject that.
     let Ok(message) = Message::from_vec(packet) else { return };
     let read = message.authorities.iter().find_map(|record| match &record.data {
@@ -130,7 +130,7 @@ fn check_signatures(packet: &[u8]) {
     let mut signed = packet.to_vec();
     let key = KEYS.find(b"\x01k\0").expect("it is there");
     Signer::of_query(Arc::clone(&key), u16::from_be_bytes([high, low])).sign(&mut signed, 0, NOW);
-    match tsig::open(&signed, &KEYS, NOW) {
+    match tsig::verify(&signed, &KEYS, NOW) {
         Ok(opened) => assert_eq!(opened.packet, packet, "what was signed comes back"),
         Err(_) => assert!(Query::parse(packet).is_err(), "a good signature is refused"),
     }
@@ -159,7 +159,7 @@ fn check_server(packet: &[u8]) {
 /// Fills in the reply's cookie, at a time when the cookies of the seeds are valid.
 fn stamp(edns: &mut Option<Edns>) {
     if let Some(cookie) = edns.as_mut().and_then(|edns| edns.cookie.as_mut()) {
-        Jar::new([7; 16], None).stamp(cookie, [127, 0, 0, 1].into(), 1_795_000_000);
+        CookieSigner::new([7; 16], None).check_and_sign(cookie, [127, 0, 0, 1].into(), 1_795_000_000);
     }
 }
 

@@ -19,10 +19,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::store::build::ServiceAnswers;
-use crate::store::group::{Group, Host, Records, Srv};
+use crate::store::group::{EndpointRef, Group, SrvRecord, SrvRecords};
 use crate::store::lookup::{Found, PORT_LABELS};
 use crate::store::name::{Labels, MAX_NAME};
-use crate::store::rrset::{self, A_LEN, AAAA_LEN, OWNER, RECORD_FIXED, Rrset, rtype};
+use crate::store::rrset::{self, A_LEN, AAAA_LEN, QUESTION_POINTER, RECORD_FIXED, Rrset, rtype};
 use crate::store::slice::Slice;
 
 /// Data of the HINFO record that answers ANY: the CPU names the RFC, the operating system is empty.
@@ -95,7 +95,7 @@ impl Composer<'_> {
         (!body.is_empty()).then(|| self.addresses(body, stride))
     }
 
-    /// Address records of `stride` octets each.
+    /// Address records of `stride` bytes each.
     fn addresses(&mut self, body: &[u8], stride: usize) -> Written {
         let free = self.end.saturating_sub(self.out.len());
         let all = body.len() / stride;
@@ -111,7 +111,7 @@ impl Composer<'_> {
     pub fn host_addresses(
         &mut self,
         service: &ServiceAnswers,
-        hosts: &[Host],
+        hosts: &[EndpointRef],
         qtype: u16,
     ) -> Option<Written> {
         let slices = &service.slices;
@@ -133,7 +133,7 @@ impl Composer<'_> {
         let mut count = 0;
         for address in addresses_of(slices, from).chain(addresses_of(slices, rest)) {
             let before = self.out.len();
-            push_address(self.out, &OWNER, service.ttl, address);
+            push_address(self.out, &QUESTION_POINTER, service.ttl, address);
             if self.out.len() > self.end {
                 self.out.truncate(before);
                 return Some(self.written(count, false));
@@ -144,10 +144,10 @@ impl Composer<'_> {
     }
 
     /// What is known of each endpoint of one host.
-    pub fn texts(&mut self, service: &ServiceAnswers, hosts: &[Host]) -> Written {
+    pub fn texts(&mut self, service: &ServiceAnswers, hosts: &[EndpointRef]) -> Written {
         self.records(hosts.len(), |out, position| {
             let txt = hosts[position].endpoint(&service.slices).txt;
-            rrset::push_record(out, &OWNER, rtype::TXT, service.ttl, txt);
+            rrset::push_record(out, &QUESTION_POINTER, rtype::TXT, service.ttl, txt);
         })
     }
 
@@ -157,11 +157,11 @@ impl Composer<'_> {
         &mut self,
         service: &ServiceAnswers,
         group: &Group,
-        srv: Records<'_>,
+        srv: SrvRecords<'_>,
         base: &[u8],
     ) -> Option<Written> {
         let begin = self.out.len();
-        let mut written = self.records(srv.places(), |out, place| {
+        let mut written = self.records(srv.slots(), |out, place| {
             if let Some(record) = srv.get(place)
                 && let Some(label) = target(group, &service.slices, &record, base)
             {
@@ -179,17 +179,17 @@ impl Composer<'_> {
         &mut self,
         service: &ServiceAnswers,
         group: &Group,
-        srv: Records<'_>,
+        srv: SrvRecords<'_>,
         base: &[u8],
         begin: usize,
     ) -> u16 {
         let mut records = 0;
-        let mut target_at = begin - self.start + RECORD_FIXED + Srv::FIXED;
+        let mut target_at = begin - self.start + RECORD_FIXED + SrvRecord::FIXED;
         let mut last = None;
         for record in srv.iter() {
             let Some(label) = target(group, &service.slices, &record, base) else { continue };
             let pointer = rrset::pointer(target_at);
-            target_at += RECORD_FIXED + Srv::FIXED + label.len() + base.len();
+            target_at += RECORD_FIXED + SrvRecord::FIXED + label.len() + base.len();
             if last.replace(record.host()) == Some(record.host()) {
                 continue;
             }
@@ -232,14 +232,20 @@ impl Composer<'_> {
 
     /// The one record that stands for all that a name owns (RFC 8482 §4.2).
     pub fn any(&mut self, ttl: u32) -> Written {
-        self.records(1, |out, _| rrset::push_record(out, &OWNER, rtype::HINFO, ttl, ANY))
+        self.records(1, |out, _| rrset::push_record(out, &QUESTION_POINTER, rtype::HINFO, ttl, ANY))
     }
 
     /// PTR records, each with a name in parts.
     pub fn pointers(&mut self, ttl: u32, targets: &[[&[u8]; 4]]) -> Written {
         self.records(targets.len(), |out, position| {
             let parts = &targets[position];
-            rrset::push_head(out, &OWNER, rtype::PTR, ttl, parts.iter().map(|part| part.len()).sum());
+            rrset::push_record_header(
+                out,
+                &QUESTION_POINTER,
+                rtype::PTR,
+                ttl,
+                parts.iter().map(|part| part.len()).sum(),
+            );
             parts.iter().for_each(|part| out.extend_from_slice(part));
         })
     }
@@ -290,18 +296,21 @@ impl Composer<'_> {
 
     /// Where a set of records begins at this turn.
     fn first(&self, records: usize) -> usize {
-        self.turn.map_or(0, |turn| spread(turn, records))
+        self.turn.map_or(0, |turn| rotation_start(turn, records))
     }
 }
 
 /// Those endpoints of one label that have an address of a family; they are sorted by address, IPv4 first.
-fn of_family<'a>(slices: &[Arc<Slice>], hosts: &'a [Host], wants_ipv4: bool) -> &'a [Host] {
+fn of_family<'a>(slices: &[Arc<Slice>], hosts: &'a [EndpointRef], wants_ipv4: bool) -> &'a [EndpointRef] {
     let (v4, v6) = hosts.split_at(hosts.partition_point(|host| host.endpoint(slices).address.is_ipv4()));
     if wants_ipv4 { v4 } else { v6 }
 }
 
 /// The addresses of some endpoints of one label, ascending, each once.
-fn addresses_of<'a>(slices: &'a [Arc<Slice>], hosts: &'a [Host]) -> impl Iterator<Item = IpAddr> + use<'a> {
+fn addresses_of<'a>(
+    slices: &'a [Arc<Slice>],
+    hosts: &'a [EndpointRef],
+) -> impl Iterator<Item = IpAddr> + use<'a> {
     let address = |position: usize| hosts[position].endpoint(slices).address;
     (0..hosts.len())
         .filter(move |&position| position == 0 || address(position - 1) != address(position))
@@ -309,13 +318,19 @@ fn addresses_of<'a>(slices: &'a [Arc<Slice>], hosts: &'a [Host]) -> impl Iterato
 }
 
 /// The label of an SRV record's target; none where the target's name would be too long.
-fn target<'a>(group: &Group, slices: &'a [Arc<Slice>], record: &Srv, base: &[u8]) -> Option<&'a [u8]> {
+fn target<'a>(group: &Group, slices: &'a [Arc<Slice>], record: &SrvRecord, base: &[u8]) -> Option<&'a [u8]> {
     let label = group.label_at(slices, record.host());
     (label.len() + base.len() <= MAX_NAME).then_some(label)
 }
 
-fn push_service(out: &mut Vec<u8>, ttl: u32, record: &Srv, label: &[u8], base: &[u8]) {
-    rrset::push_head(out, &OWNER, rtype::SRV, ttl, Srv::FIXED + label.len() + base.len());
+fn push_service(out: &mut Vec<u8>, ttl: u32, record: &SrvRecord, label: &[u8], base: &[u8]) {
+    rrset::push_record_header(
+        out,
+        &QUESTION_POINTER,
+        rtype::SRV,
+        ttl,
+        SrvRecord::FIXED + label.len() + base.len(),
+    );
     record.push_data(out, label, base);
 }
 
@@ -329,7 +344,7 @@ pub fn push_address(out: &mut Vec<u8>, owner: &[u8], ttl: u32, address: IpAddr) 
 
 /// Where a set of `records` begins at the given turn. Multiples of the golden ratio visit all places
 /// evenly, also when a client's queries take every second turn only (an A and an AAAA each time).
-fn spread(turn: u32, records: usize) -> usize {
+fn rotation_start(turn: u32, records: usize) -> usize {
     let fraction = u64::from(turn.wrapping_mul(0x9e37_79b9));
     ((fraction * records as u64) >> 32) as usize
 }
@@ -342,10 +357,10 @@ impl Found<'_> {
             Self::Nothing | Self::Empty => None,
             Self::Node(node) => Some(composer.rrset(node.rrset(qtype)?)),
             Self::Base(service, group) if qtype == rtype::SRV => {
-                composer.services(service, group, group.every_srv(), name.wire())
+                composer.services(service, group, group.all_srv(), name.wire())
             }
             Self::Zone(service, group, below) if qtype == rtype::SRV => {
-                composer.services(service, group, group.every_srv(), name.from(below))
+                composer.services(service, group, group.all_srv(), name.from(below))
             }
             Self::Base(_, group) | Self::Zone(_, group, _) => composer.group_addresses(group, qtype),
             Self::Host(service, hosts) if qtype == rtype::TXT => Some(composer.texts(service, hosts)),
@@ -396,7 +411,7 @@ mod tests {
         let mut out = Vec::with_capacity(1232 + A_LEN);
         let capacity = out.capacity();
         let mut composer = Composer { out: &mut out, start: 0, end: 1232, turn: None, datagram: true };
-        let written = composer.services(&service, &service.all, service.all.every_srv(), b"\x01s\0");
+        let written = composer.services(&service, &service.all, service.all.all_srv(), b"\x01s\0");
         assert_eq!(written, Some(Written { answers: 1, additionals: 0, fit: Fit::Whole }));
         let written = composer.host_addresses(&service, service.all.hosts_from(&service.slices, 0), rtype::A);
         assert_eq!(written.unwrap().fit, Fit::Truncated);
@@ -427,7 +442,7 @@ mod tests {
         for records in 1..50 {
             for step in 1..4 {
                 let places: std::collections::BTreeSet<usize> =
-                    (0..4 * records as u32).map(|turn| spread(turn * step, records)).collect();
+                    (0..4 * records as u32).map(|turn| rotation_start(turn * step, records)).collect();
                 assert_eq!(places.len(), records, "{records} records, step {step}");
             }
         }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  client cookie   version  reserved  timestamp  SipHash-2-4(all before, client's address; secret)
-//!     8 octets        1         3         4                          8
+//!     8 bytes        1         3         4                          8
 //! ```
 //!
 //! Nothing is kept per client: whoever has the secret can make and check every cookie. Replicas behind one
@@ -18,13 +18,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use siphasher::sip::SipHasher24;
 
-/// Octets of a client cookie.
+/// Bytes of a client cookie.
 const CLIENT: usize = 8;
 
-/// Octets of a server cookie of ours.
+/// Bytes of a server cookie of ours.
 const SERVER: usize = 16;
 
-/// What a server cookie may have in octets, whoever made it (RFC 7873 §4).
+/// What a server cookie may have in bytes, whoever made it (RFC 7873 §4).
 const ANY_SERVER: std::ops::RangeInclusive<usize> = 8..=32;
 
 /// The one version of server cookies (RFC 9018 §4.1).
@@ -39,7 +39,7 @@ const AHEAD: i32 = 5 * 60;
 /// Up to what age it is given again (RFC 9018 §4.3).
 const RENEWAL: i32 = 30 * 60;
 
-/// The COOKIE option of a query, and after [`Jar::stamp`] of its reply.
+/// The COOKIE option of a query, and after [`CookieSigner::check_and_sign`] of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie {
     /// Chosen by the client, and sent back.
@@ -62,7 +62,7 @@ impl Cookie {
         Some(Self { client: *client, server: server.try_into().ok(), is_returned })
     }
 
-    /// Octets of the option in a reply, with its code and length; 0 if there is nothing to send yet.
+    /// Bytes of the option in a reply, with its code and length; 0 if there is nothing to send yet.
     pub fn reply_len(&self) -> usize {
         self.server.map_or(0, |_| 4 + CLIENT + SERVER)
     }
@@ -79,27 +79,27 @@ impl Cookie {
 
 /// What a query's cookie says about its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum CookieStatus {
     /// The sender has asked before from the address that it uses.
-    Proven,
+    Valid,
     /// The sender knows cookies, and has none of ours yet.
-    New,
+    ClientOnly,
     /// The server cookie is none of ours, too old, or another address's.
-    Wrong,
+    Invalid,
 }
 
 /// What there is to a server cookie that is good.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum Validity {
     /// It would be made the same way today.
-    Young,
+    Fresh,
     /// It should be replaced: old, by the other secret, or by a version that we do not know yet.
-    Good,
+    Renewable,
 }
 
 /// Makes and checks server cookies. Clones have the same secrets, also when these are read again.
 #[derive(Clone)]
-pub struct Jar(Arc<ArcSwap<Secrets>>);
+pub struct CookieSigner(Arc<ArcSwap<Secrets>>);
 
 struct Secrets {
     signing: SipHasher24,
@@ -107,21 +107,21 @@ struct Secrets {
     other: Option<SipHasher24>,
 }
 
-impl fmt::Debug for Jar {
+impl fmt::Debug for CookieSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the secrets, in no log.
-        f.debug_struct("Jar").finish_non_exhaustive()
+        f.debug_struct("CookieSigner").finish_non_exhaustive()
     }
 }
 
-impl Jar {
+impl CookieSigner {
     /// Signs with the first secret; checks with both.
     pub fn new(signing: [u8; 16], other: Option<[u8; 16]>) -> Self {
         let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
         Secrets { signing: hasher(signing), other: other.map(hasher) }.into()
     }
 
-    /// A jar with a secret that nobody else has.
+    /// A signer with a secret that nobody else has.
     ///
     /// # Errors
     ///
@@ -153,22 +153,22 @@ impl Jar {
 
     /// Says what a query's cookie proves, and puts the server cookie of the reply into it: the same one while
     /// it is young, so that most queries cost one hash, or a new one.
-    pub fn stamp(&self, cookie: &mut Cookie, peer: IpAddr, now: u32) -> Standing {
+    pub fn check_and_sign(&self, cookie: &mut Cookie, peer: IpAddr, now: u32) -> CookieStatus {
         let peer = peer.to_canonical();
         let secrets = self.0.load();
         let found = cookie.server.and_then(|server| secrets.check(&cookie.client, &server, peer, now));
-        if found != Some(Found::Young) {
+        if found != Some(Validity::Fresh) {
             cookie.server = Some(secrets.sign(&cookie.client, peer, now));
         }
         match found {
-            Some(_) => Standing::Proven,
-            None if cookie.is_returned => Standing::Wrong,
-            None => Standing::New,
+            Some(_) => CookieStatus::Valid,
+            None if cookie.is_returned => CookieStatus::Invalid,
+            None => CookieStatus::ClientOnly,
         }
     }
 }
 
-impl From<Secrets> for Jar {
+impl From<Secrets> for CookieSigner {
     fn from(secrets: Secrets) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(secrets)))
     }
@@ -182,7 +182,13 @@ impl Secrets {
     }
 
     /// What there is to a server cookie; nothing if it proves nothing.
-    fn check(&self, client: &[u8; CLIENT], server: &[u8; SERVER], peer: IpAddr, now: u32) -> Option<Found> {
+    fn check(
+        &self,
+        client: &[u8; CLIENT],
+        server: &[u8; SERVER],
+        peer: IpAddr,
+        now: u32,
+    ) -> Option<Validity> {
         let &[version, reserved @ .., t0, t1, t2, t3, _, _, _, _, _, _, _, _] = server;
         // Times wrap around (RFC 1982).
         let age = now.wrapping_sub(u32::from_be_bytes([t0, t1, t2, t3])) as i32;
@@ -195,9 +201,9 @@ impl Secrets {
         let fits = |secret: &SipHasher24| digest(secret, client, stem, peer) ^ given == 0;
         if fits(&self.signing) {
             let is_young = age <= RENEWAL && reserved == [0; 3];
-            return Some(if is_young { Found::Young } else { Found::Good });
+            return Some(if is_young { Validity::Fresh } else { Validity::Renewable });
         }
-        self.other.as_ref().is_some_and(fits).then_some(Found::Good)
+        self.other.as_ref().is_some_and(fits).then_some(Validity::Renewable)
     }
 
     fn sign(&self, client: &[u8; CLIENT], peer: IpAddr, now: u32) -> [u8; SERVER] {
@@ -269,9 +275,9 @@ mod tests {
     use super::*;
 
     fn hex<const N: usize>(text: &str) -> [u8; N] {
-        let octets: Vec<u8> =
+        let bytes: Vec<u8> =
             (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect();
-        octets.try_into().unwrap()
+        bytes.try_into().unwrap()
     }
 
     fn cookie(text: &str) -> Cookie {
@@ -295,47 +301,47 @@ mod tests {
     fn cookies_are_those_of_other_servers() {
         let secret = hex("e5e973e5a6b2a43f48e7dc849e37bfcf");
         let (old, new) = (hex("dd3bdf9344b678b185a6f5cb60fca715"), hex("445536bcd2513298075a5d379663c962"));
-        for (case, jar, peer, now, sent, standing, answered) in [
+        for (case, signer, peer, now, sent, status, answered) in [
             (
                 "A.1",
-                Jar::new(secret, None),
+                CookieSigner::new(secret, None),
                 "198.51.100.100",
                 1_559_731_985,
                 "2464c4abcf10c957",
-                Standing::New,
+                CookieStatus::ClientOnly,
                 "2464c4abcf10c957010000005cf79f111f8130c3eee29480",
             ),
             (
                 "A.2",
-                Jar::new(secret, None),
+                CookieSigner::new(secret, None),
                 "198.51.100.100",
                 1_559_734_385,
                 "2464c4abcf10c957010000005cf79f111f8130c3eee29480",
-                Standing::Proven,
+                CookieStatus::Valid,
                 "2464c4abcf10c957010000005cf7a871d4a564a1442aca77",
             ),
             (
                 "A.3",
-                Jar::new(secret, None),
+                CookieSigner::new(secret, None),
                 "203.0.113.203",
                 1_559_734_700,
                 "fc93fc62807ddb8601abcdef5cf78f71a314227b6679ebf5",
-                Standing::Wrong,
+                CookieStatus::Invalid,
                 "fc93fc62807ddb86010000005cf7a9acf73a7810aca2381e",
             ),
             (
                 "A.4",
-                Jar::new(new, Some(old)),
+                CookieSigner::new(new, Some(old)),
                 "2001:db8:220:1:59de:d0f4:8769:82b8",
                 1_559_741_961,
                 "22681ab97d52c298010000005cf7c57926556bd0934c72f8",
-                Standing::Proven,
+                CookieStatus::Valid,
                 "22681ab97d52c298010000005cf7c609a6bb79d16625507a",
             ),
         ] {
             let mut cookie = cookie(sent);
-            let found = jar.stamp(&mut cookie, peer.parse().unwrap(), now);
-            assert_eq!(found, standing, "{case}");
+            let found = signer.check_and_sign(&mut cookie, peer.parse().unwrap(), now);
+            assert_eq!(found, status, "{case}");
             assert_eq!(reply(&cookie), hex::<24>(answered), "{case}");
         }
     }
@@ -344,33 +350,33 @@ mod tests {
     const MADE: u32 = 1_559_731_985;
     const PEER: &str = "198.51.100.100";
 
-    fn jar() -> Jar {
-        Jar::new(hex("e5e973e5a6b2a43f48e7dc849e37bfcf"), None)
+    fn signer() -> CookieSigner {
+        CookieSigner::new(hex("e5e973e5a6b2a43f48e7dc849e37bfcf"), None)
     }
 
     #[test]
     fn a_cookie_is_good_for_an_hour_and_given_again_for_half_of_it() {
-        for (now, standing, is_new) in [
-            (MADE - 301, Standing::Wrong, true),
-            (MADE - 300, Standing::Proven, false),
-            (MADE, Standing::Proven, false),
-            (MADE + 1800, Standing::Proven, false),
-            (MADE + 1801, Standing::Proven, true),
-            (MADE + 3600, Standing::Proven, true),
-            (MADE + 3601, Standing::Wrong, true),
-            (MADE.wrapping_add(1 << 31), Standing::Wrong, true),
+        for (now, status, is_new) in [
+            (MADE - 301, CookieStatus::Invalid, true),
+            (MADE - 300, CookieStatus::Valid, false),
+            (MADE, CookieStatus::Valid, false),
+            (MADE + 1800, CookieStatus::Valid, false),
+            (MADE + 1801, CookieStatus::Valid, true),
+            (MADE + 3600, CookieStatus::Valid, true),
+            (MADE + 3601, CookieStatus::Invalid, true),
+            (MADE.wrapping_add(1 << 31), CookieStatus::Invalid, true),
         ] {
             let mut cookie = cookie(SENT);
-            assert_eq!(jar().stamp(&mut cookie, PEER.parse().unwrap(), now), standing, "{now}");
+            assert_eq!(signer().check_and_sign(&mut cookie, PEER.parse().unwrap(), now), status, "{now}");
             assert_eq!(reply(&cookie) != hex::<24>(SENT), is_new, "{now}");
         }
     }
 
     #[test]
-    fn reserved_octets_are_part_of_what_is_hashed() {
+    fn reserved_bytes_are_part_of_what_is_hashed() {
         let mut cookie = cookie("fc93fc62807ddb8601abcdef5cf78f71a314227b6679ebf5");
-        let standing = jar().stamp(&mut cookie, "203.0.113.203".parse().unwrap(), 1_559_727_985);
-        assert_eq!(standing, Standing::Proven);
+        let status = signer().check_and_sign(&mut cookie, "203.0.113.203".parse().unwrap(), 1_559_727_985);
+        assert_eq!(status, CookieStatus::Valid);
         assert_eq!(cookie.server.unwrap()[..4], [1, 0, 0, 0]);
     }
 
@@ -378,28 +384,28 @@ mod tests {
     fn time_may_wrap_around() {
         let mut cookie = cookie("2464c4abcf10c957");
         let peer = PEER.parse().unwrap();
-        assert_eq!(jar().stamp(&mut cookie, peer, u32::MAX - 5), Standing::New);
+        assert_eq!(signer().check_and_sign(&mut cookie, peer, u32::MAX - 5), CookieStatus::ClientOnly);
         cookie.is_returned = true;
-        assert_eq!(jar().stamp(&mut cookie, peer, 5), Standing::Proven);
+        assert_eq!(signer().check_and_sign(&mut cookie, peer, 5), CookieStatus::Valid);
     }
 
     #[test]
     fn whatever_is_changed_proves_nothing() {
         let good = hex::<24>(SENT);
-        let stamp = |octets: &[u8], jar: Jar, peer: &str| {
-            jar.stamp(&mut Cookie::read(octets).unwrap(), peer.parse().unwrap(), MADE)
+        let stamp = |bytes: &[u8], signer: CookieSigner, peer: &str| {
+            signer.check_and_sign(&mut Cookie::read(bytes).unwrap(), peer.parse().unwrap(), MADE)
         };
-        assert_eq!(stamp(&good, jar(), PEER), Standing::Proven);
-        assert_eq!(stamp(&good, jar(), "::ffff:198.51.100.100"), Standing::Proven);
+        assert_eq!(stamp(&good, signer(), PEER), CookieStatus::Valid);
+        assert_eq!(stamp(&good, signer(), "::ffff:198.51.100.100"), CookieStatus::Valid);
         for at in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good;
                 bad[at] ^= 1 << bit;
-                assert_eq!(stamp(&bad, jar(), PEER), Standing::Wrong, "octet {at} bit {bit}");
+                assert_eq!(stamp(&bad, signer(), PEER), CookieStatus::Invalid, "byte {at} bit {bit}");
             }
         }
-        assert_eq!(stamp(&good, jar(), "198.51.100.101"), Standing::Wrong);
-        assert_eq!(stamp(&good, Jar::random().unwrap(), PEER), Standing::Wrong);
+        assert_eq!(stamp(&good, signer(), "198.51.100.101"), CookieStatus::Invalid);
+        assert_eq!(stamp(&good, CookieSigner::random().unwrap(), PEER), CookieStatus::Invalid);
     }
 
     /// RFC 7873 §4.
@@ -416,18 +422,18 @@ mod tests {
     #[test]
     fn secrets_roll_over() {
         let [one, two] = ["00112233445566778899aabbccddeeff", "FFEEDDCCBBAA99887766554433221100"];
-        let jar = |text: &str| Jar::from(secrets(text).unwrap());
+        let signer = |text: &str| CookieSigner::from(secrets(text).unwrap());
         let peer = PEER.parse().unwrap();
         let mut made = cookie("2464c4abcf10c957");
-        jar(&format!("{one}\n")).stamp(&mut made, peer, MADE);
+        signer(&format!("{one}\n")).check_and_sign(&mut made, peer, MADE);
         made.is_returned = true;
-        for (lines, standing, is_same) in [
-            (format!("{one}\n{two}"), Standing::Proven, true),
-            (format!("{two}\n\n  {one}  \r\n"), Standing::Proven, false),
-            (two.to_owned(), Standing::Wrong, false),
+        for (lines, status, is_same) in [
+            (format!("{one}\n{two}"), CookieStatus::Valid, true),
+            (format!("{two}\n\n  {one}  \r\n"), CookieStatus::Valid, false),
+            (two.to_owned(), CookieStatus::Invalid, false),
         ] {
             let mut cookie = made;
-            assert_eq!(jar(&lines).stamp(&mut cookie, peer, MADE + 1), standing, "{lines}");
+            assert_eq!(signer(&lines).check_and_sign(&mut cookie, peer, MADE + 1), status, "{lines}");
             assert_eq!(cookie == made, is_same, "{lines}");
         }
     }
@@ -437,20 +443,22 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let [one, two] = ["00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100"];
         let peer = PEER.parse().unwrap();
-        let standing = |jar: &Jar, mut cookie: Cookie| {
+        let status = |signer: &CookieSigner, mut cookie: Cookie| {
             cookie.is_returned = true;
-            jar.stamp(&mut cookie, peer, MADE)
+            signer.check_and_sign(&mut cookie, peer, MADE)
         };
         std::fs::write(&file, one).unwrap();
-        let jar = Jar::load(file.path()).unwrap();
+        let signer = CookieSigner::load(file.path()).unwrap();
         let mut made = cookie("2464c4abcf10c957");
-        jar.stamp(&mut made, peer, MADE);
-        for (text, is_good, expected) in
-            [(two, true, Standing::Wrong), ("none", false, Standing::Wrong), (one, true, Standing::Proven)]
-        {
+        signer.check_and_sign(&mut made, peer, MADE);
+        for (text, is_good, expected) in [
+            (two, true, CookieStatus::Invalid),
+            ("none", false, CookieStatus::Invalid),
+            (one, true, CookieStatus::Valid),
+        ] {
             std::fs::write(&file, text).unwrap();
-            assert_eq!(jar.clone().reload(file.path()).is_ok(), is_good);
-            assert_eq!(standing(&jar, made), expected, "{text}");
+            assert_eq!(signer.clone().reload(file.path()).is_ok(), is_good);
+            assert_eq!(status(&signer, made), expected, "{text}");
         }
     }
 
@@ -458,7 +466,7 @@ mod tests {
     fn a_bad_file_is_one_line_without_its_contents() {
         let folder = tempfile::TempDir::new().unwrap();
         let file = folder.path().join("secret");
-        let load = || Jar::load(&file).unwrap_err().to_string();
+        let load = || CookieSigner::load(&file).unwrap_err().to_string();
         assert!(load().contains("No such file"), "{}", load());
         let good = "00112233445566778899aabbccddeeff";
         for text in ["", "\n", "0011", &format!("{good}0"), &good.replace('0', "+"), &[good; 3].join("\n")] {

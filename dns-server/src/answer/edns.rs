@@ -9,16 +9,16 @@ pub(crate) const MIN_UDP: usize = 512;
 /// otherwise.
 pub const MAX_UDP: usize = 1232;
 
-/// Octets of an OPT record without options (RFC 6891 §6.1.2).
+/// Bytes of an OPT record without options (RFC 6891 §6.1.2).
 const OPT: usize = 11;
 
-/// Octets of an option's code and length.
+/// Bytes of an option's code and length.
 const OPTION: usize = 4;
 
-/// Octets of an Extended DNS Error without text (RFC 8914 §2).
+/// Bytes of an Extended DNS Error without text (RFC 8914 §2).
 const EXTENDED_ERROR: usize = OPTION + 2;
 
-/// A padded reply has a multiple of so many octets (RFC 8467 §4.1).
+/// A padded reply has a multiple of so many bytes (RFC 8467 §4.1).
 pub(crate) const BLOCK: usize = 468;
 
 /// Extended DNS Errors that are sent (RFC 8914 §4).
@@ -47,7 +47,7 @@ pub struct Edns {
 }
 
 impl Edns {
-    /// From a payload and the first octet of the flags. Less than 512 means 512 (RFC 6891 §6.2.3).
+    /// From a payload and the first byte of the flags. Less than 512 means 512 (RFC 6891 §6.2.3).
     pub fn new(payload: u16, flags: u8) -> Self {
         let payload = payload.max(MIN_UDP as u16);
         let dnssec_ok = flags & 0x80 != 0;
@@ -55,7 +55,7 @@ impl Edns {
         Self { payload, announced: MAX_UDP as u16, dnssec_ok, padded, keepalive, cookie: None }
     }
 
-    /// Octets of the reply's OPT record, with padding that has none itself.
+    /// Bytes of the reply's OPT record, with padding that has none itself.
     pub(crate) fn reply_len(&self, error: Option<ExtendedError>) -> usize {
         let padding = if self.padded { OPTION } else { 0 };
         let cookie = self.cookie.map_or(0, |cookie| cookie.reply_len());
@@ -63,7 +63,7 @@ impl Edns {
     }
 
     /// Appends the OPT record of the reply that begins at `start`: our payload, the high part of the code, the DO bit
-    /// of the query. Padding fills the block, as far as `most` octets allow; what it follows it does not give away.
+    /// of the query. Padding fills the block, as far as `most` bytes allow; what it follows it does not give away.
     pub(crate) fn push(
         &self,
         out: &mut Vec<u8>,
@@ -121,7 +121,7 @@ mod tests {
             let [plain, record] = [edns, padded].map(|edns| record(edns, before, most));
             assert_eq!(plain.len(), edns.reply_len(error));
             let whole = before + record.len();
-            assert!(whole == most || whole.is_multiple_of(BLOCK), "{before} octets and OPT are {whole}");
+            assert!(whole == most || whole.is_multiple_of(BLOCK), "{before} bytes and OPT are {whole}");
             assert!(
                 (plain.len() + OPTION..plain.len() + OPTION + BLOCK).contains(&record.len()) && whole <= most
             );
@@ -131,7 +131,7 @@ mod tests {
             let option = &record[plain.len()..];
             assert_eq!(option[..2], [0, 12]);
             assert_eq!(usize::from(u16::from_be_bytes([option[2], option[3]])), option.len() - OPTION);
-            assert!(option[OPTION..].iter().all(|octet| *octet == 0));
+            assert!(option[OPTION..].iter().all(|byte| *byte == 0));
         }
     }
 }

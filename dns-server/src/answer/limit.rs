@@ -32,7 +32,7 @@ const SETS: usize = 8192;
 pub const SECOND: u64 = 10_000_000;
 
 /// A bucket's lower bits are a time in ticks, the upper ones tell networks apart. Times wrap around after
-/// ten months, which [`later`] minds.
+/// ten months, which [`ticks_ahead`] minds.
 pub const TIME_BITS: u32 = 48;
 const TIME: u64 = (1 << TIME_BITS) - 1;
 
@@ -45,7 +45,7 @@ pub struct Limiter {
     /// Ticks that a query takes out of its bucket.
     cost: u64,
     exempt: Vec<IpNet>,
-    table: Box<[Set]>,
+    table: Box<[BucketSet]>,
     seed: RandomState,
     begun: Instant,
 }
@@ -53,13 +53,13 @@ pub struct Limiter {
 /// Buckets that share a cache line: those of the networks whose hashes are alike.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Set([AtomicU64; WAYS]);
+pub struct BucketSet([AtomicU64; WAYS]);
 
 impl Limiter {
     /// At most `per_second` queries of each network that is not within `exempt`.
     pub fn new(per_second: u32, exempt: Vec<IpNet>) -> Self {
         let cost = (SECOND / u64::from(per_second.max(1))).max(1);
-        let table = (0..SETS).map(|_| Set::default()).collect();
+        let table = (0..SETS).map(|_| BucketSet::default()).collect();
         Self { cost, exempt, table, seed: RandomState::default(), begun: Instant::now() }
     }
 
@@ -79,14 +79,14 @@ impl Limiter {
     }
 }
 
-impl Set {
+impl BucketSet {
     /// Whether a query is one too many for the bucket of its network; if not, its cost is taken out.
     /// `tag` is the network's hash, above [`TIME_BITS`]; `now` and `cost` are in ticks.
     pub fn is_over(&self, tag: u64, now: u64, cost: u64) -> bool {
         for _ in 0..ATTEMPTS {
             let (bucket, found) = self.find(tag, now);
             // How long until the bucket is full again.
-            let missing = if found & !TIME == tag { later(found, now) } else { 0 };
+            let missing = if found & !TIME == tag { ticks_ahead(found, now) } else { 0 };
             if missing + cost > SECOND {
                 return true;
             }
@@ -109,7 +109,7 @@ impl Set {
             if value & !TIME == tag {
                 return (bucket, value);
             }
-            if later(value, now) < later(found, now) {
+            if ticks_ahead(value, now) < ticks_ahead(found, now) {
                 (fullest, found) = (bucket, value);
             }
         }
@@ -119,7 +119,7 @@ impl Set {
 
 /// By how much a bucket's time is later than now, if at all. No bucket is more than a second ahead, or two if a worker has
 /// been held up since it looked at the clock: what looks like it has been full for ages.
-fn later(bucket: u64, now: u64) -> u64 {
+fn ticks_ahead(bucket: u64, now: u64) -> u64 {
     let ahead = (bucket & TIME).wrapping_sub(now) & TIME;
     if ahead > 2 * SECOND { 0 } else { ahead }
 }
@@ -198,7 +198,7 @@ mod tests {
             limiter.is_over_at(peer, 0);
         }
         assert_eq!(passing(&limiter, "192.0.2.1", 0, 10), 10);
-        assert!(size_of::<Set>() * SETS <= 512 << 10);
+        assert!(size_of::<BucketSet>() * SETS <= 512 << 10);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::store::answers::{Answers, Freshness};
 use crate::store::name::{Labels, MAX_LABEL, MAX_LABELS, MAX_NAME};
 use crate::store::rrset::{HEADER, rtype};
 
-/// TC in the third octet of a header (RFC 1035 §4.1.1).
+/// TC in the third byte of a header (RFC 1035 §4.1.1).
 const TRUNCATED: u8 = 0x02;
 
 /// Response codes (RFC 1035, RFC 6895).
@@ -158,7 +158,7 @@ pub enum Declined {
 
 impl Query {
     /// The strict parser of the fast path: a query for a class IN name with at most one OPT record that
-    /// carries no option or a cookie, and not an octet more. All else is the slow path's.
+    /// carries no option or a cookie, and not an byte more. All else is the slow path's.
     pub fn parse(packet: &[u8]) -> Result<Self, Declined> {
         // QR and opcode are zero; of the other flags none changes the answer. Counts: one question, no
         // answer, no authority, at most one additional record.
@@ -173,7 +173,7 @@ impl Query {
         let rest = packet.get(question.end()..).ok_or(Declined::Unusual)?;
         let edns = match (counts[9], rest) {
             (0, []) => None,
-            // Root owner, type OPT, payload, extended code, version 0, flags, octets of options, options.
+            // Root owner, type OPT, payload, extended code, version 0, flags, bytes of options, options.
             (1, &[0, 0, 41, high, low, _, 0, flags, _, 0, length, ref options @ ..])
                 if options.len() == usize::from(length) =>
             {
@@ -210,12 +210,12 @@ pub struct Style {
     pub datagram: bool,
     /// Whether address records begin at a different one each time.
     pub rotate: bool,
-    /// Octets that are left free for a signature.
+    /// Bytes that are left free for a signature.
     pub reserve: usize,
 }
 
 impl Style {
-    /// The most octets that a reply may have, without its signature.
+    /// The most bytes that a reply may have, without its signature.
     pub(crate) fn limit(self, edns: Option<Edns>) -> usize {
         let message = match (self.datagram, edns) {
             (false, _) => usize::from(u16::MAX),
@@ -258,7 +258,7 @@ pub fn render(
     reply.set_authoritative();
     // A datagram has no part of a set of names; over a stream one that does not fit begins at any of them.
     let room = if style.datagram { end.saturating_sub(reply.out.len()) } else { usize::MAX };
-    let (exists, written) = answers.with(zone, name, room, |found| {
+    let (exists, written) = answers.look_up(zone, name, room, |found| {
         let (out, start, datagram) = (&mut *reply.out, reply.start, style.datagram);
         let written =
             found.answer(query.question.qtype, name, &mut Composer { out, start, end, turn, datagram });
@@ -271,7 +271,7 @@ pub fn render(
             match written.fit {
                 Fit::Whole => {}
                 Fit::Truncated => reply.set_truncated(),
-                Fit::Subset => answers.note_subset(),
+                Fit::Subset => answers.count_subset(),
             }
         }
         None => {
@@ -379,11 +379,11 @@ mod tests {
     use crate::store::name::Name;
     use crate::store::zone::{ZoneSettings, Zones};
 
-    /// A name of so many octets that ends in `end`.
-    fn name_of(octets: usize, end: &str) -> Name {
+    /// A name of so many bytes that ends in `end`.
+    fn name_of(bytes: usize, end: &str) -> Name {
         let mut name: Name = end.parse().unwrap();
-        while name.as_wire().len() < octets {
-            let left = octets - name.as_wire().len();
+        while name.as_wire().len() < bytes {
+            let left = bytes - name.as_wire().len();
             // No label may be left without a letter.
             let label = left.min(if left == 65 { 32 } else { 64 }) - 1;
             name = name.child(&"x".repeat(label)).unwrap();
@@ -410,20 +410,20 @@ mod tests {
     #[test]
     fn negative_replies_fit_datagrams_whatever_the_zone() {
         let longest = MAX_NAME - "hostmaster".len() - 1;
-        for octets in 5..=longest {
-            let forward = name_of(octets, "z");
+        for bytes in 5..=longest {
+            let forward = name_of(bytes, "z");
             let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
             let reverse = ["in-addr.arpa".parse().unwrap()];
             let zones = Zones::new(vec![forward.clone()], &reverse, &settings).unwrap();
             let answers = Answers::new(zones, 1);
             answers.set_freshness(Freshness::Stale);
-            for (apex, always_fits) in [(&forward, true), (&reverse[0], octets <= 73)] {
+            for (apex, always_fits) in [(&forward, true), (&reverse[0], bytes <= 73)] {
                 for reply in negative_replies(&answers, &name_of(MAX_NAME, &apex.to_string())) {
-                    assert!(reply.len() <= MIN_UDP, "{} octets for {apex} with {octets}", reply.len());
+                    assert!(reply.len() <= MIN_UDP, "{} bytes for {apex} with {bytes}", reply.len());
                     // Either the SOA record is there, or TC says that there is more.
                     let authorities = reply[Section::Authority as usize + 1];
-                    assert_eq!(authorities == 0, is_truncated(&reply), "{apex} with {octets}");
-                    assert!(authorities == 1 || !always_fits, "no SOA record for {apex} with {octets}");
+                    assert_eq!(authorities == 0, is_truncated(&reply), "{apex} with {bytes}");
+                    assert!(authorities == 1 || !always_fits, "no SOA record for {apex} with {bytes}");
                 }
             }
         }

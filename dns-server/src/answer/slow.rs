@@ -1,13 +1,13 @@
 //! Everything that the fast path does not take: other opcodes and classes, EDNS with options or of another
-//! version, signatures, transfers, malformed packets. All of them are judged by a look over them (`slow/survey.rs`),
+//! version, signatures, transfers, malformed packets. All of them are judged by a look over them (`slow/scan.rs`),
 //! and the verdict is rendered by [`crate::answer::query`].
 
-mod survey;
+mod scan;
 
 use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::store::answers::Answers;
 use crate::store::rrset::{HEADER, rtype};
-use survey::{Soa, Survey};
+use scan::{PacketScan, SoaSerial};
 
 /// Questions that are read before their number is complained about.
 const MAX_QUESTIONS: u16 = 2;
@@ -18,7 +18,7 @@ const MAX_RECORDS: u32 = 4;
 
 /// What kind of transfer is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum TransferKind {
     /// AXFR.
     Whole,
     /// IXFR, with the serial that the asker has.
@@ -31,7 +31,7 @@ pub enum Verdict {
     /// Answer what is asked.
     Answer(Query),
     /// Send a zone, if the client may have it.
-    Transfer(Query, Wanted),
+    Transfer(Query, TransferKind),
     /// Look at its signature before anything else (RFC 8945 §5.2). The question is copied up to this offset.
     Signed(usize, Option<Edns>),
     /// There is no question: only a cookie is wanted (RFC 7873 §5.4).
@@ -117,25 +117,25 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     if questions > MAX_QUESTIONS || records > MAX_RECORDS || questions > 0 && question.is_none() {
         return malformed();
     }
-    let Some(survey) = Survey::of(packet) else { return malformed() };
-    let edns = survey.edns.map(|(edns, _)| edns);
-    let has_cookie = survey.edns.is_some_and(|(edns, version)| version == 0 && edns.cookie.is_some());
+    let Some(scan) = PacketScan::of(packet) else { return malformed() };
+    let edns = scan.edns.map(|(edns, _)| edns);
+    let has_cookie = scan.edns.is_some_and(|(edns, version)| version == 0 && edns.cookie.is_some());
     if questions == 0 && records == 1 && is_query && has_cookie {
         return Verdict::Cookie(edns);
     }
     let Some(question) = question else { return malformed() };
-    if survey.has_tsig {
+    if scan.has_tsig {
         return Verdict::Signed(end, edns);
     }
     let error = |rcode| Verdict::Error(rcode, end, edns);
     if !is_query {
         return error(Rcode::NotImp);
     }
-    if survey.edns.is_some_and(|(_, version)| version > 0) {
+    if scan.edns.is_some_and(|(_, version)| version > 0) {
         return error(Rcode::BadVers);
     }
     let is_incremental = question.qtype == rtype::IXFR;
-    if survey.answers > 0 || survey.authorities > 0 && !is_incremental {
+    if scan.answers > 0 || scan.authorities > 0 && !is_incremental {
         return malformed();
     }
     // RFC 9619: a query has one question.
@@ -143,7 +143,7 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
         return error(Rcode::FormErr);
     }
     // There are no public keys that a signature could be checked with (RFC 2931).
-    if survey.has_sig {
+    if scan.has_sig {
         return error(Rcode::NotAuth);
     }
     if question.qclass != rtype::CLASS_IN {
@@ -151,11 +151,11 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     }
     let query = Query { question, edns };
     match question.qtype {
-        rtype::AXFR => Verdict::Transfer(query, Wanted::Whole),
-        rtype::IXFR => match survey.soa {
-            Some(Soa::Sound(serial)) => Verdict::Transfer(query, Wanted::Since(serial)),
+        rtype::AXFR => Verdict::Transfer(query, TransferKind::Whole),
+        rtype::IXFR => match scan.soa {
+            Some(SoaSerial::Valid(serial)) => Verdict::Transfer(query, TransferKind::Since(serial)),
             // It has to say what the asker has (RFC 1995 §3).
-            Some(Soa::Unsound) | None => error(Rcode::FormErr),
+            Some(SoaSerial::Malformed) | None => error(Rcode::FormErr),
         },
         _ => Verdict::Answer(query),
     }
@@ -207,7 +207,7 @@ mod tests {
         ] {
             let packet = packet(rtype::IXFR, counts, &rest);
             let Some(Verdict::Transfer(_, wanted)) = judge(&packet) else { panic!("{packet:?}") };
-            assert_eq!(wanted, Wanted::Since(7), "{packet:?}");
+            assert_eq!(wanted, TransferKind::Since(7), "{packet:?}");
         }
         // Without one, with what is none, and with one that stands elsewhere.
         for (counts, rest) in [([0, 0], vec![]), ([1, 0], address.to_vec()), ([0, 1], soa(&[0, 0]))] {

@@ -26,7 +26,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(config.source, Source::Kubernetes);
     assert_eq!(config.zones, ["multinet.cluster.local".parse().unwrap()]);
     assert_eq!(config.reverse_zones, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
-    assert_eq!(config.reverse_ranges, Ranges::default());
+    assert_eq!(config.reverse_ranges, ReverseRanges::default());
     assert_eq!((config.ttl, config.rotate, config.log_queries), (5, true, false));
     assert_eq!((config.lameduck, config.admin), (Duration::from_secs(5), None));
     assert!(config.transfer_to.is_empty() && config.snapshot.is_none());

@@ -14,16 +14,16 @@ use std::time::{Duration, SystemTime};
 use multinet_runtime::UNLIMITED;
 use tracing::info;
 
-use crate::answer::cookie::{Jar, Standing};
+use crate::answer::cookie::{CookieSigner, CookieStatus};
 use crate::answer::limit::Limiter;
 use crate::answer::peer::{Peer, Proto};
 use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::ops::dnstap::Tap;
 use crate::ops::metrics::{Sampler, Tallies, TallyHandle};
 use crate::secondary::transfer::Transfer;
-use crate::secondary::transfer::allow::Allowed;
-use crate::secondary::transfer::desk::Desk;
+use crate::secondary::transfer::allow::AllowedClient;
 use crate::secondary::transfer::metrics::TransferMetrics;
+use crate::secondary::transfer::server::TransferServer;
 use crate::secondary::tsig::Keyring;
 use crate::store::answers::Answers;
 use crate::store::name::Presented;
@@ -36,7 +36,7 @@ pub struct Engine(Arc<Shared>);
 struct Shared {
     state: Arc<State>,
     settings: Settings,
-    desk: Desk,
+    transfer_server: TransferServer,
     tallies: Tallies,
 }
 
@@ -49,7 +49,7 @@ pub struct Settings {
     /// Whether every query is logged.
     pub log_queries: bool,
     /// Hosts and keys that may transfer zones.
-    pub transfer_to: Vec<Allowed>,
+    pub transfer_to: Vec<AllowedClient>,
     /// TSIG keys that queries may be signed with.
     pub keys: Keyring,
     /// Counters of zone transfers and signatures.
@@ -59,7 +59,7 @@ pub struct Settings {
     /// Rate limiter for UDP queries; `None` means no limit.
     pub limiter: Option<Arc<Limiter>>,
     /// Secrets that DNS cookies are made with.
-    pub cookies: Jar,
+    pub cookies: CookieSigner,
     /// Queue to the dnstap collector, if there is one.
     pub tap: Option<Tap>,
 }
@@ -67,7 +67,7 @@ pub struct Settings {
 impl Settings {
     /// Returns settings without limits, logs or transfers: every client is answered, and records
     /// keep their order.
-    pub fn new(cookies: Jar) -> Self {
+    pub fn new(cookies: CookieSigner) -> Self {
         Self {
             rotate: false,
             log_queries: false,
@@ -85,8 +85,8 @@ impl Settings {
 impl Engine {
     /// Returns an engine that answers from `state`.
     pub fn new(state: Arc<State>, settings: Settings, tallies: Tallies) -> Self {
-        let desk = Desk::new(settings.transfer_to.clone(), settings.transfers.clone());
-        Self(Arc::new(Shared { state, settings, desk, tallies }))
+        let transfer_server = TransferServer::new(settings.transfer_to.clone(), settings.transfers.clone());
+        Self(Arc::new(Shared { state, settings, transfer_server, tallies }))
     }
 
     /// Returns a worker for one thread or connection.
@@ -222,21 +222,21 @@ impl Worker {
 
     /// Fills in the EDNS fields of the reply. Returns the validity of the query's cookie, if it has
     /// one.
-    fn complete_edns(&self, edns: &mut Option<Edns>, peer: IpAddr) -> Option<Standing> {
+    fn complete_edns(&self, edns: &mut Option<Edns>, peer: IpAddr) -> Option<CookieStatus> {
         let edns = edns.as_mut()?;
         edns.announced = self.shared.settings.udp_payload;
         // On a plain transport padding hides nothing, and would amplify floods (RFC 7830 §6).
         edns.padded &= self.proto.is_encrypted();
-        let standing = self.shared.settings.cookies.stamp(edns.cookie.as_mut()?, peer, now());
+        let standing = self.shared.settings.cookies.check_and_sign(edns.cookie.as_mut()?, peer, now());
         self.tally.cookie(standing);
         Some(standing)
     }
 
     /// Tells whether the query exceeds the rate limit, so that it gets at most a short reply.
-    fn is_over_limit(&self, standing: Option<Standing>, peer: IpAddr) -> bool {
+    fn is_over_limit(&self, standing: Option<CookieStatus>, peer: IpAddr) -> bool {
         // A valid cookie proves the source address, so the client is exempt. Throttling real
         // clients is left to a firewall.
-        standing != Some(Standing::Proven)
+        standing != Some(CookieStatus::Valid)
             && self.limiter.as_ref().is_some_and(|limiter| limiter.is_over(peer))
     }
 

@@ -134,7 +134,7 @@ impl Collector for SizeCollector {
             (
                 "journal_bytes",
                 "Bytes of changes remembered for incremental transfers",
-                self.state.journal_octets(),
+                self.state.journal_bytes(),
             ),
         ] {
             let value = i64::try_from(value).unwrap_or(i64::MAX);

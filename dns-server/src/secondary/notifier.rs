@@ -30,10 +30,10 @@ use crate::store::name::Name;
 use crate::store::state::State;
 use message::Notify;
 use metrics::Counters;
-use schedule::{Answer, Due, Schedule};
+use schedule::{DueNotify, NotifyReply, Schedule};
 
 /// After so many notifications without an answer the log says so.
-const PATIENCE: u32 = 3;
+const WARN_AFTER: u32 = 3;
 
 /// Pause where the system refuses to receive.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
@@ -56,21 +56,21 @@ impl Notifier {
         metrics: &NotifierMetrics,
     ) -> Self {
         let metrics = metrics.of(&secondary.address.to_string());
-        Self { source: secondary.source(listening), secondary, keys, metrics }
+        Self { source: secondary.source_address(listening), secondary, keys, metrics }
     }
 
     /// Tells of all that `state` has, and of what changes in it, until `shutdown`.
     pub async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
         let mut changes = state.changes();
-        let mut line = Line::new(self.source, self.secondary.address);
+        let mut socket = NotifySocket::new(self.source, self.secondary.address);
         let mut schedule = Schedule::default();
         let mut is_silent = false;
         let mut reply = [0; 1024];
         loop {
             schedule.changed(&changes.borrow_and_update(), Instant::now());
             while let Some(due) = schedule.due(Instant::now()) {
-                self.note_silence(&due, line.failure.as_ref(), &mut is_silent);
-                self.send(&state, &due.apex, &mut schedule, &mut line).await;
+                self.log_if_unanswered(&due, socket.failure.as_ref(), &mut is_silent);
+                self.send(&state, &due.apex, &mut schedule, &mut socket).await;
             }
             let next = schedule.next();
             let wait = async {
@@ -82,14 +82,14 @@ impl Notifier {
             select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                length = line.receive(&mut reply) => match schedule.received(&reply[..length], tsig::now()) {
-                    Some(Answer::Accepted) => {
+                length = socket.receive(&mut reply) => match schedule.received(&reply[..length], tsig::now()) {
+                    Some(NotifyReply::Accepted) => {
                         self.metrics.acknowledged.inc();
                         if std::mem::take(&mut is_silent) {
                             info!(secondary = %self.secondary, "the secondary answers again");
                         }
                     }
-                    Some(Answer::Refused(zone, code)) => {
+                    Some(NotifyReply::Refused(zone, code)) => {
                         self.metrics.failed.inc();
                         debug!(secondary = %self.secondary, %zone, code, "the secondary does not accept a NOTIFY");
                     }
@@ -102,22 +102,22 @@ impl Notifier {
         }
     }
 
-    fn note_silence(&self, due: &Due, failure: Option<&io::Error>, is_silent: &mut bool) {
+    fn log_if_unanswered(&self, due: &DueNotify, failure: Option<&io::Error>, is_silent: &mut bool) {
         if due.is_lost {
             self.metrics.failed.inc();
         }
-        if due.unanswered >= PATIENCE && !std::mem::replace(is_silent, true) {
+        if due.unanswered >= WARN_AFTER && !std::mem::replace(is_silent, true) {
             let reason = reason(due.is_lost, self.secondary.key.is_some(), failure);
             warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify: {reason}; trying on");
         }
     }
 
-    async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, line: &mut Line) {
+    async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, socket: &mut NotifySocket) {
         let Some(version) = state.version(apex) else { return };
         let key = self.secondary.key.as_ref().and_then(|name| self.keys.find(name.as_wire()));
         let notify = Notify::new(random_id(), &version, key.as_ref(), tsig::now());
-        line.send(&notify.packet).await;
-        if let Some(error) = &line.failure {
+        socket.send(&notify.packet).await;
+        if let Some(error) = &socket.failure {
             debug!(secondary = %self.secondary, %error, "a NOTIFY could not be sent");
         }
         self.metrics.sent.inc();
@@ -136,7 +136,7 @@ fn reason(is_lost: bool, is_signed: bool, failure: Option<&io::Error>) -> String
 }
 
 /// The socket, opened when it is needed. Being connected it hears the secondary only.
-struct Line {
+struct NotifySocket {
     source: SocketAddr,
     address: SocketAddr,
     socket: Option<UdpSocket>,
@@ -144,7 +144,7 @@ struct Line {
     failure: Option<io::Error>,
 }
 
-impl Line {
+impl NotifySocket {
     fn new(source: SocketAddr, address: SocketAddr) -> Self {
         Self { source, address, socket: None, failure: None }
     }
@@ -214,12 +214,12 @@ mod tests {
     async fn what_keeps_a_message_from_being_sent_is_known_until_one_is() {
         let secondary = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         // No address of ours.
-        let mut line = Line::new("192.0.2.1:0".parse().unwrap(), secondary.local_addr().unwrap());
-        line.send(b"one").await;
-        assert!(line.failure.is_some());
-        line.source = "127.0.0.1:0".parse().unwrap();
-        line.send(b"two").await;
-        assert!(line.failure.is_none());
+        let mut socket = NotifySocket::new("192.0.2.1:0".parse().unwrap(), secondary.local_addr().unwrap());
+        socket.send(b"one").await;
+        assert!(socket.failure.is_some());
+        socket.source = "127.0.0.1:0".parse().unwrap();
+        socket.send(b"two").await;
+        assert!(socket.failure.is_none());
         let mut heard = [0; 3];
         secondary.recv(&mut heard).await.unwrap();
         assert_eq!(&heard, b"two");

@@ -10,10 +10,10 @@
 //! What is sent was taken in one moment and is shared with whoever else has it, so a transfer is one version
 //! of the zone however long it takes to send, and holds up nobody. Who may have one is for [`desk`] to say.
 
+mod active;
 pub mod allow;
-pub mod desk;
 pub mod metrics;
-mod turns;
+pub mod server;
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -22,13 +22,13 @@ use std::sync::Arc;
 use multinet_runtime::ConnectionCloser;
 use tokio::time::Instant;
 
-pub use turns::Slot;
+pub use active::TransferSlot;
 
 use crate::answer::query::{Edns, Query};
 use crate::secondary::tsig::{self, Signer};
 use crate::store::journal::{self, Step};
 use crate::store::rrset::HEADER;
-use crate::store::zone_copy::{Batches, Version, ZoneCopy};
+use crate::store::zone_copy::{Batches, ZoneCopy, ZoneVersion};
 
 /// Room in one message: what TCP's length prefix can say.
 const MESSAGE: usize = 65_535;
@@ -37,16 +37,16 @@ const MESSAGE: usize = 65_535;
 #[derive(Debug)]
 pub enum Contents {
     /// Nothing but the version that there is.
-    Current(Version),
+    Current(ZoneVersion),
     /// The steps to a version from one that the asker has, whose serial is given.
-    Difference(Version, u32, Vec<Step>),
+    Difference(ZoneVersion, u32, Vec<Step>),
     /// Everything.
     Whole(Arc<ZoneCopy>),
 }
 
 impl Contents {
     /// The version that the asker has in the end.
-    pub fn version(&self) -> &Version {
+    pub fn version(&self) -> &ZoneVersion {
         match self {
             Self::Current(version) | Self::Difference(version, ..) => version,
             Self::Whole(copy) => &copy.version,
@@ -71,10 +71,10 @@ pub struct Transfer {
     edns: Option<Edns>,
     is_first: bool,
     most: usize,
-    records: Records,
+    records: RecordStream,
     signer: Option<Signer>,
     /// Its place among those that there may be at a time, if it needs one.
-    slot: Option<Slot>,
+    slot: Option<TransferSlot>,
 }
 
 impl Transfer {
@@ -85,33 +85,33 @@ impl Transfer {
         head[2] = 0x84 | (head[2] & 0x01);
         head[3] = 0;
         head[4..HEADER].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
-        let (edns, records) = (query.edns, Records::new(contents));
+        let (edns, records) = (query.edns, RecordStream::new(contents));
         Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, slot: None }
     }
 
     /// With each message signed.
     #[must_use]
     pub fn signed(mut self, signer: Option<Signer>) -> Self {
-        self.most = MESSAGE - signer.as_ref().map_or(0, Signer::room);
+        self.most = MESSAGE - signer.as_ref().map_or(0, Signer::tsig_len);
         self.signer = signer;
         self
     }
 
     /// Which gives `slot` back when it ends.
     #[must_use]
-    pub fn holding(mut self, slot: Option<Slot>) -> Self {
+    pub fn holding(mut self, slot: Option<TransferSlot>) -> Self {
         self.slot = slot;
         self
     }
 
     /// Notes what ends the connection that it goes by.
-    pub fn belongs_to(&self, connection: ConnectionCloser) {
+    pub fn set_connection(&self, connection: ConnectionCloser) {
         if let Some(slot) = &self.slot {
-            slot.belongs_to(connection);
+            slot.set_connection(connection);
         }
     }
 
-    /// The one message of a transfer by datagram, if it needs no more octets than this.
+    /// The one message of a transfer by datagram, if it needs no more bytes than this.
     pub fn within(mut self, most: usize) -> Option<Vec<u8>> {
         self.most = most;
         let message = self.next()?;
@@ -127,7 +127,7 @@ impl Iterator for Transfer {
     fn next(&mut self) -> Option<Vec<u8>> {
         self.records.peek()?;
         if let Some(slot) = &self.slot {
-            slot.moved(Instant::now());
+            slot.note_progress(Instant::now());
         }
         let mut message = self.head.clone();
         let edns = self.edns.take();
@@ -162,9 +162,9 @@ impl Iterator for Transfer {
 
 /// The records of a transfer, one piece of memory after the other.
 #[derive(Debug)]
-struct Records {
+struct RecordStream {
     soa: Vec<u8>,
-    parts: VecDeque<Part>,
+    segments: VecDeque<Segment>,
     /// Records in wire format, and how much of them has been taken.
     wire: Wire,
     taken: usize,
@@ -172,7 +172,7 @@ struct Records {
 
 /// What is sent without looking at the rest.
 #[derive(Debug)]
-enum Part {
+enum Segment {
     /// The SOA with this serial.
     Soa(u32),
     /// Records in wire format.
@@ -188,27 +188,32 @@ enum Wire {
     Shared(Arc<[u8]>),
 }
 
-impl Records {
+impl RecordStream {
     fn new(contents: Contents) -> Self {
-        let Version { serial, soa, .. } = contents.version().clone();
-        let parts = match contents {
-            Contents::Current(_) => [Part::Soa(serial)].into(),
+        let ZoneVersion { serial, soa, .. } = contents.version().clone();
+        let segments = match contents {
+            Contents::Current(_) => [Segment::Soa(serial)].into(),
             Contents::Whole(copy) => {
-                [Part::Soa(serial), Part::Zone(Batches::new(copy)), Part::Soa(serial)].into()
+                [Segment::Soa(serial), Segment::Zone(Batches::new(copy)), Segment::Soa(serial)].into()
             }
             Contents::Difference(_, known, steps) => {
                 let mut from = known;
-                let mut parts = VecDeque::from([Part::Soa(serial)]);
+                let mut segments = VecDeque::from([Segment::Soa(serial)]);
                 for Step { to, difference } in steps {
                     let [removed, added] = [&difference.removed, &difference.added].map(Arc::clone);
-                    parts.extend([Part::Soa(from), Part::Wire(removed), Part::Soa(to), Part::Wire(added)]);
+                    segments.extend([
+                        Segment::Soa(from),
+                        Segment::Wire(removed),
+                        Segment::Soa(to),
+                        Segment::Wire(added),
+                    ]);
                     from = to;
                 }
-                parts.push_back(Part::Soa(serial));
-                parts
+                segments.push_back(Segment::Soa(serial));
+                segments
             }
         };
-        Self { soa, parts, wire: Wire::Own(Vec::new()), taken: 0 }
+        Self { soa, segments, wire: Wire::Own(Vec::new()), taken: 0 }
     }
 
     /// The next record, which stays the next until it is taken.
@@ -217,20 +222,20 @@ impl Records {
             self.wire = self.next_wire()?;
             self.taken = 0;
         }
-        journal::records(&self.wire[self.taken..]).next()
+        journal::split_records(&self.wire[self.taken..]).next()
     }
 
-    fn take(&mut self, octets: usize) {
-        self.taken += octets;
+    fn take(&mut self, bytes: usize) {
+        self.taken += bytes;
     }
 
     fn next_wire(&mut self) -> Option<Wire> {
-        Some(match self.parts.pop_front()? {
-            Part::Soa(serial) => Wire::Own(self.soa(serial)),
-            Part::Wire(wire) => Wire::Shared(wire),
-            Part::Zone(mut batches) => match batches.next() {
+        Some(match self.segments.pop_front()? {
+            Segment::Soa(serial) => Wire::Own(self.soa(serial)),
+            Segment::Wire(wire) => Wire::Shared(wire),
+            Segment::Zone(mut batches) => match batches.next() {
                 Some(batch) => {
-                    self.parts.push_front(Part::Zone(batches));
+                    self.segments.push_front(Segment::Zone(batches));
                     Wire::Own(batch)
                 }
                 None => Wire::Own(Vec::new()),

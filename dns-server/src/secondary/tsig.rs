@@ -24,12 +24,12 @@ pub use keys::{Algorithm, Key, Keyring};
 
 use crate::answer::query::Rcode;
 use crate::store::rrset::HEADER;
-use record::{Position, Tsig};
+use record::{TsigPosition, TsigRecord};
 
 /// How far clocks may be apart, in seconds (RFC 8945 §10).
 const FUDGE: u16 = 300;
 
-/// The fewest octets that a shortened MAC may have (RFC 8945 §5.2.2.1).
+/// The fewest bytes that a shortened MAC may have (RFC 8945 §5.2.2.1).
 const MIN_MAC: usize = 10;
 
 /// Seconds since 1970.
@@ -62,7 +62,7 @@ impl TsigError {
 
 /// A query whose signature is good.
 #[derive(Debug)]
-pub struct Opened {
+pub struct VerifiedQuery {
     /// The query as it was before it was signed.
     pub packet: Vec<u8>,
     /// Signs the reply.
@@ -71,22 +71,22 @@ pub struct Opened {
 
 /// A query whose signature is no good, and what its reply needs.
 #[derive(Debug)]
-pub struct Refusal(Box<Reason>);
+pub struct Refusal(Box<RefusalReason>);
 
-impl From<Reason> for Refusal {
-    fn from(reason: Reason) -> Self {
+impl From<RefusalReason> for Refusal {
+    fn from(reason: RefusalReason) -> Self {
         Self(Box::new(reason))
     }
 }
 
 #[derive(Debug)]
-enum Reason {
+enum RefusalReason {
     /// There is no TSIG record, or none as it should be.
     Malformed,
     /// Nobody can sign the reply.
-    Unsigned(TsigError, Tsig),
+    Unsigned(TsigError, TsigRecord),
     /// The asker has the key.
-    Signed(TsigError, Signer, Tsig),
+    Signed(TsigError, Signer, TsigRecord),
 }
 
 impl Refusal {
@@ -98,36 +98,43 @@ impl Refusal {
     /// The code in the reply's TSIG record, if it has one.
     pub fn error(&self) -> Option<TsigError> {
         match *self.0 {
-            Reason::Malformed => None,
-            Reason::Unsigned(error, _) | Reason::Signed(error, ..) => Some(error),
+            RefusalReason::Malformed => None,
+            RefusalReason::Unsigned(error, _) | RefusalReason::Signed(error, ..) => Some(error),
         }
     }
 
-    /// Octets of the record that [`Self::seal`] appends.
-    pub fn room(&self) -> usize {
+    /// Bytes of the record that [`Self::append_tsig`] appends.
+    pub fn tsig_len(&self) -> usize {
         match &*self.0 {
-            Reason::Malformed => 0,
-            Reason::Unsigned(_, asked) => asked.key.len() + asked.algorithm.len() + record::FIXED,
-            Reason::Signed(TsigError::BadTime, signer, _) => signer.room() + record::TIME,
-            Reason::Signed(_, signer, _) => signer.room(),
+            RefusalReason::Malformed => 0,
+            RefusalReason::Unsigned(_, asked) => asked.key.len() + asked.algorithm.len() + record::FIXED,
+            RefusalReason::Signed(TsigError::BadTime, signer, _) => signer.tsig_len() + record::TIME,
+            RefusalReason::Signed(_, signer, _) => signer.tsig_len(),
         }
     }
 
     /// Appends the TSIG record to the reply, which begins at `start` (RFC 8945 §5.3.2).
-    pub fn seal(self, out: &mut Vec<u8>, start: usize, now: u64) {
+    pub fn append_tsig(self, out: &mut Vec<u8>, start: usize, now: u64) {
         match *self.0 {
-            Reason::Malformed => {}
-            Reason::Unsigned(error, asked) => {
-                let answer =
-                    Tsig { time: now, mac: Vec::new(), error: error as u16, other: Vec::new(), ..asked };
+            RefusalReason::Malformed => {}
+            RefusalReason::Unsigned(error, asked) => {
+                let answer = TsigRecord {
+                    time: now,
+                    mac: Vec::new(),
+                    error: error as u16,
+                    other: Vec::new(),
+                    ..asked
+                };
                 answer.append(out, start);
             }
-            Reason::Signed(TsigError::BadTime, mut signer, asked) => {
+            RefusalReason::Signed(TsigError::BadTime, mut signer, asked) => {
                 // The asker's time, and ours beside it (RFC 8945 §5.2.3).
                 let other = record::time(now).to_vec();
                 signer.append(out, start, asked.time, TsigError::BadTime as u16, other);
             }
-            Reason::Signed(error, mut signer, _) => signer.append(out, start, now, error as u16, Vec::new()),
+            RefusalReason::Signed(error, mut signer, _) => {
+                signer.append(out, start, now, error as u16, Vec::new());
+            }
         }
     }
 }
@@ -137,32 +144,32 @@ impl Refusal {
 /// # Errors
 ///
 /// If it is not good. Checks are made in the order of RFC 8945 §5.2.
-pub fn open(packet: &[u8], keys: &Keyring, now: u64) -> Result<Opened, Refusal> {
-    let malformed = || Refusal::from(Reason::Malformed);
-    let (at, tsig) = Tsig::find(packet).ok_or_else(malformed)?;
+pub fn verify(packet: &[u8], keys: &Keyring, now: u64) -> Result<VerifiedQuery, Refusal> {
+    let malformed = || Refusal::from(RefusalReason::Malformed);
+    let (at, tsig) = TsigRecord::find(packet).ok_or_else(malformed)?;
     let Some(key) = keys.find(&tsig.key).filter(|key| key.algorithm().name() == tsig.algorithm) else {
-        return Err(Reason::Unsigned(TsigError::BadKey, tsig).into());
+        return Err(RefusalReason::Unsigned(TsigError::BadKey, tsig).into());
     };
     let length = key.algorithm().length();
     if tsig.mac.len() > length || tsig.mac.len() < MIN_MAC.max(length / 2) {
         return Err(malformed());
     }
     let unsigned = at.unsigned(packet, tsig.id);
-    let expected = digest(&key, None, &unsigned, &tsig.variables());
+    let expected = compute_mac(&key, None, &unsigned, &tsig.variables());
     if !is_prefix(&key, &tsig.mac, expected.as_ref()) {
-        return Err(Reason::Unsigned(TsigError::BadSig, tsig).into());
+        return Err(RefusalReason::Unsigned(TsigError::BadSig, tsig).into());
     }
     let mut plain = unsigned;
     plain.splice(..2, packet.iter().take(2).copied());
     let id = u16::from_be_bytes([plain[0], plain[1]]);
     let signer = Signer { prior: Some(tsig.mac.clone()), is_first: true, id, key };
     if tsig.time.abs_diff(now) > u64::from(tsig.fudge) {
-        return Err(Reason::Signed(TsigError::BadTime, signer, tsig).into());
+        return Err(RefusalReason::Signed(TsigError::BadTime, signer, tsig).into());
     }
     if tsig.mac.len() < length {
-        return Err(Reason::Signed(TsigError::BadTrunc, signer, tsig).into());
+        return Err(RefusalReason::Signed(TsigError::BadTrunc, signer, tsig).into());
     }
-    Ok(Opened { packet: plain, signer })
+    Ok(VerifiedQuery { packet: plain, signer })
 }
 
 /// Signs the messages of one side of an exchange, each with what went before.
@@ -186,8 +193,8 @@ impl Signer {
         &self.key
     }
 
-    /// Octets of the record that [`Self::sign`] appends.
-    pub fn room(&self) -> usize {
+    /// Bytes of the record that [`Self::sign`] appends.
+    pub fn tsig_len(&self) -> usize {
         self.key.name().as_wire().len()
             + self.key.algorithm().name().len()
             + self.key.algorithm().length()
@@ -200,7 +207,7 @@ impl Signer {
     }
 
     fn append(&mut self, out: &mut Vec<u8>, start: usize, time: u64, error: u16, other: Vec<u8>) {
-        let mut tsig = Tsig {
+        let mut tsig = TsigRecord {
             key: self.key.name().as_wire().to_vec(),
             algorithm: self.key.algorithm().name().to_vec(),
             time,
@@ -214,17 +221,17 @@ impl Signer {
         let is_first = std::mem::replace(&mut self.is_first, false);
         let variables = if is_first { tsig.variables() } else { tsig.timers() };
         let message = out.get(start..).unwrap_or_default();
-        tsig.mac = digest(&self.key, self.prior.as_deref(), message, &variables).as_ref().to_vec();
+        tsig.mac = compute_mac(&self.key, self.prior.as_deref(), message, &variables).as_ref().to_vec();
         self.prior = Some(tsig.mac.clone());
         tsig.append(out, start);
     }
 
     /// Whether `reply` is signed as the answer to the query that was signed last.
     pub fn verifies(&self, reply: &[u8], now: u64) -> bool {
-        let Some((at, tsig)) = Tsig::find(reply) else { return false };
+        let Some((at, tsig)) = TsigRecord::find(reply) else { return false };
         let is_ours = tsig.key == self.key.name().as_wire() && tsig.algorithm == self.key.algorithm().name();
         let message = at.unsigned(reply, tsig.id);
-        let expected = digest(&self.key, self.prior.as_deref(), &message, &tsig.variables());
+        let expected = compute_mac(&self.key, self.prior.as_deref(), &message, &tsig.variables());
         is_ours
             && tsig.error == 0
             && tsig.mac.len() == self.key.algorithm().length()
@@ -234,10 +241,10 @@ impl Signer {
 }
 
 /// The MAC of a message (RFC 8945 §4.3).
-fn digest(key: &Key, prior: Option<&[u8]>, message: &[u8], variables: &[u8]) -> hmac::Tag {
+fn compute_mac(key: &Key, prior: Option<&[u8]>, message: &[u8], variables: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key.secret());
     if let Some(prior) = prior {
-        context.update(&(prior.len() as u16).to_be_bytes()); // a MAC, 64 octets at most
+        context.update(&(prior.len() as u16).to_be_bytes()); // a MAC, 64 bytes at most
         context.update(prior);
     }
     context.update(message);
@@ -252,7 +259,7 @@ fn is_prefix(key: &Key, given: &[u8], expected: &[u8]) -> bool {
     hmac::verify(key.secret(), given, hmac::sign(key.secret(), expected).as_ref()).is_ok()
 }
 
-impl Position {
+impl TsigPosition {
     /// The message without its TSIG record, with its original id: what was signed.
     fn unsigned(&self, packet: &[u8], id: u16) -> Vec<u8> {
         let mut message = packet.get(..self.start).unwrap_or_default().to_vec();

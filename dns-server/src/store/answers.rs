@@ -22,7 +22,7 @@ use foldhash::fast::RandomState;
 use crate::store::build::ServiceAnswers;
 use crate::store::lookup::{self, Found};
 use crate::store::name::{Labels, MAX_NAME, Name};
-use crate::store::reverse::{MAX_POINTERS, Publishers, Ranges, Reverse, ServiceKey};
+use crate::store::reverse::{AddressIndex, MAX_POINTERS, ReverseName, ReverseRanges, ServiceKey};
 use crate::store::rrset::{Node, RECORD_FIXED};
 use crate::store::zone::{Zone, Zones};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -49,13 +49,13 @@ pub struct Answers {
     pub(crate) services: Map<ServiceKey, Arc<ServiceAnswers>>,
     /// How many services each namespace has, by its label in wire format.
     pub(crate) namespaces: Map<Box<[u8]>, usize>,
-    pub(crate) publishers: Publishers,
+    pub(crate) addresses: AddressIndex,
     /// The zones' own names, and those above them.
     fixed: HashMap<Name, Node, RandomState>,
     /// The networks of the reverse zones.
-    pub(crate) reversed: Vec<Reverse>,
+    pub(crate) reverse_zones: Vec<ReverseName>,
     /// Which addresses have a name there.
-    ranges: Ranges,
+    ranges: ReverseRanges,
     zones: Zones,
     serial: AtomicU32,
     freshness: AtomicU8,
@@ -65,14 +65,16 @@ pub struct Answers {
 impl Answers {
     /// The names that every zone has, and nothing else, not yet in sync. Private addresses have reverse names.
     pub fn new(zones: Zones, serial: u32) -> Self {
-        let reversed = zones.iter().filter(|zone| !zone.is_forward());
+        let reverse_zones = zones.iter().filter(|zone| !zone.is_forward());
         Self {
             services: sync::map(),
             namespaces: sync::map(),
-            publishers: Publishers::default(),
+            addresses: AddressIndex::default(),
             fixed: fixed_names(&zones),
-            reversed: reversed.filter_map(|zone| zone.apex().with_labels(Reverse::of)).collect(),
-            ranges: Ranges::default(),
+            reverse_zones: reverse_zones
+                .filter_map(|zone| zone.apex().with_labels(ReverseName::of))
+                .collect(),
+            ranges: ReverseRanges::default(),
             serial: AtomicU32::new(serial),
             freshness: AtomicU8::new(Freshness::Unsynced as u8),
             subsets: AtomicU64::new(0),
@@ -82,19 +84,22 @@ impl Answers {
 
     /// The same, with reverse names for these addresses.
     #[must_use]
-    pub fn reversing(self, ranges: Ranges) -> Self {
+    pub fn with_reverse_ranges(self, ranges: ReverseRanges) -> Self {
         Self { ranges, ..self }
     }
 
     /// The reverse zone that an address has a name in.
-    pub(crate) fn reverse_zone_of(&self, address: &IpAddr) -> Option<&Reverse> {
+    pub(crate) fn reverse_zone_of(&self, address: &IpAddr) -> Option<&ReverseName> {
         // The first that holds it is the closest.
-        self.reversed.iter().find(|zone| zone.holds(address)).filter(|_| self.ranges.hold(*address))
+        self.reverse_zones
+            .iter()
+            .find(|zone| zone.contains(address))
+            .filter(|_| self.ranges.contains(*address))
     }
 
     /// Runs `read` on what a name in `zone` is. Of the pointers of a reverse name nothing is gathered once they have more
-    /// than `room` octets.
-    pub fn with<R>(
+    /// than `room` bytes.
+    pub fn look_up<R>(
         &self,
         zone: &Zone,
         name: Labels<'_>,
@@ -104,7 +109,7 @@ impl Answers {
         // As many labels are the service's and below it.
         let below = name.count() - zone.labels();
         if !zone.is_forward() {
-            self.with_reverse(name, room, read)
+            self.look_up_reverse(name, room, read)
         } else if let Some(service_at) = below.checked_sub(3).filter(|_| name.label(below - 1) == SVC) {
             match self.services.get(name.between(service_at, below - 1)) {
                 Some(service) => read(&lookup::find(&service, name, service_at)),
@@ -118,30 +123,30 @@ impl Answers {
         }
     }
 
-    fn with_reverse<R>(&self, name: Labels<'_>, room: usize, read: impl FnOnce(&Found<'_>) -> R) -> R {
+    fn look_up_reverse<R>(&self, name: Labels<'_>, room: usize, read: impl FnOnce(&Found<'_>) -> R) -> R {
         if let Some(node) = self.fixed.get(name.wire()) {
             return read(&Found::Node(node));
         }
-        match Reverse::of(name) {
-            Some(Reverse::Address(address)) => self.with_address(address, room, read),
-            Some(Reverse::Above(range)) if self.publishers.any(range.clone()) => read(&Found::Empty),
+        match ReverseName::of(name) {
+            Some(ReverseName::Address(address)) => self.look_up_address(address, room, read),
+            Some(ReverseName::Range(range)) if self.addresses.any(range.clone()) => read(&Found::Empty),
             _ => read(&Found::Nothing),
         }
     }
 
     /// Runs `read` on what the reverse name of an address is.
-    pub(crate) fn with_address<R>(
+    pub(crate) fn look_up_address<R>(
         &self,
         address: IpAddr,
         room: usize,
         read: impl FnOnce(&Found<'_>) -> R,
     ) -> R {
-        self.publishers.with(address, |services| self.with_pointers(address, services, room, read))
+        self.addresses.with_services(address, |services| self.read_pointers(address, services, room, read))
     }
 
     /// The names that an address has in the first zone. Who publishes it is a hint: what counts is what the
     /// services say now.
-    fn with_pointers<R>(
+    fn read_pointers<R>(
         &self,
         address: IpAddr,
         publishers: &mut dyn Iterator<Item = &ServiceKey>,
@@ -160,13 +165,13 @@ impl Answers {
             },
             (Some(first), Some(second)) => {
                 let mut known: Vec<(&ServiceKey, Arc<ServiceAnswers>)> = Vec::new();
-                let mut octets = 0;
+                let mut bytes = 0;
                 for service in [first, second].into_iter().chain(publishers) {
                     let Some(answers) = self.services.get(service) else { continue };
                     let Some(label) = target(address, service, &answers, apex) else { continue };
-                    octets += RECORD_FIXED + label.len() + service.len() + SVC.len() + apex.len();
+                    bytes += RECORD_FIXED + label.len() + service.len() + SVC.len() + apex.len();
                     known.push((service, Arc::clone(&answers)));
-                    if octets > room || known.len() == MAX_POINTERS {
+                    if bytes > room || known.len() == MAX_POINTERS {
                         break;
                     }
                 }
@@ -191,7 +196,7 @@ impl Answers {
 
     /// Counts an answer that no message has room for.
     #[cold]
-    pub fn note_subset(&self) {
+    pub fn count_subset(&self) {
         self.subsets.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -314,10 +319,9 @@ mod tests {
             build::build(&ServiceView { ttl, slices: vec![&Arc::new(slice)], ..ServiceView::default() })
                 .unwrap()
         };
-        let key =
-            |octets: usize| ServiceKey::from([&[octets as u8 - 1], &vec![b'x'; octets - 1][..]].concat());
+        let key = |bytes: usize| ServiceKey::from([&[bytes as u8 - 1], &vec![b'x'; bytes - 1][..]].concat());
         let (short, longest, too_long) = (key(2), key(61), key(62));
-        // With `h`, `svc` and the apex 255 octets.
+        // With `h`, `svc` and the apex 255 bytes.
         let apex = [&[63; 64][..], &[63; 64], &[58; 59], &[0]].concat();
         let answers = [7, 3, 1].map(service);
         let services = [&short, &longest, &too_long].into_iter().zip(&answers);
@@ -342,18 +346,18 @@ mod tests {
         for number in 0..100u8 {
             let key = ServiceKey::from([2, b's', number, 1, b'n']);
             answers.services.insert(Arc::clone(&key), Arc::clone(&service));
-            answers.publishers.insert([address].into_iter(), Created::at(number.into()), &key);
+            answers.addresses.insert([address].into_iter(), Created::at(number.into()), &key);
         }
         let gathered = |room| {
-            answers.with_address(address, room, |found| match found {
+            answers.look_up_address(address, room, |found| match found {
                 Found::Pointers(_, targets) => targets.len(),
                 _ => panic!("{found:?}"),
             })
         };
-        let octets = RECORD_FIXED + b"\x01h\x02s?\x01n\x03svc\x01z\0".len();
-        assert_eq!([usize::MAX, 100 * octets, 16 * octets, 15 * octets].map(gathered), [MAX_POINTERS; 4]);
+        let bytes = RECORD_FIXED + b"\x01h\x02s?\x01n\x03svc\x01z\0".len();
+        assert_eq!([usize::MAX, 100 * bytes, 16 * bytes, 15 * bytes].map(gathered), [MAX_POINTERS; 4]);
         // One more than fits, which says that not all do.
-        assert_eq!([10 * octets, 10 * octets - 1, 0].map(gathered), [11, 10, 1]);
+        assert_eq!([10 * bytes, 10 * bytes - 1, 0].map(gathered), [11, 10, 1]);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::store::group::{self, Group, Host};
+use crate::store::group::{self, EndpointRef, Group};
 use crate::store::index::{Created, ServiceView};
 use crate::store::name::MAX_LABEL;
 use crate::store::slice::Slice;
@@ -35,13 +35,13 @@ pub struct ServiceAnswers {
     pub slices: Box<[Arc<Slice>]>,
     /// All networks together.
     pub all: Group,
-    networks: Box<[Part]>,
-    zones: Box<[Part]>,
+    networks: Box<[NamedGroup]>,
+    zones: Box<[NamedGroup]>,
 }
 
 /// The endpoints of a service that are on one network, or in one zone.
 #[derive(Debug)]
-struct Part {
+struct NamedGroup {
     /// The network's alias in wire format, or the zone's name without the root; lowercased.
     name: Box<[u8]>,
     /// Its endpoints; none where they are all that the service has.
@@ -69,7 +69,7 @@ pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
         .into_iter()
         .filter_map(|alias| {
             let group = (!alone).then(|| sharing(Group::new(ttl, &slices, Some(alias)), &all));
-            Some(Part { name: wire_label(alias)?, group })
+            Some(NamedGroup { name: wire_label(alias)?, group })
         })
         .collect();
     let zones = zones(ttl, &slices, &mentions, &all);
@@ -83,12 +83,12 @@ fn sharing(mut group: Group, all: &Group) -> Group {
 }
 
 /// The endpoints of each zone.
-fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[Host], all: &Group) -> Box<[Part]> {
-    let mut zones: Vec<(Box<[u8]>, Vec<Host>)> = Vec::new();
+fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef], all: &Group) -> Box<[NamedGroup]> {
+    let mut zones: Vec<(Box<[u8]>, Vec<EndpointRef>)> = Vec::new();
     // Where the zone of that text is, of whose letters DNS ignores the case.
     let mut places: BTreeMap<&[u8], Option<usize>> = BTreeMap::new();
     for mention in mentions {
-        let Some(text) = txt::fact(mention.endpoint(slices).txt, b"zone") else { continue };
+        let Some(text) = txt::value(mention.endpoint(slices).txt, b"zone") else { continue };
         let place = *places.entry(text).or_insert_with(|| {
             let name = zone_name(text)?;
             let known = zones.iter().position(|(known, _)| *known == name);
@@ -104,31 +104,31 @@ fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[Host], all: &Group) -> Box
             zones[place].1.push(*mention);
         }
     }
-    let part = |(name, of_zone): (_, Vec<Host>)| {
+    let part = |(name, of_zone): (_, Vec<EndpointRef>)| {
         let group = (of_zone.len() < mentions.len()).then(|| sharing(Group::of(ttl, slices, &of_zone), all));
-        Part { name, group }
+        NamedGroup { name, group }
     };
     zones.into_iter().map(part).collect()
 }
 
 /// The name of a zone in wire format without the root, lowercased; none where DNS has no such name.
 fn zone_name(zone: &[u8]) -> Option<Box<[u8]>> {
-    let labels = zone.split(|&octet| octet == b'.').map(|label| wire_label(str::from_utf8(label).ok()?));
+    let labels = zone.split(|&byte| byte == b'.').map(|label| wire_label(str::from_utf8(label).ok()?));
     Some(labels.collect::<Option<Vec<_>>>()?.concat().into())
 }
 
 impl ServiceAnswers {
     /// The network with an alias in wire format, lowercased.
     pub fn network(&self, label: &[u8]) -> Option<&Group> {
-        self.part(&self.networks, label)
+        self.named_group(&self.networks, label)
     }
 
     /// The zone with a name in wire format without the root, lowercased.
     pub fn zone(&self, name: &[u8]) -> Option<&Group> {
-        self.part(&self.zones, name)
+        self.named_group(&self.zones, name)
     }
 
-    fn part<'a>(&'a self, parts: &'a [Part], name: &[u8]) -> Option<&'a Group> {
+    fn named_group<'a>(&'a self, parts: &'a [NamedGroup], name: &[u8]) -> Option<&'a Group> {
         let part = parts.iter().find(|part| *part.name == *name)?;
         Some(part.group.as_ref().unwrap_or(&self.all))
     }
@@ -143,17 +143,17 @@ impl PartialEq for ServiceAnswers {
     /// Whether the two give the same answers, whatever slices they are made of.
     fn eq(&self, other: &Self) -> bool {
         // What there is in zones follows from all.
-        let same_network = |(one, two): (&Part, &Part)| {
+        let same_network = |(one, two): (&NamedGroup, &NamedGroup)| {
             one.name == two.name
                 && match (&one.group, &two.group) {
-                    (Some(one), Some(two)) => one.says_the_same(&self.slices, two, &other.slices),
+                    (Some(one), Some(two)) => one.has_same_answers(&self.slices, two, &other.slices),
                     (one, two) => one.is_none() && two.is_none(),
                 }
         };
         self.ttl == other.ttl
             && self.created == other.created
             && self.networks.len() == other.networks.len()
-            && self.all.says_the_same(&self.slices, &other.all, &other.slices)
+            && self.all.has_same_answers(&self.slices, &other.all, &other.slices)
             && self.networks.iter().zip(&other.networks).all(same_network)
     }
 }
@@ -161,7 +161,7 @@ impl PartialEq for ServiceAnswers {
 /// A label in wire format, lowercased; none where DNS has no such label.
 pub fn wire_label(text: &str) -> Option<Box<[u8]>> {
     let length = u8::try_from(text.len()).ok().filter(|&length| (1..=MAX_LABEL as u8).contains(&length))?;
-    Some(std::iter::once(length).chain(text.bytes().map(|octet| octet.to_ascii_lowercase())).collect())
+    Some(std::iter::once(length).chain(text.bytes().map(|byte| byte.to_ascii_lowercase())).collect())
 }
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ mod tests {
     fn records(slices: &[Arc<Slice>], base: &str) -> Vec<(String, u16, Vec<u8>)> {
         let base: Name = base.parse().unwrap();
         let mut all = Vec::new();
-        let (built, mut writer) = (built(slices).unwrap(), records::Writer::new(base.as_wire()));
+        let (built, mut writer) = (built(slices).unwrap(), records::RecordWriter::new(base.as_wire()));
         for item in records::items(&built) {
             writer.records(&item, &mut |record| {
                 all.push((Presented(record.owner).to_string(), record.rtype, record.data.to_vec()));
@@ -271,7 +271,7 @@ mod tests {
                 .zip(1..)
                 .map(|((host, zone), number)| {
                     let mut txt = Vec::new();
-                    txt::push_fact(&mut txt, "zone", zone);
+                    txt::push_pair(&mut txt, "zone", zone);
                     (host.to_owned(), Ipv4Addr::new(10, 0, 0, number), txt)
                 })
                 .collect();

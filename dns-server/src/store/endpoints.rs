@@ -1,7 +1,7 @@
 //! The ready endpoints of one slice, packed: a million of them are in memory at one time.
 //!
 //! ```text
-//!  entries   [address, named, offset]  [address, named, offset] …      24 octets each
+//!  entries   [address, named, offset]  [address, named, offset] …      24 bytes each
 //!                              │                         │
 //!  bytes     len label txt … <─┘   len label txt … <─────┘             what they have to say
 //! ```
@@ -33,10 +33,10 @@ pub struct Endpoint<'a> {
 
 /// An endpoint as it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packed<'a> {
+pub struct PackedEndpoint<'a> {
     /// Its one address.
     pub address: IpAddr,
-    /// Its label in wire format, lowercased: an octet of length and the rest. Of length 0 where `host` was none
+    /// Its label in wire format, lowercased: an byte of length and the rest. Of length 0 where `host` was none
     /// that DNS can express; then the endpoint has an address and no name.
     pub label: &'a [u8],
     /// Whether somebody chose the label.
@@ -48,12 +48,12 @@ pub struct Packed<'a> {
 /// Endpoints in the order in which they were put in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Endpoints {
-    entries: Box<[Entry]>,
+    entries: Box<[PackedEntry]>,
     bytes: Box<[u8]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct PackedEntry {
     address: IpAddr,
     named: bool,
     /// Where its label begins.
@@ -76,21 +76,21 @@ impl Endpoints {
     /// # Panics
     ///
     /// As indexing does.
-    pub fn get(&self, position: usize) -> Packed<'_> {
-        let Entry { address, named, offset } = self.entries[position];
+    pub fn get(&self, position: usize) -> PackedEndpoint<'_> {
+        let PackedEntry { address, named, offset } = self.entries[position];
         let end = self.entries.get(position + 1).map_or(self.bytes.len(), |next| next.offset as usize);
         let said = &self.bytes[offset as usize..end];
         let (label, txt) = said.split_at(1 + usize::from(said[0]));
-        Packed { address, label, named, txt }
+        PackedEndpoint { address, label, named, txt }
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Packed<'_>> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = PackedEndpoint<'_>> {
         (0..self.len()).map(|position| self.get(position))
     }
 }
 
-impl Packed<'_> {
+impl PackedEndpoint<'_> {
     /// Whether DNS has a name for it.
     pub fn has_name(&self) -> bool {
         self.label.len() > 1
@@ -105,7 +105,7 @@ impl Packed<'_> {
 /// Collects endpoints.
 #[derive(Debug, Default)]
 pub struct EndpointsBuilder {
-    entries: Vec<Entry>,
+    entries: Vec<PackedEntry>,
     bytes: Vec<u8>,
 }
 
@@ -115,7 +115,7 @@ impl EndpointsBuilder {
         let &Endpoint { address, host, named, txt } = endpoint;
         // An object of the API server has 3 MiB at most; what a file has is bounded in the same way.
         let Ok(offset) = u32::try_from(self.bytes.len()) else { return };
-        self.entries.push(Entry { address, named, offset });
+        self.entries.push(PackedEntry { address, named, offset });
         let label = if host.len() <= MAX_LABEL { host.as_bytes() } else { &[] };
         self.bytes.push(label.len() as u8); // at most 63
         self.bytes.extend(label.iter().map(u8::to_ascii_lowercase));
@@ -148,7 +148,7 @@ struct Row<'a> {
 impl Serialize for Endpoints {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter().map(|endpoint| {
-            let Packed { address, label, named, txt } = endpoint;
+            let PackedEndpoint { address, label, named, txt } = endpoint;
             // Labels are cut from strings, and nothing but their case was changed.
             Row { address, host: str::from_utf8(&label[1..]).unwrap_or_default(), named, txt }
         }))
@@ -193,6 +193,6 @@ mod tests {
 
     #[test]
     fn an_entry_is_as_small_as_the_drawing_says() {
-        assert_eq!(size_of::<Entry>(), 24);
+        assert_eq!(size_of::<PackedEntry>(), 24);
     }
 }

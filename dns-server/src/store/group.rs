@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A change makes a new group out of all of the service's endpoints, in arrays without pointers of their own:
-//! 36 octets for an endpoint whatever its ports, sorted by numbers. What endpoints have to say is not copied.
+//! 36 bytes for an endpoint whatever its ports, sorted by numbers. What endpoints have to say is not copied.
 
 mod ports;
 
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use self::ports::Ports;
-pub use self::ports::{PortSet, Records, Srv};
-use crate::store::endpoints::Packed;
+pub use self::ports::{NamedPort, SrvRecord, SrvRecords};
+use crate::store::endpoints::PackedEndpoint;
 use crate::store::rrset::{self, rtype};
 use crate::store::slice::{ProtocolLabel, Slice};
 
@@ -39,14 +39,14 @@ pub struct Group {
     pub a: Box<[u8]>,
     /// All AAAA records likewise.
     pub aaaa: Box<[u8]>,
-    hosts: Box<[Host]>,
+    hosts: Box<[EndpointRef]>,
     by_address: Box<[u32]>,
     ports: Ports,
 }
 
 /// Where an endpoint is, and the hash of its label.
 #[derive(Debug, Clone, Copy)]
-pub struct Host {
+pub struct EndpointRef {
     hash: u32,
     slice: u32,
     entry: u32,
@@ -60,10 +60,10 @@ impl Group {
     }
 
     /// The same for endpoints in the order of [`mentions`].
-    pub fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[Host]) -> Self {
+    pub fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef]) -> Self {
         // Of each mention, the position of its label's first host.
         let mut labels = Vec::with_capacity(mentions.len());
-        let mut hosts: Vec<Host> = Vec::with_capacity(mentions.len());
+        let mut hosts: Vec<EndpointRef> = Vec::with_capacity(mentions.len());
         let mut first = 0;
         for mention in mentions {
             let last = hosts.last();
@@ -86,23 +86,26 @@ impl Group {
     }
 
     /// The endpoints with a label in wire format, lowercased; ascending by address.
-    pub fn hosts_at<'a>(&'a self, slices: &[Arc<Slice>], label: &[u8]) -> &'a [Host] {
+    pub fn hosts_with_label<'a>(&'a self, slices: &[Arc<Slice>], label: &[u8]) -> &'a [EndpointRef] {
         let hash = hash(label);
         // Labels are looked at only where their hashes are the same.
-        let is_before = |host: &Host| host.hash < hash || host.hash == hash && host.label(slices) < label;
+        let is_before =
+            |host: &EndpointRef| host.hash < hash || host.hash == hash && host.label(slices) < label;
         match &self.hosts[self.hosts.partition_point(is_before)..] {
-            rest @ [first, ..] if first.hash == hash && first.label(slices) == label => run(slices, rest),
+            rest @ [first, ..] if first.hash == hash && first.label(slices) == label => {
+                same_label(slices, rest)
+            }
             _ => &[],
         }
     }
 
     /// The endpoints of the label at a position, which is that of the first of them.
-    pub fn hosts_from<'a>(&'a self, slices: &[Arc<Slice>], first: u32) -> &'a [Host] {
-        run(slices, &self.hosts[first as usize..])
+    pub fn hosts_from<'a>(&'a self, slices: &[Arc<Slice>], first: u32) -> &'a [EndpointRef] {
+        same_label(slices, &self.hosts[first as usize..])
     }
 
     /// The endpoint at a position.
-    pub fn host(&self, position: u32) -> &Host {
+    pub fn host(&self, position: u32) -> &EndpointRef {
         &self.hosts[position as usize]
     }
 
@@ -112,32 +115,32 @@ impl Group {
     }
 
     /// The named ports.
-    pub fn ports(&self) -> &[PortSet] {
+    pub fn ports(&self) -> &[NamedPort] {
         self.ports.sets()
     }
 
     /// The named port `_<port>._<proto>`, by its labels in wire format.
-    pub fn port(&self, label: &[u8], protocol: ProtocolLabel) -> Option<&PortSet> {
+    pub fn port(&self, label: &[u8], protocol: ProtocolLabel) -> Option<&NamedPort> {
         self.ports().iter().find(|port| port.protocol == protocol && *port.label() == *label)
     }
 
     /// The SRV records of one port.
-    pub fn srv(&self, port: &PortSet) -> Records<'_> {
+    pub fn srv(&self, port: &NamedPort) -> SrvRecords<'_> {
         self.ports.of(port)
     }
 
     /// The SRV records of all ports together, each once.
-    pub fn every_srv(&self) -> Records<'_> {
-        self.ports.every()
+    pub fn all_srv(&self) -> SrvRecords<'_> {
+        self.ports.all()
     }
 
     /// The label that an address' reverse name gives: one that somebody chose before one made of an address, then
     /// the first. None if no endpoint with a name has the address.
     pub fn pointer<'a>(&self, slices: &'a [Arc<Slice>], address: IpAddr) -> Option<&'a [u8]> {
         let position = match address {
-            IpAddr::V4(address) => rrset::position(&self.a, &address.octets())?,
+            IpAddr::V4(address) => rrset::find_address(&self.a, &address.octets())?,
             IpAddr::V6(address) => {
-                self.a.len() / rrset::A_LEN + rrset::position(&self.aaaa, &address.octets())?
+                self.a.len() / rrset::A_LEN + rrset::find_address(&self.aaaa, &address.octets())?
             }
         };
         let host = *self.by_address.get(position)?;
@@ -160,7 +163,7 @@ impl Group {
     }
 
     /// Whether two groups, each with its slices, give the same answers, if their times to live are the same.
-    pub fn says_the_same(&self, slices: &[Arc<Slice>], other: &Self, others: &[Arc<Slice>]) -> bool {
+    pub fn has_same_answers(&self, slices: &[Arc<Slice>], other: &Self, others: &[Arc<Slice>]) -> bool {
         self.a == other.a
             && self.aaaa == other.aaaa
             && self.hosts.len() == other.hosts.len()
@@ -174,9 +177,9 @@ impl Group {
     }
 }
 
-impl Host {
+impl EndpointRef {
     /// What is known of the endpoint.
-    pub fn endpoint<'a>(&self, slices: &'a [Arc<Slice>]) -> Packed<'a> {
+    pub fn endpoint<'a>(&self, slices: &'a [Arc<Slice>]) -> PackedEndpoint<'a> {
         slices[self.slice as usize].endpoints.get(self.entry as usize)
     }
 
@@ -191,7 +194,7 @@ impl Host {
 
     /// What makes two mentions the same endpoint.
     fn identity<'a>(&self, slices: &'a [Arc<Slice>]) -> (&'a [u8], IpAddr, &'a str) {
-        let Packed { label, address, .. } = self.endpoint(slices);
+        let PackedEndpoint { label, address, .. } = self.endpoint(slices);
         (label, address, &slices[self.slice as usize].network)
     }
 }
@@ -202,18 +205,18 @@ fn hash(label: &[u8]) -> u32 {
 }
 
 /// The hosts at the beginning that have the same label.
-fn run<'a>(slices: &[Arc<Slice>], hosts: &'a [Host]) -> &'a [Host] {
-    let is_same = |host: &Host| {
+fn same_label<'a>(slices: &[Arc<Slice>], hosts: &'a [EndpointRef]) -> &'a [EndpointRef] {
+    let is_same = |host: &EndpointRef| {
         hosts
             .first()
             .is_some_and(|first| host.hash == first.hash && host.label(slices) == first.label(slices))
     };
-    &hosts[..leading(hosts, is_same)]
+    &hosts[..count_leading(hosts, is_same)]
 }
 
 /// How many things at the beginning are so; none behind the first that is not. Nearly always it is one, and a look or
 /// two for each time that there are twice as many.
-fn leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
+fn count_leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
     let mut end = 1;
     while things.get(end).is_some_and(&is_so) {
         end *= 2;
@@ -223,18 +226,18 @@ fn leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
 }
 
 /// Every endpoint of every slice, of one network or of all, sorted.
-pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<Host> {
+pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<EndpointRef> {
     let chosen = |slice: &Slice| network.is_none_or(|network| *slice.network == *network);
     let mut mentions = Vec::with_capacity(slices.iter().map(|slice| slice.endpoints.len()).sum());
     for (slice_number, slice) in slices.iter().enumerate().filter(|(_, slice)| chosen(slice)) {
-        mentions.extend(slice.endpoints.iter().enumerate().map(|(entry, endpoint)| Host {
+        mentions.extend(slice.endpoints.iter().enumerate().map(|(entry, endpoint)| EndpointRef {
             hash: hash(endpoint.label),
             slice: slice_number as u32,
             entry: entry as u32,
         }));
     }
     mentions.sort_unstable_by(|one, two| {
-        let in_full = |host: &Host| (host.identity(slices), host.slice, host.entry);
+        let in_full = |host: &EndpointRef| (host.identity(slices), host.slice, host.entry);
         one.hash.cmp(&two.hash).then_with(|| in_full(one).cmp(&in_full(two)))
     });
     mentions
@@ -247,7 +250,7 @@ struct Addresses {
     by_address: Box<[u32]>,
 }
 
-fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[Host]) -> Addresses {
+fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[EndpointRef]) -> Addresses {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for (position, host) in (0u32..).zip(hosts) {
         match host.endpoint(slices).address {
@@ -268,12 +271,12 @@ fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[Host]) -> Addresses {
     let mut by_address = Vec::with_capacity(v4.len() + v6.len());
     let mut a = Vec::with_capacity(v4.len() * rrset::A_LEN);
     for same in v4.chunk_by(|one, two| one.0 == two.0) {
-        rrset::push_record(&mut a, &rrset::OWNER, rtype::A, ttl, &same[0].0.to_be_bytes());
+        rrset::push_record(&mut a, &rrset::QUESTION_POINTER, rtype::A, ttl, &same[0].0.to_be_bytes());
         by_address.push(best(&mut same.iter().map(|&(_, position)| position)));
     }
     let mut aaaa = Vec::with_capacity(v6.len() * rrset::AAAA_LEN);
     for same in v6.chunk_by(|one, two| one.0 == two.0) {
-        rrset::push_record(&mut aaaa, &rrset::OWNER, rtype::AAAA, ttl, &same[0].0.to_be_bytes());
+        rrset::push_record(&mut aaaa, &rrset::QUESTION_POINTER, rtype::AAAA, ttl, &same[0].0.to_be_bytes());
         by_address.push(best(&mut same.iter().map(|&(_, position)| position)));
     }
     Addresses { a: a.into(), aaaa: aaaa.into(), by_address: by_address.into() }
@@ -316,14 +319,14 @@ mod tests {
     fn the_length_of_a_run_is_found_with_few_looks() {
         for all in (0..100).chain([10_000]) {
             for leads in (0..=all).filter(|leads| all < 100 || leads % 97 < 2) {
-                let looks = std::cell::Cell::new(0);
+                let calls = std::cell::Cell::new(0);
                 let things: Vec<bool> = (0..all).map(|at| at < leads).collect();
-                let found = leading(&things, |thing| {
-                    looks.set(looks.get() + 1);
+                let found = count_leading(&things, |thing| {
+                    calls.set(calls.get() + 1);
                     *thing
                 });
                 assert_eq!(found, leads, "of {all}");
-                assert!(looks.get() <= 4 + 2 * leads.max(1).ilog2(), "{} looks for {leads}", looks.get());
+                assert!(calls.get() <= 4 + 2 * leads.max(1).ilog2(), "{} calls for {leads}", calls.get());
             }
         }
     }
@@ -331,7 +334,7 @@ mod tests {
     #[test]
     fn a_port_of_endpoints_without_names_has_no_records() {
         let group = Group::new(5, &slice(&[("", 1), ("", 2)]), None);
-        assert!(group.ports().is_empty() && group.every_srv().iter().next().is_none());
+        assert!(group.ports().is_empty() && group.all_srv().iter().next().is_none());
         assert_eq!(group.addresses().count(), 2);
     }
 
@@ -341,7 +344,7 @@ mod tests {
         let label = |host: &str| [&[host.len() as u8], host.as_bytes()].concat();
         let addresses = |slices: &[Arc<Slice>], host: &str| -> Vec<IpAddr> {
             let group = Group::new(5, slices, None);
-            let hosts = group.hosts_at(slices, &label(host));
+            let hosts = group.hosts_with_label(slices, &label(host));
             hosts.iter().map(|host| host.endpoint(slices).address).collect()
         };
         let of = |last: [u8; 2]| last.map(|number| IpAddr::from([10, 0, 0, number]));
@@ -358,9 +361,9 @@ mod tests {
 
         let group = Group::new(5, &both, None);
         let targets: BTreeSet<&[u8]> =
-            group.every_srv().iter().map(|record| group.label_at(&both, record.host())).collect();
+            group.all_srv().iter().map(|record| group.label_at(&both, record.host())).collect();
         assert_eq!(targets, [&label(one)[..], &label(two)].into());
-        assert_eq!(group.every_srv().iter().count(), 2);
+        assert_eq!(group.all_srv().iter().count(), 2);
         assert_eq!([0, 2].map(|first| group.hosts_from(&both, first).len()), [2, 2]);
     }
 }

@@ -30,7 +30,7 @@ pub struct Created(u32);
 
 impl Created {
     /// Before which there is none.
-    pub const FIRST: Self = Self(0);
+    pub const EARLIEST: Self = Self(0);
 
     /// So many seconds after 1970.
     pub fn at(seconds: i64) -> Self {
@@ -69,7 +69,7 @@ pub struct ServiceView<'a> {
 /// All services and slices, and which services have changed since they were last asked for.
 #[derive(Debug, Default)]
 pub struct Index {
-    services: BTreeMap<ObjectKey, Known>,
+    services: BTreeMap<ObjectKey, ServiceEntry>,
     /// Which service of its namespace a slice belongs to: its label may change.
     slices: HashMap<ObjectKey, Box<str>>,
     changed: BTreeSet<ObjectKey>,
@@ -77,7 +77,7 @@ pub struct Index {
 
 /// A service, its slices, or both.
 #[derive(Debug, Default)]
-struct Known {
+struct ServiceEntry {
     service: Option<Service>,
     slices: BTreeMap<String, Arc<Slice>>,
     /// The lists of ports that slices had lately. Nearly always it is one; there are two while slices are written anew.
@@ -87,7 +87,7 @@ struct Known {
 /// How many lists of ports a service's slices share.
 const SHARED_LISTS: usize = 4;
 
-impl Known {
+impl ServiceEntry {
     /// Lets a slice share the list of ports of another one that has the same.
     fn share_ports(&mut self, slice: &mut Slice) {
         self.ports.retain(|ports| ports.strong_count() > 0);

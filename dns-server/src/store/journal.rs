@@ -19,7 +19,7 @@
 //! not change is not sent again because others do.
 //!
 //! A zone's differences together are never larger than the zone, since a difference that is larger is worth
-//! less than the zone (RFC 1995 §4), nor than [`Limits`]. What is too old is forgotten; the answer then is the
+//! less than the zone (RFC 1995 §4), nor than [`JournalLimits`]. What is too old is forgotten; the answer then is the
 //! whole zone. What a transfer sends, it shares, so forgetting does not disturb it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,26 +29,26 @@ use crate::store::name::{self, Name};
 use crate::store::records;
 use crate::store::rrset::Record;
 
-/// What a version costs beside its records, in octets.
+/// What a version costs beside its records, in bytes.
 const OVERHEAD: usize = 128;
 
-/// Octets of a record between its owner and its data.
+/// Bytes of a record between its owner and its data.
 const FIXED: usize = 10;
 
 /// How much is kept at most.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Octets of differences, in each zone.
-    pub octets: usize,
+pub struct JournalLimits {
+    /// Bytes of differences, in each zone.
+    pub bytes: usize,
     /// Differences, in each zone.
     pub differences: usize,
     /// Serials; no more than lie within half of the circle that they go round in (RFC 1982).
     pub serials: usize,
 }
 
-impl Default for Limits {
+impl Default for JournalLimits {
     fn default() -> Self {
-        Self { octets: 16 << 20, differences: 4096, serials: 1 << 20 }
+        Self { bytes: 16 << 20, differences: 4096, serials: 1 << 20 }
     }
 }
 
@@ -56,8 +56,8 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Journal {
     /// The longest apex first, so that the first match is the closest.
-    zones: Vec<Zone>,
-    limits: Limits,
+    zones: Vec<ZoneJournal>,
+    limits: JournalLimits,
     /// The versions that can still be asked for, by their serials, the oldest first. None before the start.
     serials: VecDeque<u32>,
     /// The number of the first of them; versions are counted from the start.
@@ -65,15 +65,15 @@ pub struct Journal {
 }
 
 #[derive(Debug)]
-struct Zone {
+struct ZoneJournal {
     apex: Name,
-    /// Octets of all its records but the SOA.
+    /// Bytes of all its records but the SOA.
     size: usize,
     pending: Pending,
     /// What changed, by the number of the version that it led to.
     differences: VecDeque<(u64, Arc<Difference>)>,
     /// What they cost together.
-    octets: usize,
+    bytes: usize,
     /// The oldest version from which they lead to the newest.
     oldest: u64,
     /// The version that last changed the zone.
@@ -85,7 +85,7 @@ struct Zone {
 struct Pending {
     /// How often each record was added, less how often it was removed.
     balance: BTreeMap<Box<[u8]>, i32>,
-    octets: usize,
+    bytes: usize,
     /// Whether it is too much to be kept.
     is_lost: bool,
 }
@@ -116,52 +116,52 @@ impl Difference {
 
 impl Journal {
     /// A journal of the zones with these apexes, which are empty. It keeps nothing until it is started.
-    pub fn new(apexes: impl IntoIterator<Item = Name>, limits: Limits) -> Self {
-        let zone = |apex| Zone {
+    pub fn new(apexes: impl IntoIterator<Item = Name>, limits: JournalLimits) -> Self {
+        let zone = |apex| ZoneJournal {
             apex,
             size: 0,
             pending: Pending::default(),
             differences: VecDeque::new(),
-            octets: 0,
+            bytes: 0,
             oldest: 0,
             changed: 0,
         };
-        let mut zones: Vec<Zone> = apexes.into_iter().map(zone).collect();
+        let mut zones: Vec<ZoneJournal> = apexes.into_iter().map(zone).collect();
         zones.sort_by_key(|zone| std::cmp::Reverse(zone.apex.as_wire().len()));
         Self { zones, limits, serials: VecDeque::new(), first: 0 }
     }
 
     /// A record is no longer there. All feeding functions are cheap until the start.
-    pub fn removed(&mut self, record: Record<'_>) {
-        self.note(record, -1);
+    pub fn remove(&mut self, record: Record<'_>) {
+        self.change(record, -1);
     }
 
     /// A record is there now.
-    pub fn added(&mut self, record: Record<'_>) {
-        self.note(record, 1);
+    pub fn add(&mut self, record: Record<'_>) {
+        self.change(record, 1);
     }
 
     /// A record of the zone below is there in the zone with this apex, too, and stays.
-    pub fn delegated(&mut self, apex: &Name, record: Record<'_>) {
+    pub fn add_delegated(&mut self, apex: &Name, record: Record<'_>) {
         if let Some(zone) = self.zones.iter_mut().find(|zone| zone.apex == *apex) {
             zone.size += length(record);
         }
     }
 
-    fn note(&mut self, record: Record<'_>, by: i32) {
-        let holds = |zone: &&mut Zone| name::is_within(record.owner, zone.apex.as_wire());
+    fn change(&mut self, record: Record<'_>, by: i32) {
+        let holds = |zone: &&mut ZoneJournal| name::is_within(record.owner, zone.apex.as_wire());
         let Some(zone) = self.zones.iter_mut().find(holds) else { return };
-        let octets = length(record);
-        zone.size = if by > 0 { zone.size + octets } else { zone.size.saturating_sub(octets) };
+        let bytes = length(record);
+        zone.size = if by > 0 { zone.size + bytes } else { zone.size.saturating_sub(bytes) };
         if self.serials.is_empty() || zone.pending.is_lost {
             return;
         }
-        zone.pending.octets += octets;
-        if zone.pending.octets > self.limits.octets {
+        zone.pending.bytes += bytes;
+        if zone.pending.bytes > self.limits.bytes {
             zone.pending = Pending { is_lost: true, ..Pending::default() };
             return;
         }
-        let mut wire = Vec::with_capacity(octets);
+        let mut wire = Vec::with_capacity(bytes);
         records::push(&mut wire, record);
         *zone.pending.balance.entry(wire.into()).or_default() += by;
     }
@@ -202,7 +202,7 @@ impl Journal {
     }
 
     /// The steps from version `serial` of a zone to the newest, each with its serial, if they are known and neither
-    /// more than the zone itself nor than `most` octets. `soa` is how long its SOA record is.
+    /// more than the zone itself nor than `most` bytes. `soa` is how long its SOA record is.
     pub fn since(&self, apex: &Name, serial: u32, soa: usize, most: usize) -> Option<Vec<Step>> {
         let zone = self.zones.iter().find(|zone| zone.apex == *apex)?;
         let newest = *self.serials.back()?;
@@ -218,10 +218,10 @@ impl Journal {
         }
         let begin = zone.differences.partition_point(|&(number, _)| number <= from);
         let mut steps = Vec::new();
-        let mut octets = 0;
+        let mut bytes = 0;
         for (number, difference) in zone.differences.range(begin..) {
-            octets += difference.removed.len() + difference.added.len() + 2 * soa;
-            if octets > most.min(zone.size) {
+            bytes += difference.removed.len() + difference.added.len() + 2 * soa;
+            if bytes > most.min(zone.size) {
                 return None;
             }
             let to = *self.serials.get(usize::try_from(number - self.first).ok()?)?;
@@ -241,14 +241,14 @@ impl Journal {
         self.zones.iter().filter(move |_| is_started).map(|zone| (&zone.apex, zone.changed))
     }
 
-    /// Octets that differences take.
-    pub fn octets(&self) -> usize {
-        self.zones.iter().map(|zone| zone.octets).sum()
+    /// Bytes that differences take.
+    pub fn bytes(&self) -> usize {
+        self.zones.iter().map(|zone| zone.bytes).sum()
     }
 }
 
-impl Zone {
-    fn commit(&mut self, number: u64, limits: &Limits) {
+impl ZoneJournal {
+    fn commit(&mut self, number: u64, limits: &JournalLimits) {
         let pending = std::mem::take(&mut self.pending);
         if pending.is_lost {
             self.forget_all(number);
@@ -264,10 +264,10 @@ impl Zone {
             return;
         }
         self.changed = number;
-        self.octets += difference.cost();
+        self.bytes += difference.cost();
         self.differences.push_back((number, Arc::new(difference)));
-        let most = limits.octets.min(self.size);
-        while self.octets > most || self.differences.len() > limits.differences {
+        let most = limits.bytes.min(self.size);
+        while self.bytes > most || self.differences.len() > limits.differences {
             self.forget_oldest();
         }
     }
@@ -281,7 +281,7 @@ impl Zone {
 
     fn forget_oldest(&mut self) {
         if let Some((number, oldest)) = self.differences.pop_front() {
-            self.octets -= oldest.cost();
+            self.bytes -= oldest.cost();
             self.oldest = number;
         }
     }
@@ -289,13 +289,13 @@ impl Zone {
     /// Nothing leads to the version `number`.
     fn forget_all(&mut self, number: u64) {
         self.differences.clear();
-        self.octets = 0;
+        self.bytes = 0;
         self.oldest = number;
     }
 }
 
 /// Cuts records in uncompressed wire format, of our own making, apart.
-pub fn records(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split_records(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (record, rest) = wire.split_at_checked(record_length(wire)?)?;
         wire = rest;

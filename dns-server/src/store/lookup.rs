@@ -2,7 +2,7 @@
 //! [`records`](crate::store::records). Pure.
 
 use crate::store::build::ServiceAnswers;
-use crate::store::group::{Group, Host, PortSet};
+use crate::store::group::{EndpointRef, Group, NamedPort};
 use crate::store::name::{Labels, MAX_NAME, NETWORKS, PIN, PREFER, ZONES};
 use crate::store::rrset::Node;
 use crate::store::slice::ProtocolLabel;
@@ -21,9 +21,9 @@ pub enum Found<'a> {
     /// The endpoints of a service in a zone, or all; as many labels stand below the name of the service.
     Zone(&'a ServiceAnswers, &'a Group, usize),
     /// A host of a service, with its endpoints.
-    Host(&'a ServiceAnswers, &'a [Host]),
+    Host(&'a ServiceAnswers, &'a [EndpointRef]),
     /// A named port.
-    Port(&'a ServiceAnswers, &'a Group, &'a PortSet),
+    Port(&'a ServiceAnswers, &'a Group, &'a NamedPort),
     /// A reverse name: the time to live, and the names that it gives, in parts.
     Pointers(u32, &'a [[&'a [u8]; 4]]),
 }
@@ -93,7 +93,7 @@ fn find_in<'a>(service: &'a ServiceAnswers, group: &'a Group, name: Labels<'_>, 
                     && port.label().len() + name.wire().len() <= MAX_NAME
                     && has_records(service, group, port, name.from(1))
             })),
-            None => match group.hosts_at(&service.slices, name.label(0)) {
+            None => match group.hosts_with_label(&service.slices, name.label(0)) {
                 [] => Found::Nothing,
                 hosts => Found::Host(service, hosts),
             },
@@ -113,7 +113,7 @@ fn exists_if<'a>(exists: bool) -> Found<'a> {
 }
 
 /// Whether any target's name is short enough; nearly always that of the first.
-fn has_records(service: &ServiceAnswers, group: &Group, port: &PortSet, base: &[u8]) -> bool {
+fn has_records(service: &ServiceAnswers, group: &Group, port: &NamedPort, base: &[u8]) -> bool {
     let label = |host| group.label_at(&service.slices, host);
     group.srv(port).iter().any(|record| label(record.host()).len() + base.len() <= MAX_NAME)
 }

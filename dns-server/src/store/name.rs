@@ -47,7 +47,7 @@ impl Name {
     }
 
     /// `label` in front of this name, or nothing where DNS has no such name: an empty label, one of
-    /// more than 63 octets, or a whole of more than 255.
+    /// more than 63 bytes, or a whole of more than 255.
     pub fn child(&self, label: &str) -> Option<Self> {
         let total = 1 + label.len() + self.0.len();
         if label.is_empty() || label.len() > MAX_LABEL || total > MAX_NAME {
@@ -129,7 +129,7 @@ impl<'a> Labels<'a> {
         self.starts.len()
     }
 
-    /// The label at a position below [`count`](Self::count), with its octet of length.
+    /// The label at a position below [`count`](Self::count), with its byte of length.
     pub fn label(&self, position: usize) -> &'a [u8] {
         &self.wire[self.start(position)..self.start(position + 1)]
     }
@@ -178,7 +178,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Shows a wire-format name in presentation format (RFC 1035 §5.1): octets that are not printable
+/// Shows a wire-format name in presentation format (RFC 1035 §5.1): bytes that are not printable
 /// ASCII as `\DDD`, so that a name from the network is safe in a log.
 pub struct Presented<'a>(pub &'a [u8]);
 
@@ -193,13 +193,13 @@ impl fmt::Display for Presented<'_> {
                 break;
             }
             let (label, tail) = tail.split_at(usize::from(length).min(tail.len()));
-            for &octet in label {
-                match octet {
+            for &byte in label {
+                match byte {
                     b'.' | b'\\' | b'"' | b'(' | b')' | b';' | b'@' | b'$' => {
-                        write!(f, "\\{}", char::from(octet))?;
+                        write!(f, "\\{}", char::from(byte))?;
                     }
-                    0x21..=0x7e => write!(f, "{}", char::from(octet))?,
-                    _ => write!(f, "\\{octet:03}")?,
+                    0x21..=0x7e => write!(f, "{}", char::from(byte))?,
+                    _ => write!(f, "\\{byte:03}")?,
                 }
             }
             f.write_str(".")?;
@@ -215,13 +215,13 @@ pub enum NameError {
     /// Nothing at all, or two dots in a row.
     #[error("a name is labels separated by single dots")]
     EmptyLabel,
-    /// A label of more than 63 octets.
+    /// A label of more than 63 bytes.
     #[error("the label {0:?} is longer than 63 characters")]
     LongLabel(String),
     /// A character other than a letter, digit, `-` or `_`.
     #[error("{0:?} may not stand in a zone name: use letters, digits, '-' and '_'")]
     BadCharacter(char),
-    /// More than 255 octets in wire format.
+    /// More than 255 bytes in wire format.
     #[error("the name is longer than 253 characters")]
     TooLong,
 }
@@ -269,16 +269,16 @@ pub fn reverse_name(address: IpAddr) -> Name {
     let mut wire = Vec::with_capacity(74);
     match address {
         IpAddr::V4(v4) => {
-            for octet in v4.octets().iter().rev() {
-                let digits = octet.to_string();
+            for byte in v4.octets().iter().rev() {
+                let digits = byte.to_string();
                 wire.push(digits.len() as u8); // one to three digits
                 wire.extend_from_slice(digits.as_bytes());
             }
             wire.extend_from_slice(b"\x07in-addr\x04arpa\0");
         }
         IpAddr::V6(v6) => {
-            for octet in v6.octets().iter().rev() {
-                for nibble in [octet & 0xf, octet >> 4] {
+            for byte in v6.octets().iter().rev() {
+                for nibble in [byte & 0xf, byte >> 4] {
                     wire.extend_from_slice(&[1, b"0123456789abcdef"[usize::from(nibble)]]);
                 }
             }
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn within_is_not_fooled_by_octets_that_look_like_labels() {
-        // One label whose octets end in the wire form of `cluster.local`.
+        // One label whose bytes end in the wire form of `cluster.local`.
         let label = b"x\x07cluster\x05local";
         let mut wire = vec![label.len() as u8];
         wire.extend_from_slice(label);

@@ -10,10 +10,10 @@ use tracing::debug;
 use crate::store::answers::{Answers, SVC};
 use crate::store::build::{ServiceAnswers, wire_label};
 use crate::store::index::Created;
-use crate::store::journal::{Journal, Limits};
+use crate::store::journal::{Journal, JournalLimits};
 use crate::store::lookup::Found;
 use crate::store::name::{MAX_NAME, Name, reverse_name};
-use crate::store::records::{self, Item, Writer};
+use crate::store::records::{self, Item, RecordWriter};
 use crate::store::reverse::ServiceKey;
 use crate::store::rrset::{Record, rtype};
 use crate::store::zone::Zone;
@@ -29,7 +29,7 @@ pub struct Publisher {
 
 /// The addresses whose reverse names another version of a service changes, ascending.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Pointers {
+struct PointerChanges {
     /// Those that only the version before points from, and those that only the new one does.
     gone: Vec<IpAddr>,
     come: Vec<IpAddr>,
@@ -44,15 +44,15 @@ impl Publisher {
     }
 
     /// Keeps a journal from now on; nothing may have been published yet.
-    pub fn keep_journal(&mut self, limits: Limits) {
+    pub fn enable_journal(&mut self, limits: JournalLimits) {
         let zones = self.answers.zones();
         let mut journal = Journal::new(zones.iter().map(|zone| zone.apex().clone()), limits);
         for (name, node) in zones.iter().flat_map(Zone::fixed_names) {
-            node.records(&name).for_each(|record| journal.added(record));
+            node.records(&name).for_each(|record| journal.add(record));
         }
         for zone in zones.iter() {
             for (name, node) in zones.delegations(zone) {
-                node.records(&name).for_each(|record| journal.delegated(zone.apex(), record));
+                node.records(&name).for_each(|record| journal.add_delegated(zone.apex(), record));
             }
         }
         self.journal = Some(journal);
@@ -101,22 +101,22 @@ impl Publisher {
             return false;
         }
         let pointers = self.pointers(&service, before.as_deref(), now.as_deref());
-        self.note_pointers(&pointers, Journal::removed);
+        self.journal_pointers(&pointers, Journal::remove);
         match &now {
-            Some(now) => self.put(&service, namespace, (before.as_deref(), now), &pointers),
+            Some(now) => self.insert(&service, namespace, (before.as_deref(), now), &pointers),
             None => self.withdraw(&service, namespace, before.as_deref(), &pointers),
         }
-        self.note_pointers(&pointers, Journal::added);
-        self.note_records(&service, before.as_deref(), now.as_deref());
+        self.journal_pointers(&pointers, Journal::add);
+        self.journal_records(&service, before.as_deref(), now.as_deref());
         true
     }
 
     /// Tells the journal of every PTR record of some addresses.
-    fn note_pointers(&mut self, pointers: &Pointers, note: fn(&mut Journal, Record<'_>)) {
+    fn journal_pointers(&mut self, pointers: &PointerChanges, note: fn(&mut Journal, Record<'_>)) {
         let Some(journal) = &mut self.journal else { return };
         for &address in [&pointers.gone, &pointers.come, &pointers.changed].into_iter().flatten() {
             let owner = reverse_name(address);
-            self.answers.with_address(address, usize::MAX, |found| {
+            self.answers.look_up_address(address, usize::MAX, |found| {
                 if let Found::Pointers(ttl, targets) = *found {
                     for target in targets {
                         let data = &target.concat();
@@ -129,7 +129,7 @@ impl Publisher {
 
     /// Tells the journal which records of a service are gone and which have come. All items are compared; records are
     /// made only of those that differ.
-    fn note_records(
+    fn journal_records(
         &mut self,
         service: &[u8],
         before: Option<&ServiceAnswers>,
@@ -138,15 +138,15 @@ impl Publisher {
         let Some(journal) = &mut self.journal else { return };
         let base = |zone: &Name| [service, SVC, zone.as_wire()].concat();
         let bases: Vec<Vec<u8>> = self.answers.zones().forward().iter().map(base).collect();
-        let mut writers: Vec<Writer<'_>> = bases.iter().map(|base| Writer::new(base)).collect();
+        let mut writers: Vec<RecordWriter<'_>> = bases.iter().map(|base| RecordWriter::new(base)).collect();
         let items = |version: Option<_>| version.into_iter().flat_map(records::items);
         records::merge(items(before), items(now), Item::key, |gone, come| {
-            if gone.zip(come).is_some_and(|(gone, come)| gone.says_the_same(&come)) {
+            if gone.zip(come).is_some_and(|(gone, come)| gone.has_same_records(&come)) {
                 return;
             }
             for writer in &mut writers {
-                gone.iter().for_each(|item| writer.records(item, &mut |record| journal.removed(record)));
-                come.iter().for_each(|item| writer.records(item, &mut |record| journal.added(record)));
+                gone.iter().for_each(|item| writer.records(item, &mut |record| journal.remove(record)));
+                come.iter().for_each(|item| writer.records(item, &mut |record| journal.add(record)));
             }
         });
     }
@@ -157,7 +157,7 @@ impl Publisher {
         service: &[u8],
         before: Option<&'a ServiceAnswers>,
         now: Option<&'a ServiceAnswers>,
-    ) -> Pointers {
+    ) -> PointerChanges {
         let apex = self.answers.zones().forward()[0].as_wire();
         let is_reversed = |(address, ..): &(IpAddr, _, _, _)| self.answers.reverse_zone_of(address).is_some();
         let pointers = |version: Option<_>| {
@@ -167,7 +167,7 @@ impl Publisher {
             };
             version.into_iter().flat_map(with_rest).filter(is_reversed)
         };
-        let mut all = Pointers::default();
+        let mut all = PointerChanges::default();
         let address = |&(address, ..): &(IpAddr, &[u8], u32, Created)| address;
         records::merge(pointers(before), pointers(now), address, |gone, come| match (gone, come) {
             (Some((address, ..)), None) => all.gone.push(address),
@@ -178,12 +178,12 @@ impl Publisher {
         all
     }
 
-    fn put(
+    fn insert(
         &self,
         service: &ServiceKey,
         namespace: &[u8],
         (before, now): (Option<&ServiceAnswers>, &Arc<ServiceAnswers>),
-        pointers: &Pointers,
+        pointers: &PointerChanges,
     ) {
         let answers = &self.answers;
         if before.is_none() {
@@ -195,14 +195,14 @@ impl Publisher {
             .services
             .get(service)
             .map_or_else(|| Arc::clone(service), |entry| Arc::clone(entry.key()));
-        let Pointers { gone, come, changed } = pointers;
-        answers.publishers.insert(come.iter().copied(), now.created, &service);
+        let PointerChanges { gone, come, changed } = pointers;
+        answers.addresses.insert(come.iter().copied(), now.created, &service);
         let Some(before) = before else { return };
         if before.created != now.created {
             let ages = (before.created, now.created);
-            answers.publishers.reorder(changed.iter().copied(), ages, &service);
+            answers.addresses.reorder(changed.iter().copied(), ages, &service);
         }
-        answers.publishers.remove(gone.iter().copied(), before.created, &service);
+        answers.addresses.remove(gone.iter().copied(), before.created, &service);
     }
 
     fn withdraw(
@@ -210,12 +210,12 @@ impl Publisher {
         service: &ServiceKey,
         namespace: &[u8],
         before: Option<&ServiceAnswers>,
-        pointers: &Pointers,
+        pointers: &PointerChanges,
     ) {
         let Some(before) = before else { return };
         let answers = &self.answers;
         answers.services.remove(service);
-        answers.publishers.remove(pointers.gone.iter().copied(), before.created, service);
+        answers.addresses.remove(pointers.gone.iter().copied(), before.created, service);
         if let Entry::Occupied(mut services) = answers.namespaces.entry(namespace.into()) {
             match services.get() {
                 0 | 1 => drop(services.remove()),

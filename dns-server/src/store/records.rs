@@ -3,21 +3,21 @@
 //!
 //! They come in items, of which each is a record or few. Whatever version a service has, its items are in the same
 //! order, so that what differs between two versions is found by walking through both, and whoever has had enough
-//! for now goes on from the [`Place`] where they stopped.
+//! for now goes on from the [`Cursor`] where they stopped.
 
 use std::cmp::Ordering;
 use std::iter;
 use std::net::IpAddr;
 
 use crate::store::build::ServiceAnswers;
-use crate::store::group::{Group, Host, PortSet, Records, Srv};
+use crate::store::group::{EndpointRef, Group, NamedPort, SrvRecord, SrvRecords};
 use crate::store::name::{MAX_NAME, NETWORKS};
 use crate::store::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, Record, rtype};
 use crate::store::slice::ProtocolLabel;
 
 /// Where the next item of a service is.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Place {
+pub struct Cursor {
     group: usize,
     section: usize,
     at: usize,
@@ -30,18 +30,18 @@ pub struct Item<'a> {
     /// Of the network, in wire format; empty for all networks together.
     alias: &'a [u8],
     group: &'a Group,
-    section: Section<'a>,
+    kind: ItemKind<'a>,
     content: Content<'a>,
 }
 
 /// The items of a group, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Section<'a> {
+enum ItemKind<'a> {
     A,
     Aaaa,
-    EveryPort,
+    AllPorts,
     Hosts,
-    /// A named port, by its protocol and its label without the octet of length.
+    /// A named port, by its protocol and its label without the byte of length.
     Port(ProtocolLabel, &'a [u8]),
 }
 
@@ -50,38 +50,38 @@ enum Content<'a> {
     /// Type and data of an address record at the base.
     Address(u16, &'a [u8]),
     /// A record of a named port, or of all of them at the base.
-    Service(Option<&'a PortSet>, Srv),
+    Service(Option<&'a NamedPort>, SrvRecord),
     /// The endpoints of a label.
-    Host(&'a [Host]),
+    Host(&'a [EndpointRef]),
 }
 
 /// What items are sorted by; no two of a service have the same.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key<'a> {
+pub struct ItemKey<'a> {
     alias: &'a [u8],
-    section: Section<'a>,
+    kind: ItemKind<'a>,
     hash: u32,
-    /// Of a host or a target; of an address its octets.
+    /// Of a host or a target; of an address its bytes.
     label: &'a [u8],
     port: u16,
     weight: u16,
 }
 
 /// The item at a place, and the place behind it.
-pub fn next<'a>(service: &'a ServiceAnswers, place: &mut Place) -> Option<Item<'a>> {
-    let mut groups = iter::once((&[][..], &service.all)).chain(service.networks()).skip(place.group);
+pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<Item<'a>> {
+    let mut groups = iter::once((&[][..], &service.all)).chain(service.networks()).skip(cursor.group);
     let (mut alias, mut group) = groups.next()?;
     loop {
-        let Some((section, content)) = section(service, group, place) else {
+        let Some((kind, content)) = section(service, group, cursor) else {
             (alias, group) = groups.next()?;
-            *place = Place { group: place.group + 1, section: 0, at: 0 };
+            *cursor = Cursor { group: cursor.group + 1, section: 0, at: 0 };
             continue;
         };
         if let Some((at, content)) = content {
-            place.at = at + content.length();
-            return Some(Item { service, alias, group, section, content });
+            cursor.at = at + content.length();
+            return Some(Item { service, alias, group, kind, content });
         }
-        (place.section, place.at) = (place.section + 1, 0);
+        (cursor.section, cursor.at) = (cursor.section + 1, 0);
     }
 }
 
@@ -89,41 +89,41 @@ pub fn next<'a>(service: &'a ServiceAnswers, place: &mut Place) -> Option<Item<'
 fn section<'a>(
     service: &'a ServiceAnswers,
     group: &'a Group,
-    &Place { section, at, .. }: &Place,
-) -> Option<(Section<'a>, Option<(usize, Content<'a>)>)> {
+    &Cursor { section, at, .. }: &Cursor,
+) -> Option<(ItemKind<'a>, Option<(usize, Content<'a>)>)> {
     let address = |rtype, records: &'a [u8], length| {
         let record = records.chunks_exact(length).nth(at)?;
         Some((at, Content::Address(rtype, &record[RECORD_FIXED..])))
     };
-    let record = |port, records: Records<'a>| {
+    let record = |port, records: SrvRecords<'a>| {
         let (at, record) = records.first_from(at)?;
         Some((at, Content::Service(port, record)))
     };
     Some(match section {
-        0 => (Section::A, address(rtype::A, &group.a, A_LEN)),
-        1 => (Section::Aaaa, address(rtype::AAAA, &group.aaaa, AAAA_LEN)),
-        2 => (Section::EveryPort, record(None, group.every_srv())),
+        0 => (ItemKind::A, address(rtype::A, &group.a, A_LEN)),
+        1 => (ItemKind::Aaaa, address(rtype::AAAA, &group.aaaa, AAAA_LEN)),
+        2 => (ItemKind::AllPorts, record(None, group.all_srv())),
         3 => {
             let hosts = group.hosts_from(&service.slices, at as u32); // positions have 32 bits
-            (Section::Hosts, (!hosts.is_empty()).then_some((at, Content::Host(hosts))))
+            (ItemKind::Hosts, (!hosts.is_empty()).then_some((at, Content::Host(hosts))))
         }
         named => {
             let port = group.ports().get(named - 4)?;
-            (Section::Port(port.protocol, &port.label()[1..]), record(Some(port), group.srv(port)))
+            (ItemKind::Port(port.protocol, &port.label()[1..]), record(Some(port), group.srv(port)))
         }
     })
 }
 
 /// All items of a service, ascending.
 pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = Item<'_>> {
-    let mut place = Place::default();
-    iter::from_fn(move || next(service, &mut place))
+    let mut cursor = Cursor::default();
+    iter::from_fn(move || next_item(service, &mut cursor))
 }
 
 impl<'a> Item<'a> {
     /// What it is sorted by.
-    pub fn key(&self) -> Key<'a> {
-        let host = |host: &Host| host.order(&self.service.slices);
+    pub fn key(&self) -> ItemKey<'a> {
+        let host = |host: &EndpointRef| host.order(&self.service.slices);
         let (hash, label, port, weight) = match self.content {
             Content::Address(_, data) => (0, data, 0, 0),
             Content::Service(_, record) => {
@@ -137,11 +137,11 @@ impl<'a> Item<'a> {
         };
         // Networks are sorted by their aliases as text.
         let alias = self.alias.get(1..).unwrap_or_default();
-        Key { alias, section: self.section, hash, label, port, weight }
+        ItemKey { alias, kind: self.kind, hash, label, port, weight }
     }
 
     /// Whether another version's item of the same key has the same records.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn has_same_records(&self, other: &Self) -> bool {
         self.service.ttl == other.service.ttl
             && match (self.content, other.content) {
                 (Content::Host(one), Content::Host(two)) => self.described(one).eq(other.described(two)),
@@ -150,7 +150,7 @@ impl<'a> Item<'a> {
     }
 
     /// What records are made of, of each endpoint.
-    fn described(&self, hosts: &'a [Host]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
+    fn described(&self, hosts: &'a [EndpointRef]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
         let slices = &self.service.slices;
         hosts.iter().map(move |host| {
             let endpoint = host.endpoint(slices);
@@ -181,14 +181,14 @@ impl Content<'_> {
 
 /// Writes the records of a service under the names that it has in one zone.
 #[derive(Debug)]
-pub struct Writer<'b> {
+pub struct RecordWriter<'b> {
     base: &'b [u8],
     owner: Vec<u8>,
     target: Vec<u8>,
     data: Vec<u8>,
 }
 
-impl<'b> Writer<'b> {
+impl<'b> RecordWriter<'b> {
     /// For a service whose name in wire format is `base`.
     pub fn new(base: &'b [u8]) -> Self {
         let [owner, target, data] = [const { 2 * MAX_NAME }; 3].map(Vec::with_capacity);

@@ -3,7 +3,7 @@
 //! Addresses are kept sorted, so that a name above some of them is one look at a range: it exists if an
 //! address lies in it, and nothing has to be kept for each of the up to 31 names above an IPv6 address.
 //!
-//! A tenant that writes slices chooses the addresses in them. So only addresses within [`Ranges`] have names, and where
+//! A tenant that writes slices chooses the addresses in them. So only addresses within [`ReverseRanges`] have names, and where
 //! many services have one address, the oldest are named: a newer service takes no name away.
 
 use std::collections::BTreeSet;
@@ -28,14 +28,14 @@ pub type ServiceKey = Arc<[u8]>;
 
 /// What a reverse name stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reverse {
+pub enum ReverseName {
     /// One address.
     Address(IpAddr),
     /// All addresses that it is above of.
-    Above(RangeInclusive<IpAddr>),
+    Range(RangeInclusive<IpAddr>),
 }
 
-impl Reverse {
+impl ReverseName {
     /// What a name below `in-addr.arpa` or `ip6.arpa` stands for, those two included. None for any other, and for
     /// one that no address has.
     pub fn of(name: Labels<'_>) -> Option<Self> {
@@ -46,11 +46,11 @@ impl Reverse {
         let labels = (0..count).rev().map(|position| name.label(position));
         match name.label(count) {
             b"\x07in-addr" if count <= 4 => {
-                let mut octets = [0; 4];
-                for (octet, label) in octets.iter_mut().zip(labels) {
-                    *octet = decimal(label)?;
+                let mut bytes = [0; 4];
+                for (byte, label) in bytes.iter_mut().zip(labels) {
+                    *byte = decimal(label)?;
                 }
-                let first = u32::from_be_bytes(octets);
+                let first = u32::from_be_bytes(bytes);
                 let last = first | u32::MAX.checked_shr(8 * count as u32).unwrap_or(0);
                 Some(Self::between(Ipv4Addr::from(first).into(), Ipv4Addr::from(last).into()))
             }
@@ -67,47 +67,47 @@ impl Reverse {
     }
 
     fn between(first: IpAddr, last: IpAddr) -> Self {
-        if first == last { Self::Address(first) } else { Self::Above(first..=last) }
+        if first == last { Self::Address(first) } else { Self::Range(first..=last) }
     }
 
     /// Whether an address' own name is this one or below it.
-    pub fn holds(&self, address: &IpAddr) -> bool {
+    pub fn contains(&self, address: &IpAddr) -> bool {
         match self {
             Self::Address(own) => own == address,
-            Self::Above(range) => range.contains(address),
+            Self::Range(range) => range.contains(address),
         }
     }
 }
 
 /// The addresses that have names in reverse zones: `--reverse-range`, `--reverse-exclude`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ranges {
+pub struct ReverseRanges {
     included: Vec<IpNet>,
     excluded: Vec<IpNet>,
 }
 
-impl Ranges {
+impl ReverseRanges {
     /// The addresses in any of `included` and in none of `excluded`.
     pub fn new(included: Vec<IpNet>, excluded: Vec<IpNet>) -> Self {
         Self { included, excluded }
     }
 
     /// Whether an address is one of them; IPv4 is IPv4 however it is written.
-    pub fn hold(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
         is_in(&self.included) && !is_in(&self.excluded)
     }
 }
 
-impl Default for Ranges {
+impl Default for ReverseRanges {
     /// The private ranges.
     fn default() -> Self {
         Self::new(PRIVATE.iter().filter_map(|range| range.parse().ok()).collect(), Vec::new())
     }
 }
 
-/// An octet as RFC 1035 §3.5 has it: no leading zeros, which would be another name.
+/// An byte as RFC 1035 §3.5 has it: no leading zeros, which would be another name.
 fn decimal(label: &[u8]) -> Option<u8> {
     let digits = &label[1..];
     if digits.len() > 1 && digits[0] == b'0' || !digits.iter().all(u8::is_ascii_digit) {
@@ -125,59 +125,60 @@ fn nibble(label: &[u8]) -> Option<u128> {
 
 /// Who publishes each address.
 #[derive(Debug, Default)]
-pub struct Publishers(RwLock<BTreeSet<Claim>>);
+pub struct AddressIndex(RwLock<BTreeSet<AddressEntry>>);
 
 /// A service that publishes an address. Of one address they are sorted by age.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
+struct AddressEntry {
     address: IpAddr,
     created: Created,
-    /// There, but in the [`Claim`] before all others of an address.
+    /// There, but in the [`AddressEntry`] before all others of an address.
     service: Option<ServiceKey>,
 }
 
-impl Claim {
+impl AddressEntry {
     fn before_all_of(address: IpAddr) -> Self {
-        Self { address, created: Created::FIRST, service: None }
+        Self { address, created: Created::EARLIEST, service: None }
     }
 }
 
-impl Publishers {
+impl AddressIndex {
     /// Runs `read` on the services that publish an address, the oldest first.
-    pub fn with<R>(
+    pub fn with_services<R>(
         &self,
         address: IpAddr,
         read: impl FnOnce(&mut dyn Iterator<Item = &ServiceKey>) -> R,
     ) -> R {
-        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let of_address =
-            claims.range(Claim::before_all_of(address)..).take_while(|claim| claim.address == address);
-        read(&mut of_address.filter_map(|claim| claim.service.as_ref()))
+        let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let of_address = entries
+            .range(AddressEntry::before_all_of(address)..)
+            .take_while(|entry| entry.address == address);
+        read(&mut of_address.filter_map(|entry| entry.service.as_ref()))
     }
 
     /// Whether any address in the range is published.
     pub fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
-        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let first = claims.range(Claim::before_all_of(*range.start())..).next();
-        first.is_some_and(|claim| claim.address <= *range.end())
+        let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let first = entries.range(AddressEntry::before_all_of(*range.start())..).next();
+        first.is_some_and(|entry| entry.address <= *range.end())
     }
 
     /// Adds the addresses of a service that was created then.
     pub fn insert(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
         for address in addresses {
-            self.change(|claims| {
-                claims.insert(Claim { address, created, service: Some(Arc::clone(service)) });
+            self.change(|entries| {
+                entries.insert(AddressEntry { address, created, service: Some(Arc::clone(service)) });
             });
         }
     }
 
     /// Takes addresses of a service that was created then away.
     pub fn remove(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
-        let mut claim = Claim { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
+        let mut entry = AddressEntry { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
         for address in addresses {
-            claim.address = address;
-            self.change(|claims| {
-                claims.remove(&claim);
+            entry.address = address;
+            self.change(|entries| {
+                entries.remove(&entry);
             });
         }
     }
@@ -190,25 +191,25 @@ impl Publishers {
         service: &ServiceKey,
     ) {
         for address in addresses {
-            let claim = |created| Claim { address, created, service: Some(Arc::clone(service)) };
-            self.change(|claims| {
-                claims.remove(&claim(before));
-                claims.insert(claim(now));
+            let entry = |created| AddressEntry { address, created, service: Some(Arc::clone(service)) };
+            self.change(|entries| {
+                entries.remove(&entry(before));
+                entries.insert(entry(now));
             });
         }
     }
 
     /// One address at a time: who reads has not to wait for all of them.
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<Claim>)) {
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<AddressEntry>)) {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Every address with each service that publishes it, in their order.
     #[cfg(test)]
     pub(crate) fn pairs(&self) -> Vec<(IpAddr, ServiceKey)> {
-        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let pair = |claim: &Claim| Some((claim.address, claim.service.clone()?));
-        claims.iter().filter_map(pair).collect()
+        let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let pair = |entry: &AddressEntry| Some((entry.address, entry.service.clone()?));
+        entries.iter().filter_map(pair).collect()
     }
 }
 
@@ -219,16 +220,16 @@ mod tests {
     use super::*;
     use crate::store::name::{Name, label_starts, reverse_name};
 
-    fn reverse(name: &str) -> Option<Reverse> {
+    fn reverse(name: &str) -> Option<ReverseName> {
         let name: Name = name.parse().unwrap();
-        Reverse::of(Labels::new(name.as_wire(), &label_starts(name.as_wire())))
+        ReverseName::of(Labels::new(name.as_wire(), &label_starts(name.as_wire())))
     }
 
     #[test]
     fn an_addresss_own_name_stands_for_it() {
         for text in ["192.0.2.10", "0.0.0.0", "255.255.255.255", "2001:db8::1", "::", "ffff::"] {
             let address: IpAddr = text.parse().unwrap();
-            assert_eq!(reverse(&reverse_name(address).to_string()), Some(Reverse::Address(address)));
+            assert_eq!(reverse(&reverse_name(address).to_string()), Some(ReverseName::Address(address)));
         }
     }
 
@@ -248,7 +249,7 @@ mod tests {
         ];
         for (name, address, holds) in cases {
             let reverse = reverse(name).unwrap();
-            assert_eq!(reverse.holds(&address.parse().unwrap()), holds, "{name} {address}");
+            assert_eq!(reverse.contains(&address.parse().unwrap()), holds, "{name} {address}");
         }
     }
 
@@ -275,8 +276,9 @@ mod tests {
     fn ranges_hold_what_is_included_and_not_excluded() {
         let networks =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
-        let private = Ranges::default();
-        let chosen = Ranges::new(networks(&["0.0.0.0/0", "2001:db8::/32"]), networks(&["10.96.0.0/12"]));
+        let private = ReverseRanges::default();
+        let chosen =
+            ReverseRanges::new(networks(&["0.0.0.0/0", "2001:db8::/32"]), networks(&["10.96.0.0/12"]));
         for (address, in_private, in_chosen) in [
             ("10.0.0.1", true, true),
             ("10.96.0.1", true, false),
@@ -294,37 +296,41 @@ mod tests {
             ("::1", false, false),
         ] {
             let parsed = address.parse().unwrap();
-            assert_eq!((private.hold(parsed), chosen.hold(parsed)), (in_private, in_chosen), "{address}");
+            assert_eq!(
+                (private.contains(parsed), chosen.contains(parsed)),
+                (in_private, in_chosen),
+                "{address}"
+            );
         }
     }
 
     #[test]
     fn an_address_has_each_of_its_publishers_once() {
-        let publishers = Publishers::default();
+        let index = AddressIndex::default();
         let [before, address, after] =
             ["10.0.0.0", "10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().unwrap());
         let [one, two, three]: [ServiceKey; 3] =
             [b"\x01b\x01n", b"\x01a\x01n", b"\x01c\x01n"].map(|key| key[..].into());
         let [early, late] = [1, 2].map(Created::at);
-        let of = |address| publishers.with(address, |services| services.cloned().collect::<Vec<_>>());
-        let of_address = |created, service| publishers.insert([address].into_iter(), created, service);
+        let of = |address| index.with_services(address, |services| services.cloned().collect::<Vec<_>>());
+        let of_address = |created, service| index.insert([address].into_iter(), created, service);
         of_address(late, &one);
         of_address(early, &three);
         of_address(late, &two);
         of_address(late, &one);
-        publishers.insert([before, after].into_iter(), early, &one);
+        index.insert([before, after].into_iter(), early, &one);
         assert_eq!(of(address), [three.clone(), two.clone(), one.clone()]);
         assert_eq!((of(before), of(after)), (vec![one.clone()], vec![one.clone()]));
-        publishers.reorder([address].into_iter(), (late, Created::FIRST), &one);
+        index.reorder([address].into_iter(), (late, Created::EARLIEST), &one);
         assert_eq!(of(address), [one.clone(), three.clone(), two.clone()]);
-        publishers.remove([address].into_iter(), early, &three);
-        publishers.remove([before, address, after].into_iter(), early, &one);
-        assert_eq!(publishers.pairs(), [(address, one.clone()), (address, two.clone())]);
-        publishers.remove([address].into_iter(), Created::FIRST, &one);
-        assert!(publishers.any(address..=address) && publishers.any(before..=after));
-        assert!(!publishers.any(before..=before) && !publishers.any(after..=after));
-        publishers.remove([address].into_iter(), late, &two);
+        index.remove([address].into_iter(), early, &three);
+        index.remove([before, address, after].into_iter(), early, &one);
+        assert_eq!(index.pairs(), [(address, one.clone()), (address, two.clone())]);
+        index.remove([address].into_iter(), Created::EARLIEST, &one);
+        assert!(index.any(address..=address) && index.any(before..=after));
+        assert!(!index.any(before..=before) && !index.any(after..=after));
+        index.remove([address].into_iter(), late, &two);
         assert_eq!(of(address), []);
-        assert!(!publishers.any("0.0.0.0".parse().unwrap()..="255.255.255.255".parse().unwrap()));
+        assert!(!index.any("0.0.0.0".parse().unwrap()..="255.255.255.255".parse().unwrap()));
     }
 }

@@ -60,15 +60,15 @@ pub mod rtype {
 pub const HEADER: usize = 12;
 
 /// Pointer to the question's name.
-pub const OWNER: [u8; 2] = [0xc0, HEADER as u8];
+pub const QUESTION_POINTER: [u8; 2] = [0xc0, HEADER as u8];
 
-/// Octets of a record with a compressed owner before its data.
-pub const RECORD_FIXED: usize = OWNER.len() + 2 + 2 + 4 + 2;
+/// Bytes of a record with a compressed owner before its data.
+pub const RECORD_FIXED: usize = QUESTION_POINTER.len() + 2 + 2 + 4 + 2;
 
-/// Octets of an A record with a compressed owner.
+/// Bytes of an A record with a compressed owner.
 pub const A_LEN: usize = RECORD_FIXED + size_of::<Ipv4Addr>();
 
-/// Octets of an AAAA record with a compressed owner.
+/// Bytes of an AAAA record with a compressed owner.
 pub const AAAA_LEN: usize = RECORD_FIXED + size_of::<Ipv6Addr>();
 
 /// The largest offset that a compression pointer reaches.
@@ -85,7 +85,7 @@ pub struct Rrset {
     pub records: usize,
     /// The records, one behind the other.
     pub body: Box<[u8]>,
-    /// Octets per record where all are of one length and their order is free: address records.
+    /// Bytes per record where all are of one length and their order is free: address records.
     pub stride: Option<usize>,
     /// Additional records that save the asker a query, in the order of their worth.
     pub glue: Vec<Glue>,
@@ -161,7 +161,7 @@ impl RrsetWriter {
 
     /// Adds a record.
     pub fn push(&mut self, data: &[u8]) {
-        push_record(&mut self.body, &OWNER, self.rtype, self.ttl, data);
+        push_record(&mut self.body, &QUESTION_POINTER, self.rtype, self.ttl, data);
         self.records += 1;
     }
 
@@ -189,7 +189,7 @@ pub fn v6_addresses(body: &[u8]) -> impl Iterator<Item = Ipv6Addr> {
 }
 
 /// Which of some address records has this data; they are ascending.
-pub fn position(body: &[u8], data: &[u8]) -> Option<usize> {
+pub fn find_address(body: &[u8], data: &[u8]) -> Option<usize> {
     let length = RECORD_FIXED + data.len();
     let (mut low, mut high) = (0, body.len() / length);
     while low < high {
@@ -205,13 +205,13 @@ pub fn position(body: &[u8], data: &[u8]) -> Option<usize> {
 
 /// Appends one record of class IN.
 pub fn push_record(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, data: &[u8]) {
-    push_head(out, owner, rtype, ttl, data.len());
+    push_record_header(out, owner, rtype, ttl, data.len());
     out.extend_from_slice(data);
 }
 
-/// Appends what stands before the data of a record of class IN; of data there are `length` octets, less than 64 KiB by
+/// Appends what stands before the data of a record of class IN; of data there are `length` bytes, less than 64 KiB by
 /// construction of every caller.
-pub fn push_head(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, length: usize) {
+pub fn push_record_header(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, length: usize) {
     out.extend_from_slice(owner);
     out.extend_from_slice(&rtype.to_be_bytes());
     out.extend_from_slice(&rtype::CLASS_IN.to_be_bytes());
@@ -225,14 +225,16 @@ pub fn name_server(owner: &Name, ttl: u32, host: &Name, addresses: &[Rrset]) -> 
     let mut set = RrsetWriter::new(rtype::NS, ttl);
     set.push(host.as_wire());
     let mut rrset = set.finish()?;
-    rrset.glue = addresses.iter().map(|set| glue(&pointer(host_at).unwrap_or(OWNER), set)).collect();
+    rrset.glue =
+        addresses.iter().map(|set| glue(&pointer(host_at).unwrap_or(QUESTION_POINTER), set)).collect();
     Some(rrset)
 }
 
 /// An address RRset under another owner.
 fn glue(owner: &[u8; 2], rrset: &Rrset) -> Glue {
     let records = rrset.body.chunks_exact(rrset.stride.unwrap_or(A_LEN));
-    let bytes = records.flat_map(|record| owner.iter().chain(&record[OWNER.len()..])).copied().collect();
+    let bytes =
+        records.flat_map(|record| owner.iter().chain(&record[QUESTION_POINTER.len()..])).copied().collect();
     Glue { bytes, records: rrset.records as u16 } // as many as a server has addresses
 }
 
@@ -273,9 +275,9 @@ mod tests {
         assert_eq!(found, texts);
         for (place, text) in texts.iter().enumerate() {
             let address: Ipv4Addr = text.parse().unwrap();
-            assert_eq!(position(&rrsets[0].body, &address.octets()), Some(place));
+            assert_eq!(find_address(&rrsets[0].body, &address.octets()), Some(place));
         }
-        assert_eq!(position(&rrsets[0].body, &[10, 0, 0, 3]), None);
-        assert_eq!(position(&[], &[10, 0, 0, 3]), None);
+        assert_eq!(find_address(&rrsets[0].body, &[10, 0, 0, 3]), None);
+        assert_eq!(find_address(&[], &[10, 0, 0, 3]), None);
     }
 }

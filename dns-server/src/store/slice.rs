@@ -152,7 +152,7 @@ impl Slice {
 
 /// When the change happened that this version of a slice tells of, if it says so. It is no part of a [`Slice`]: two
 /// that differ in nothing else say the same.
-pub fn triggered(slice: &MultiNetworkEndpointSlice) -> Option<Timestamp> {
+pub fn trigger_time(slice: &MultiNetworkEndpointSlice) -> Option<Timestamp> {
     slice.metadata.annotations.as_ref()?.get(labels::LAST_CHANGE_TRIGGER_TIME)?.parse().ok()
 }
 
@@ -164,7 +164,7 @@ pub struct BadAddress {
     text: String,
 }
 
-/// The TXT data of an endpoint: each known fact a character string. A fact too long for one (255 octets,
+/// The TXT data of an endpoint: each known fact a character string. A fact too long for one (255 bytes,
 /// RFC 1035 §3.3) is left out: half a node name would be a wrong one.
 fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) -> Vec<u8> {
     let device = endpoint.device.as_ref();
@@ -185,7 +185,7 @@ fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) 
     let mut txt = Vec::new();
     for (key, value) in facts {
         if let Some(value) = value {
-            txt::push_fact(&mut txt, key, &value);
+            txt::push_pair(&mut txt, key, &value);
         }
     }
     txt

@@ -6,7 +6,7 @@
 //! and so do one for a whole zone and a scrape, without holding up others of their thread; under the lock they only
 //! take what is made into records later.
 
-mod described;
+mod report;
 
 use std::collections::HashSet;
 use std::iter;
@@ -26,11 +26,11 @@ use crate::store::index::{Index, Service};
 use crate::store::journal::{self, Step};
 use crate::store::name::Name;
 use crate::store::publisher::Publisher;
-use crate::store::slice::{Slice, triggered};
-use crate::store::zone_copy::{Version, ZoneCopy};
+use crate::store::slice::{Slice, trigger_time};
+use crate::store::zone_copy::{ZoneCopy, ZoneVersion};
 use crate::sync;
-pub use described::Described;
-use described::Synced;
+pub use report::StateReport;
+use report::Synced;
 
 /// All that is known, as it outlives a process.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -85,8 +85,8 @@ impl State {
     }
 
     /// Remembers from now on what changes in each zone, within bounds; to be called before anything is known.
-    pub fn keep_journal(&self, limits: journal::Limits) {
-        self.lock().publisher.keep_journal(limits);
+    pub fn enable_journal(&self, limits: journal::JournalLimits) {
+        self.lock().publisher.enable_journal(limits);
     }
 
     /// Follows which zones change, if a journal is kept.
@@ -115,7 +115,7 @@ impl State {
     /// A copy of all that is known, of one moment. None within a list, when it would be a part of the new and a part of the old.
     pub fn objects(&self) -> Option<Objects> {
         let inner = self.lock();
-        inner.is_whole().then(|| inner.objects(self.answers.serial()))
+        inner.is_complete().then(|| inner.objects(self.answers.serial()))
     }
 
     /// One moment's whole zone.
@@ -129,34 +129,40 @@ impl State {
 
     /// The newest version of a zone, and the steps to it from the version with the serial `known`, if a journal
     /// has them.
-    pub fn zone_since(&self, apex: &Name, known: u32) -> Option<(Version, Vec<Step>)> {
+    pub fn zone_since(&self, apex: &Name, known: u32) -> Option<(ZoneVersion, Vec<Step>)> {
         self.since(&mut self.lock_aside(), apex, known, usize::MAX)
     }
 
-    /// The same, if the steps have no more than `most` octets, and if nobody changes anything at this moment.
-    pub fn zone_since_at_once(&self, apex: &Name, known: u32, most: usize) -> Option<(Version, Vec<Step>)> {
+    /// The same, if the steps have no more than `most` bytes, and if nobody changes anything at this moment.
+    pub fn try_zone_since(&self, apex: &Name, known: u32, most: usize) -> Option<(ZoneVersion, Vec<Step>)> {
         let mut inner = self.try_lock()?;
         self.since(&mut inner, apex, known, most)
     }
 
-    fn since(&self, inner: &mut Inner, apex: &Name, known: u32, most: usize) -> Option<(Version, Vec<Step>)> {
+    fn since(
+        &self,
+        inner: &mut Inner,
+        apex: &Name,
+        known: u32,
+        most: usize,
+    ) -> Option<(ZoneVersion, Vec<Step>)> {
         let version = self.version(apex)?;
         let steps = inner.publisher.journal()?.since(apex, known, version.soa.len(), most)?;
         Some((version, steps))
     }
 
     /// The newest version of a zone.
-    pub fn version(&self, apex: &Name) -> Option<Version> {
+    pub fn version(&self, apex: &Name) -> Option<ZoneVersion> {
         let zone = self.answers.zones().iter().find(|zone| zone.apex() == apex)?;
         let serial = self.answers.serial();
         let mut soa = apex.as_wire().to_vec();
         zone.push_soa_body(&mut soa, serial);
-        Some(Version { apex: apex.clone(), serial, soa })
+        Some(ZoneVersion { apex: apex.clone(), serial, soa })
     }
 
-    /// How many octets the journal takes.
-    pub fn journal_octets(&self) -> usize {
-        self.lock_aside().publisher.journal().map_or(0, |journal| journal.octets())
+    /// How many bytes the journal takes.
+    pub fn journal_bytes(&self) -> usize {
+        self.lock_aside().publisher.journal().map_or(0, |journal| journal.bytes())
     }
 
     /// How many services, slices and ready endpoints are known.
@@ -170,9 +176,9 @@ impl State {
     }
 
     /// All that is known, sorted, for people. What it holds is shared with the index, and put into words when it is shown.
-    pub fn describe(&self) -> Described {
+    pub fn describe(&self) -> StateReport {
         let inner = self.lock();
-        Described {
+        StateReport {
             freshness: self.answers.freshness(),
             synced: Synced { services: inner.services_synced, slices: inner.slices_synced },
             zones: self.answers.zones().iter().map(|zone| zone.apex().clone()).collect(),
@@ -205,7 +211,7 @@ impl State {
         let mut inner = self.lock();
         // What is known in part only is kept back: a set cut short would be a wrong answer. Until then the answers, a
         // snapshot's too, stay as they are. What was there before the first list is no change that anybody waits for.
-        if !inner.is_whole() {
+        if !inner.is_complete() {
             if self.answers.freshness() != Freshness::Current {
                 inner.triggered.clear();
             }
@@ -240,7 +246,7 @@ impl State {
 
 impl Inner {
     /// Whether the index is all that there is, and nothing that is gone.
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.services_synced && self.slices_synced
     }
 
@@ -297,7 +303,7 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
             return;
         };
         // Parsing happens before the lock is taken.
-        let (parsed, triggered) = (Slice::parse(&object), triggered(&object));
+        let (parsed, triggered) = (Slice::parse(&object), trigger_time(&object));
         let mut inner = self.lock();
         match parsed {
             Ok(Some(slice)) => {
@@ -352,7 +358,7 @@ mod tests {
         let state = Arc::new(state(&apex));
         let waits: [fn(&State, &Name); 4] = [
             |state, _| _ = state.sizes(),
-            |state, _| _ = state.journal_octets(),
+            |state, _| _ = state.journal_bytes(),
             |state, apex| _ = state.zone_copy(apex),
             |state, apex| _ = state.zone_since(apex, 7),
         ];
@@ -378,11 +384,11 @@ mod tests {
     fn who_must_not_wait_does_without_while_there_is_a_change() {
         let apex: Name = "z".parse().unwrap();
         let state = state(&apex);
-        state.keep_journal(journal::Limits::default());
+        state.enable_journal(journal::JournalLimits::default());
         multinet_runtime::Index::<MultiNetworkService>::reset(&state, &HashSet::new());
         multinet_runtime::Index::<MultiNetworkEndpointSlice>::reset(&state, &HashSet::new());
         state.commit();
-        let at_once = || state.zone_since_at_once(&apex, 7, 100);
+        let at_once = || state.try_zone_since(&apex, 7, 100);
         assert!(at_once().is_some());
         let change = state.lock();
         assert!(at_once().is_none());

@@ -1,7 +1,7 @@
-//! Data of TXT records: character strings, each an octet of length and so many octets (RFC 1035 §3.3).
+//! Data of TXT records: character strings, each an byte of length and so many bytes (RFC 1035 §3.3).
 
 /// Appends `key=value` as a character string, if it is short enough to be one.
-pub fn push_fact(txt: &mut Vec<u8>, key: &str, value: &str) {
+pub fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
     if let Ok(length) = u8::try_from(key.len() + 1 + value.len()) {
         txt.push(length);
         txt.extend_from_slice(key.as_bytes());
@@ -11,7 +11,7 @@ pub fn push_fact(txt: &mut Vec<u8>, key: &str, value: &str) {
 }
 
 /// The value of a key.
-pub fn fact<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
+pub fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
     let mut rest = txt;
     while let Some((&length, tail)) = rest.split_first() {
         let (string, tail) = tail.split_at_checked(usize::from(length))?;
@@ -42,12 +42,12 @@ mod tests {
     #[test]
     fn facts_are_strings() {
         let mut txt = Vec::new();
-        push_fact(&mut txt, "net", "rail0");
-        push_fact(&mut txt, "node", &"x".repeat(251)); // 256 octets with the key: too many
-        push_fact(&mut txt, "zone", &"y".repeat(250));
+        push_pair(&mut txt, "net", "rail0");
+        push_pair(&mut txt, "node", &"x".repeat(251)); // 256 bytes with the key: too many
+        push_pair(&mut txt, "zone", &"y".repeat(250));
         assert_eq!(strings(&txt), ["net=rail0".to_owned(), format!("zone={}", "y".repeat(250))]);
-        assert_eq!(fact(&txt, b"net"), Some(&b"rail0"[..]));
-        assert_eq!(fact(&txt, b"zone"), Some(&[b'y'; 250][..]));
-        assert_eq!((fact(&txt, b"ne"), fact(&txt, b"node"), fact(b"\x09a=b", b"a")), (None, None, None));
+        assert_eq!(value(&txt, b"net"), Some(&b"rail0"[..]));
+        assert_eq!(value(&txt, b"zone"), Some(&[b'y'; 250][..]));
+        assert_eq!((value(&txt, b"ne"), value(&txt, b"node"), value(b"\x09a=b", b"a")), (None, None, None));
     }
 }

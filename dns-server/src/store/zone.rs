@@ -16,7 +16,7 @@ const SCHEMA_VERSION_TTL: u32 = 28_800;
 /// SOA timers, as CoreDNS has them: refresh, retry, expire, in seconds.
 const TIMERS: [u32; 3] = [7_200, 1_800, 86_400];
 
-/// With an apex of more octets, an SOA record with its names in full might not fit 512 octets: behind the longest
+/// With an apex of more bytes, an SOA record with its names in full might not fit 512 bytes: behind the longest
 /// question (12 + 255 + 4), and before an OPT record with cookie and error (11 + 28 + 6), it takes 50 and twice the apex.
 const LONG_APEX: usize = 73;
 
@@ -73,7 +73,7 @@ impl Zones {
 
     /// The closest zone that holds a name.
     pub fn find(&self, name: Labels<'_>) -> Option<&Zone> {
-        self.zones.iter().find(|zone| zone.holds(name))
+        self.zones.iter().find(|zone| zone.contains(name))
     }
 
     /// The closest zone that holds a name.
@@ -91,7 +91,7 @@ impl Zones {
     /// The closest other zone that holds a zone's name.
     fn above(&self, zone: &Zone) -> Option<&Zone> {
         zone.apex.with_labels(|name| {
-            self.zones.iter().find(|above| above.labels < zone.labels && above.holds(name))
+            self.zones.iter().find(|above| above.labels < zone.labels && above.contains(name))
         })
     }
 }
@@ -120,7 +120,7 @@ impl Zone {
     }
 
     /// Whether a name is in it, or in a zone below it.
-    fn holds(&self, name: Labels<'_>) -> bool {
+    fn contains(&self, name: Labels<'_>) -> bool {
         let below = name.count().checked_sub(self.labels);
         below.is_some_and(|below| name.from(below) == self.apex.as_wire())
     }
@@ -152,11 +152,11 @@ impl Zone {
         self.fixed_names().into_iter().filter(|(name, _)| *name == self.apex || *name == self.name_server)
     }
 
-    /// Appends the SOA record (RFC 1035 §3.3.13) to a reply whose question has a name of `qname` octets
+    /// Appends the SOA record (RFC 1035 §3.3.13) to a reply whose question has a name of `qname` bytes
     /// in this zone. Its time to live is the negative one (RFC 2308 §5); the minimum is the same.
     pub fn push_soa(&self, out: &mut Vec<u8>, qname: usize, serial: u32) {
         let apex_at = HEADER + qname - self.apex.as_wire().len();
-        let apex = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before octet 273
+        let apex = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before byte 273
         out.extend_from_slice(&apex);
         if self.is_forward && self.apex.as_wire().len() > LONG_APEX {
             // Compressed, the names take on the question's case; but so the reply fits every datagram. Where they are
@@ -181,7 +181,7 @@ impl Zone {
         out.extend_from_slice(&rtype::SOA.to_be_bytes());
         out.extend_from_slice(&rtype::CLASS_IN.to_be_bytes());
         out.extend_from_slice(&self.settings.ttl.to_be_bytes());
-        out.extend_from_slice(&(length as u16).to_be_bytes()); // two names of 255 octets at most
+        out.extend_from_slice(&(length as u16).to_be_bytes()); // two names of 255 bytes at most
         parts().for_each(|part| out.extend_from_slice(part));
         let [refresh, retry, expire] = TIMERS;
         for number in [serial, refresh, retry, expire, self.settings.ttl] {

@@ -7,8 +7,8 @@ use crate::store::answers::{self, Answers, SVC};
 use crate::store::build::ServiceAnswers;
 use crate::store::name::{Name, reverse_name};
 use crate::store::publisher;
-use crate::store::records::{self, Place, Writer};
-use crate::store::reverse::{Reverse, ServiceKey};
+use crate::store::records::{self, Cursor, RecordWriter};
+use crate::store::reverse::{ReverseName, ServiceKey};
 use crate::store::rrset::{Node, Record, rtype};
 use crate::sync;
 
@@ -20,7 +20,7 @@ const A_DAY: u32 = 24 * 60 * 60 * 100;
 
 /// Which version of which zone.
 #[derive(Debug, Clone)]
-pub struct Version {
+pub struct ZoneVersion {
     /// The zone's name.
     pub apex: Name,
     /// Its serial.
@@ -29,7 +29,7 @@ pub struct Version {
     pub soa: Vec<u8>,
 }
 
-impl Version {
+impl ZoneVersion {
     /// Whether who has the version `known` needs nothing. Whoever has a newer one is not sent back to ours
     /// (RFC 1995 §2). It can only be a little newer, from a replica whose clock is ahead; a serial far off, such
     /// as 0, was never one of ours.
@@ -42,19 +42,19 @@ impl Version {
 #[derive(Debug)]
 pub struct ZoneCopy {
     /// Which version it is.
-    pub version: Version,
+    pub version: ZoneVersion,
     /// Its own names, and those of the zones below it.
     fixed: Vec<(Name, Node)>,
     /// The services, sorted, and the rest of their names.
     services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
     home: Name,
     /// What a reverse zone holds instead of them.
-    reverse: Option<Pointers>,
+    reverse: Option<ReverseAddresses>,
 }
 
 /// The addresses of a reverse zone.
 #[derive(Debug)]
-struct Pointers {
+struct ReverseAddresses {
     answers: Arc<Answers>,
     /// Each with the places of the services that publish it, ascending. There are as many as endpoints, so they are
     /// gathered when they are first sent, and not while others wait.
@@ -64,7 +64,7 @@ struct Pointers {
 impl ZoneCopy {
     /// What the zone of `version` holds if there are these services; none for what is no zone.
     pub fn new(
-        version: Version,
+        version: ZoneVersion,
         mut services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
         answers: &Arc<Answers>,
     ) -> Option<Self> {
@@ -73,7 +73,7 @@ impl ZoneCopy {
         let zones = answers.zones();
         let zone = zones.iter().find(|zone| *zone.apex() == version.apex)?;
         let home = if zone.is_forward() { zone.apex() } else { &zones.forward()[0] };
-        let reverse = || Pointers { answers: Arc::clone(answers), pairs: OnceLock::new() };
+        let reverse = || ReverseAddresses { answers: Arc::clone(answers), pairs: OnceLock::new() };
         Some(Self {
             fixed: [zone.fixed_names(), zones.delegations(zone)].concat(),
             services,
@@ -85,7 +85,7 @@ impl ZoneCopy {
 
     /// Every address in the zone with the place of each service that publishes it, ascending.
     fn pairs(&self, answers: &Answers) -> Vec<(IpAddr, u32)> {
-        let Some(own) = self.version.apex.with_labels(Reverse::of) else { return Vec::new() };
+        let Some(own) = self.version.apex.with_labels(ReverseName::of) else { return Vec::new() };
         let is_own = |address: &IpAddr| answers.reverse_zone_of(address) == Some(&own);
         let mut pairs = Vec::new();
         for (place, (key, service)) in (0u32..).zip(&self.services) {
@@ -119,12 +119,12 @@ pub(crate) struct Batches {
     /// Of a service, or of an address.
     position: usize,
     /// Within the service.
-    place: Place,
+    cursor: Cursor,
 }
 
 impl Batches {
     pub(crate) fn new(copy: Arc<ZoneCopy>) -> Self {
-        Self { copy, is_begun: false, position: 0, place: Place::default() }
+        Self { copy, is_begun: false, position: 0, cursor: Cursor::default() }
     }
 
     /// Appends the next records of a service, as many as fit a batch.
@@ -132,10 +132,10 @@ impl Batches {
         let copy = &self.copy;
         let (key, service) = copy.services.get(self.position)?;
         let base = [key, SVC, copy.home.as_wire()].concat();
-        let mut writer = Writer::new(&base);
+        let mut writer = RecordWriter::new(&base);
         while out.len() < BATCH {
-            let Some(item) = records::next(service, &mut self.place) else {
-                (self.position, self.place) = (self.position + 1, Place::default());
+            let Some(item) = records::next_item(service, &mut self.cursor) else {
+                (self.position, self.cursor) = (self.position + 1, Cursor::default());
                 break;
             };
             writer.records(&item, &mut |record| records::push(out, record));
@@ -224,13 +224,13 @@ mod tests {
         let reverse = ["in-addr.arpa", "1.0.10.in-addr.arpa"].map(name);
         let zones = Zones::new(vec![name("z")], &reverse, &settings).unwrap();
         let answers = Arc::new(Answers::new(zones, 1));
-        let version = Version { apex: name(apex), serial: 1, soa: Vec::new() };
+        let version = ZoneVersion { apex: name(apex), serial: 1, soa: Vec::new() };
         Batches::new(Arc::new(ZoneCopy::new(version, services, &answers).unwrap())).collect()
     }
 
     /// How many records there are; none is there twice.
     fn count(batches: &[Vec<u8>]) -> usize {
-        let records: Vec<&[u8]> = batches.iter().flat_map(|batch| journal::records(batch)).collect();
+        let records: Vec<&[u8]> = batches.iter().flat_map(|batch| journal::split_records(batch)).collect();
         assert_eq!(records.iter().collect::<HashSet<_>>().len(), records.len());
         records.len()
     }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_large_service_comes_in_batches() {
         let batches = batches("z", vec![service("b", 3000), service("a", 1), service("c", 0x1_0000 / 40)]);
-        // No item here has as much as 200 octets.
+        // No item here has as much as 200 bytes.
         let (last, full) = batches.split_last().unwrap();
         assert!(full.len() > 10 && last.len() <= BATCH + 200);
         assert!(full.iter().all(|batch| (BATCH..BATCH + 200).contains(&batch.len())));

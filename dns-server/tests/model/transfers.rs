@@ -7,10 +7,10 @@ use hickory_proto::op::{Message, Query as Asked};
 use hickory_proto::rr::rdata::SOA;
 use hickory_proto::rr::{Name as Owner, RData, Record, RecordType};
 use multinet_dns::answer::query::{Query, Question};
-use multinet_dns::answer::slow::Wanted;
+use multinet_dns::answer::slow::TransferKind;
 use multinet_dns::answer::slow::{self, Verdict};
 use multinet_dns::secondary::transfer::{Contents, Transfer};
-use multinet_dns::store::journal::Limits;
+use multinet_dns::store::journal::JournalLimits;
 use multinet_dns::store::name::Name;
 use multinet_dns::store::state::State;
 use multinet_dns::store::zone_copy::ZoneCopy;
@@ -80,7 +80,7 @@ proptest! {
         let mut world = World::default();
         let asker = Asker::new();
         let state = &asker.state;
-        state.keep_journal(Limits::default());
+        state.enable_journal(JournalLimits::default());
         world.sync(state);
         let apexes: Vec<Name> = [ZONE, "in-addr.arpa", "ip6.arpa"].map(|apex| apex.parse().expect("a zone")).into();
         let mut versions: BTreeMap<(usize, u32), Zone> = BTreeMap::new();
@@ -133,6 +133,6 @@ proptest! {
         message.add_authority(Record::from_rdata(apex, 5, RData::SOA(soa)));
         let packet = message.to_vec().expect("a query");
         let Some(Verdict::Transfer(_, wanted)) = slow::judge(&packet) else { panic!("{packet:?}") };
-        prop_assert_eq!(wanted, Wanted::Since(serial));
+        prop_assert_eq!(wanted, TransferKind::Since(serial));
     }
 }

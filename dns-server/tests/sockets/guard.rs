@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use hickory_proto::op::Message;
 use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
-use multinet_dns::answer::cookie::{Cookie, Standing};
+use multinet_dns::answer::cookie::{Cookie, CookieStatus};
 use multinet_dns::answer::limit::Limiter;
 use multinet_dns::answer::peer::Proto;
 use multinet_dns::net::engine::{Engine, Handled, Settings, Worker};
@@ -15,14 +15,16 @@ use multinet_dns::secondary::tsig::{self, Algorithm, Key, Signer};
 use multinet_dns::store::state::State;
 use proptest::prelude::*;
 
-use crate::support::{A, BIG, PEER, SMALL, answers, engine, jar, option, query, query_with_opt, state};
+use crate::support::{
+    A, BIG, PEER, SMALL, answers, cookie_signer, engine, option, query, query_with_opt, state,
+};
 
 const TXT: u16 = 16;
 const ANY: u16 = 255;
 const COOKIE: u16 = 10;
 
 fn worker_with(change: impl FnOnce(&mut Settings), proto: Proto) -> Worker {
-    let mut settings = Settings::new(jar());
+    let mut settings = Settings::new(cookie_signer());
     change(&mut settings);
     static STATE: LazyLock<Arc<State>> = LazyLock::new(|| Arc::new(state()));
     Engine::new(Arc::clone(&STATE), settings, Tallies::default()).worker(proto)
@@ -71,7 +73,7 @@ fn a_query_with_a_cookie_gets_a_complete_one() {
             let cookie = cookie_of(&reply).unwrap();
             assert_eq!((cookie.len(), &cookie[..8]), (24, &[5; 8][..]), "{case}");
             let mut cookie = Cookie::read(&cookie).unwrap();
-            assert_eq!(jar().stamp(&mut cookie, PEER, now), Standing::Proven, "{case}");
+            assert_eq!(cookie_signer().check_and_sign(&mut cookie, PEER, now), CookieStatus::Valid, "{case}");
         }
     }
     let reply = ask(&mut worker, &query_with_opt(1, SMALL, A, 1232, &[]), PEER).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
-use multinet_dns::answer::cookie::Jar;
+use multinet_dns::answer::cookie::CookieSigner;
 use multinet_dns::net::engine::{Engine, Settings};
 use multinet_dns::net::tls::Certificates;
 use multinet_dns::ops::metrics::Tallies;
@@ -44,13 +44,13 @@ pub(crate) fn engine() -> Engine {
 /// Returns an engine like that of [`engine`], with transfer slots of its own.
 pub(crate) fn own_engine() -> Engine {
     let transfer_to = vec!["127.0.0.0/8".parse().unwrap()];
-    let settings = Settings { transfer_to, ..Settings::new(jar()) };
+    let settings = Settings { transfer_to, ..Settings::new(cookie_signer()) };
     Engine::new(Arc::new(state()), settings, Tallies::default())
 }
 
 /// Returns the cookie secrets of all engines.
-pub(crate) fn jar() -> Jar {
-    Jar::new([7; 16], None)
+pub(crate) fn cookie_signer() -> CookieSigner {
+    CookieSigner::new([7; 16], None)
 }
 
 /// Returns the state that engines answer from.

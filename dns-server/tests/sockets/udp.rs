@@ -11,7 +11,7 @@ use multinet_dns::ops::metrics::{self, SourceMetrics, Tallies};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{A, BIG, SMALL, answers, engine, id, jar, query, state};
+use crate::support::{A, BIG, SMALL, answers, cookie_signer, engine, id, query, state};
 
 /// A listener that stops with its test.
 struct Server {
@@ -196,5 +196,5 @@ fn counted_engine() -> (Engine, impl Fn() -> u64) {
         let line = text.lines().find(|line| line.starts_with("multinet_dns_shed_total{"));
         line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     };
-    (Engine::new(state, Settings::new(jar()), tallies), count)
+    (Engine::new(state, Settings::new(cookie_signer()), tallies), count)
 }

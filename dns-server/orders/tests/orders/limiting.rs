@@ -1,6 +1,6 @@
 //! Threads that race for the buckets of the rate limiter.
 
-use multinet_dns::answer::limit::{SECOND, Set, TIME_BITS};
+use multinet_dns::answer::limit::{BucketSet, SECOND, TIME_BITS};
 use shuttle::sync::Arc;
 use shuttle::{check_random, thread};
 
@@ -15,9 +15,9 @@ const ORDERS: usize = 5_000;
 /// Returns how many queries of each of three threads pass. Each thread is a client in the given
 /// network.
 fn passing(networks: [u64; 3]) -> [u64; 3] {
-    let set = Arc::new(Set::default());
-    let is_over = |set: &Set, network: u64| set.is_over(network << TIME_BITS, 0, SECOND / ALLOWED);
-    let ask = move |set: &Set, network| (0..QUERIES).map(|_| u64::from(!is_over(set, network))).sum();
+    let set = Arc::new(BucketSet::default());
+    let is_over = |set: &BucketSet, network: u64| set.is_over(network << TIME_BITS, 0, SECOND / ALLOWED);
+    let ask = move |set: &BucketSet, network| (0..QUERIES).map(|_| u64::from(!is_over(set, network))).sum();
     let threads = networks.map(|network| {
         let set = Arc::clone(&set);
         thread::spawn(move || ask(&set, network))

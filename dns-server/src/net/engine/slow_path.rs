@@ -7,12 +7,12 @@ use tracing::field::display;
 use tracing::info;
 
 use super::{AnsweredQuery, Handled, Shared, Worker};
-use crate::answer::cookie::Standing;
+use crate::answer::cookie::CookieStatus;
 use crate::answer::peer::Proto;
 use crate::answer::query::{self, Declined, Edns, Query, Question, Rcode, Style};
-use crate::answer::slow::{self, Verdict, Wanted};
+use crate::answer::slow::{self, TransferKind, Verdict};
 use crate::secondary::transfer::Transfer;
-use crate::secondary::tsig::{self, Opened, Refusal, Signer};
+use crate::secondary::tsig::{self, Refusal, Signer, VerifiedQuery};
 use crate::store::answers::Freshness;
 use crate::store::rrset::{HEADER, rtype};
 use crate::store::zone::Zone;
@@ -49,7 +49,7 @@ impl Worker {
         };
         let standing = self.complete_edns(verdict.edns_mut(), peer);
         let opened = matches!(verdict, Verdict::Signed(..))
-            .then(|| tsig::open(packet, &self.shared.settings.keys, tsig::now()));
+            .then(|| tsig::verify(packet, &self.shared.settings.keys, tsig::now()));
         // A valid signature proves that the client is genuine. A query for a cookie is exempt
         // because a cookie is what clients over the limit need.
         let is_exempt = matches!(verdict, Verdict::Cookie(_)) || matches!(opened, Some(Ok(_)));
@@ -65,7 +65,7 @@ impl Worker {
                 self.respond_signed(opened, packet, peer, (*end, *edns), out)
             }
             // The server cookie is not ours: reply BADCOOKIE with a fresh cookie (RFC 7873 §5.4).
-            (Verdict::Cookie(edns), _) if standing == Some(Standing::Wrong) => {
+            (Verdict::Cookie(edns), _) if standing == Some(CookieStatus::Invalid) => {
                 Outcome::Replied(query::render_error(packet, HEADER, Rcode::BadCookie, *edns, out))
             }
             (verdict, _) => self.respond(packet, peer, verdict, None, out),
@@ -86,7 +86,7 @@ impl Worker {
     /// Answers a signed packet and signs the reply (RFC 8945 §5).
     fn respond_signed(
         &self,
-        opened: Result<Opened, Refusal>,
+        opened: Result<VerifiedQuery, Refusal>,
         packet: &[u8],
         peer: IpAddr,
         (question_end, edns): (usize, Option<Edns>),
@@ -94,7 +94,7 @@ impl Worker {
     ) -> Outcome {
         let start = out.len();
         let (mut rcode, signature) = match opened {
-            Ok(Opened { packet, signer }) => {
+            Ok(VerifiedQuery { packet, signer }) => {
                 // Without its signature the packet is still a query. If it had a second signature,
                 // it is malformed.
                 let mut verdict =
@@ -110,12 +110,13 @@ impl Worker {
                 }
             }
             Err(refusal) => {
-                self.shared.settings.transfers.tsig_error(refusal.error());
+                self.shared.settings.transfers.count_tsig_error(refusal.error());
                 (query::render_error(packet, question_end, refusal.rcode(), edns, out), Err(refusal))
             }
         };
-        let limit =
-            self.style_reserving(signature.as_ref().map_or_else(Refusal::room, Signer::room)).limit(edns);
+        let limit = self
+            .style_reserving(signature.as_ref().map_or_else(Refusal::tsig_len, Signer::tsig_len))
+            .limit(edns);
         // A reply that does not fit beside its signature is sent empty and truncated (RFC 8945
         // §5.3).
         if query::is_truncated(&out[start..]) || out.len() - start > limit {
@@ -127,7 +128,7 @@ impl Worker {
         if out.len() - start <= limit {
             match signature {
                 Ok(mut signer) => signer.sign(out, start, tsig::now()),
-                Err(refusal) => refusal.seal(out, start, tsig::now()),
+                Err(refusal) => refusal.append_tsig(out, start, tsig::now()),
             }
         }
         Outcome::Replied(rcode)
@@ -149,12 +150,12 @@ impl Worker {
     ) -> Outcome {
         match verdict {
             Verdict::Transfer(query, wanted)
-                if self.shared.desk.admits(peer, signer.map(|signer| signer.key().name())) =>
+                if self.shared.transfer_server.allows(peer, signer.map(|signer| signer.key().name())) =>
             {
                 self.transfer(packet, (peer, signer), query, *wanted, out)
             }
             verdict => {
-                let style = self.style_reserving(signer.map_or(0, Signer::room));
+                let style = self.style_reserving(signer.map_or(0, Signer::tsig_len));
                 Outcome::Replied(slow::reply(&self.answers, style, verdict, packet, self.turn, out))
             }
         }
@@ -168,10 +169,10 @@ impl Worker {
         packet: &[u8],
         (peer, signer): (IpAddr, Option<&Signer>),
         query: &Query,
-        wanted: Wanted,
+        wanted: TransferKind,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let style = self.style_reserving(signer.map_or(0, Signer::room));
+        let style = self.style_reserving(signer.map_or(0, Signer::tsig_len));
         let question = &query.question;
         let error = |rcode, out| {
             Outcome::Replied(query::render_error(packet, question.end(), rcode, query.edns, out))
@@ -187,10 +188,10 @@ impl Worker {
         if self.answers.freshness() != Freshness::Current {
             return error(Rcode::ServFail, out);
         }
-        let Shared { state, desk, .. } = &*self.shared;
+        let Shared { state, transfer_server, .. } = &*self.shared;
         match (self.proto, wanted) {
             (Proto::Tcp | Proto::Tls, _) => {
-                let Ok((contents, slot)) = desk.stream(state, zone.apex(), wanted) else {
+                let Ok((contents, slot)) = transfer_server.begin(state, zone.apex(), wanted) else {
                     return error(Rcode::ServFail, out);
                 };
                 let (serial, kind) = (contents.version().serial, contents.kind());
@@ -198,11 +199,13 @@ impl Worker {
                 info!(target: "dns", zone = %zone.apex(), serial, kind, %peer, key, "zone transfer");
                 Outcome::Transfer(Box::new(Transfer::new(packet, query, contents).holding(slot)))
             }
-            (Proto::Udp, Wanted::Since(known)) => {
+            (Proto::Udp, TransferKind::Since(known)) => {
                 let room = style.limit(query.edns);
-                if let Some(message) = desk.datagram(state, zone.apex(), known, room, |contents| {
-                    Transfer::new(packet, query, contents).within(room)
-                }) {
+                if let Some(message) =
+                    transfer_server.write_datagram(state, zone.apex(), known, room, |contents| {
+                        Transfer::new(packet, query, contents).within(room)
+                    })
+                {
                     out.extend_from_slice(&message);
                     return Outcome::Replied(Rcode::NoError);
                 }

@@ -197,7 +197,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
                 Handled::Ignore => self.outbox.abandon(begin),
                 Handled::Transfer(transfer) => {
                     self.outbox.abandon(begin);
-                    transfer.belongs_to(self.permit.evictor());
+                    transfer.set_connection(self.permit.evictor());
                     self.transfers.push_back(transfer);
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::histogram::{BYTES, Histogram, NANOSECONDS, bucket_of_size, bucket_of_time};
-use crate::answer::cookie::Standing;
+use crate::answer::cookie::CookieStatus;
 use crate::answer::peer::Proto;
 use crate::answer::query::{self, Rcode};
 use crate::ops::top::{Sketch, SketchSnapshot};
@@ -46,7 +46,7 @@ fn kind(qtype: Option<u16>) -> usize {
 
 pub(super) const FAMILIES: [&str; 2] = ["1", "2"];
 
-/// Values of the label `cookie`, in the order of [`Standing`].
+/// Values of the label `cookie`, in the order of [`CookieStatus`].
 pub(super) const COOKIES: [&str; 3] = ["proven", "new", "wrong"];
 
 /// Number of response codes, from 0 to the highest that the server sends.
@@ -158,7 +158,7 @@ impl Tally {
     }
 
     /// Counts a query with a cookie, by its validity.
-    pub fn cookie(&self, standing: Standing) {
+    pub fn cookie(&self, standing: CookieStatus) {
         self.add(&self.cookies[standing as usize], 1);
     }
 

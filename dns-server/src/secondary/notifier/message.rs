@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::secondary::tsig::{Key, Signer};
 use crate::store::rrset::{HEADER, rtype};
-use crate::store::zone_copy::Version;
+use crate::store::zone_copy::ZoneVersion;
 
-/// Octets of a code, with QR and the opcode NOTIFY before it.
+/// Bytes of a code, with QR and the opcode NOTIFY before it.
 const ANSWER: u8 = 0x80 | 4 << 3;
 
 /// A notification that was sent.
@@ -21,8 +21,8 @@ pub(super) struct Notify {
 impl Notify {
     /// Tells of a version of a zone: its SOA is the answer section, which a secondary may take as a hint
     /// (§3.7).
-    pub(super) fn new(id: u16, version: &Version, key: Option<&Arc<Key>>, now: u64) -> Self {
-        let Version { apex, soa, .. } = version;
+    pub(super) fn new(id: u16, version: &ZoneVersion, key: Option<&Arc<Key>>, now: u64) -> Self {
+        let ZoneVersion { apex, soa, .. } = version;
         let mut packet = id.to_be_bytes().to_vec();
         // Opcode NOTIFY, AA; one question and one answer.
         packet.extend_from_slice(&[0x24, 0, 0, 1, 0, 1, 0, 0, 0, 0]);
@@ -60,12 +60,12 @@ mod tests {
     use super::*;
     use crate::secondary::tsig::{self, Algorithm, Keyring};
 
-    fn version() -> Version {
+    fn version() -> ZoneVersion {
         let apex: crate::store::name::Name = "z.test".parse().unwrap();
         let mut soa = apex.as_wire().to_vec();
         soa.extend_from_slice(&[0, 6, 0, 1, 0, 0, 0, 5, 0, 22, 0, 0, 0, 0, 0, 7]);
         soa.extend_from_slice(&[0; 16]);
-        Version { apex, serial: 7, soa }
+        ZoneVersion { apex, serial: 7, soa }
     }
 
     fn key(secret: &[u8]) -> Key {
@@ -101,13 +101,13 @@ mod tests {
         short[5] = 0;
         assert_eq!(notify.answered_by(&short, 0), Some(1));
         // Another id, a query, another opcode, two questions, another zone.
-        for (at, octet) in [(1, 0), (2, 0x24), (2, 0x84), (5, 2), (HEADER + 1, b'y')] {
+        for (at, byte) in [(1, 0), (2, 0x24), (2, 0x84), (5, 2), (HEADER + 1, b'y')] {
             let mut other = good.clone();
-            other[at] = octet;
-            assert_eq!(notify.answered_by(&other, 0), None, "octet {at} = {octet}");
+            other[at] = byte;
+            assert_eq!(notify.answered_by(&other, 0), None, "byte {at} = {byte}");
         }
         for length in 0..good.len() {
-            assert_eq!(notify.answered_by(&good[..length], 0), None, "{length} octets");
+            assert_eq!(notify.answered_by(&good[..length], 0), None, "{length} bytes");
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
     fn who_is_told_with_a_signature_answers_with_one() {
         let notify = Notify::new(0x1234, &version(), Some(&Arc::new(key(&[1; 32]))), 1000);
         let keys: Keyring = [key(&[1; 32])].into_iter().collect();
-        let mut opened = tsig::open(&notify.packet, &keys, 1000).unwrap();
+        let mut opened = tsig::verify(&notify.packet, &keys, 1000).unwrap();
         let unsigned = answer(&notify, 0);
         assert_eq!(notify.answered_by(&unsigned, 1000), None);
         let mut signed = unsigned.clone();

@@ -22,14 +22,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 /// The zones, and what one secondary knows of each.
 #[derive(Debug, Default)]
-pub(super) struct Schedule(Vec<Zone>);
+pub(super) struct Schedule(Vec<ZoneSchedule>);
 
 #[derive(Debug)]
-struct Zone {
+struct ZoneSchedule {
     apex: Name,
     changed: u64,
     /// The change that was told of last.
-    told: u64,
+    notified: u64,
     phase: Phase,
 }
 
@@ -43,7 +43,7 @@ enum Phase {
 
 /// What a message from the secondary means.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum NotifyReply {
     /// It has heard.
     Accepted,
     /// It wants nothing of it, with this code.
@@ -52,7 +52,7 @@ pub(super) enum Answer {
 
 /// What is to be sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct DueNotify {
     pub(super) apex: Name,
     /// How often the last one has been sent in vain.
     pub(super) unanswered: u32,
@@ -66,10 +66,10 @@ impl Schedule {
         for (apex, changed) in changes {
             match self.0.iter_mut().find(|zone| zone.apex == *apex) {
                 Some(zone) => zone.changed = *changed,
-                None => self.0.push(Zone {
+                None => self.0.push(ZoneSchedule {
                     apex: apex.clone(),
                     changed: *changed,
-                    told: 0,
+                    notified: 0,
                     phase: Phase::Idle(now),
                 }),
             }
@@ -77,13 +77,13 @@ impl Schedule {
     }
 
     /// A zone that is to be told of now; [`Self::sent`] has to follow.
-    pub(super) fn due(&self, now: Instant) -> Option<Due> {
-        self.0.iter().filter(|zone| zone.due_at().is_some_and(|due| due <= now)).map(Zone::due).next()
+    pub(super) fn due(&self, now: Instant) -> Option<DueNotify> {
+        self.0.iter().filter(|zone| zone.due_at().is_some_and(|due| due <= now)).map(ZoneSchedule::due).next()
     }
 
     /// When something will be due, if nothing else happens.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.0.iter().filter_map(Zone::due_at).min()
+        self.0.iter().filter_map(ZoneSchedule::due_at).min()
     }
 
     /// What was due has been sent, or could not be, which is no different from being lost.
@@ -94,40 +94,40 @@ impl Schedule {
             Phase::Waiting { attempt, .. } => attempt.saturating_add(1),
         };
         let wait = (FIRST_WAIT * 2u32.pow((attempt - 1).min(8))).min(LONGEST_WAIT);
-        zone.told = zone.changed;
+        zone.notified = zone.changed;
         zone.phase = Phase::Waiting { notify: Some(notify), attempt, since: now, until: now + wait };
     }
 
     /// A message has come; nothing if it answers nothing. `clock` is in seconds since 1970.
-    pub(super) fn received(&mut self, reply: &[u8], clock: u64) -> Option<Answer> {
+    pub(super) fn received(&mut self, reply: &[u8], clock: u64) -> Option<NotifyReply> {
         self.0.iter_mut().find_map(|zone| {
             let Phase::Waiting { notify, since, .. } = &mut zone.phase else { return None };
             let code = notify.as_ref()?.answered_by(reply, clock)?;
             if code == 0 {
                 zone.phase = Phase::Idle(*since + INTERVAL);
-                Some(Answer::Accepted)
+                Some(NotifyReply::Accepted)
             } else {
                 *notify = None;
-                Some(Answer::Refused(zone.apex.clone(), code))
+                Some(NotifyReply::Refused(zone.apex.clone(), code))
             }
         })
     }
 }
 
-impl Zone {
+impl ZoneSchedule {
     fn due_at(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Idle(from) => (self.changed > self.told).then_some(from),
+            Phase::Idle(from) => (self.changed > self.notified).then_some(from),
             Phase::Waiting { until, .. } => Some(until),
         }
     }
 
-    fn due(&self) -> Due {
+    fn due(&self) -> DueNotify {
         let (unanswered, is_lost) = match &self.phase {
             Phase::Idle(_) => (0, false),
             Phase::Waiting { notify, attempt, .. } => (*attempt, notify.is_some()),
         };
-        Due { apex: self.apex.clone(), unanswered, is_lost }
+        DueNotify { apex: self.apex.clone(), unanswered, is_lost }
     }
 }
 
@@ -135,7 +135,7 @@ impl Zone {
 mod tests {
     use super::*;
     use crate::store::rrset::HEADER;
-    use crate::store::zone_copy::Version;
+    use crate::store::zone_copy::ZoneVersion;
 
     fn apex() -> Name {
         "z".parse().unwrap()
@@ -143,7 +143,7 @@ mod tests {
 
     fn notify(id: u16) -> Notify {
         let soa = [apex().as_wire(), &[0; 32]].concat();
-        Notify::new(id, &Version { apex: apex(), serial: 1, soa }, None, 0)
+        Notify::new(id, &ZoneVersion { apex: apex(), serial: 1, soa }, None, 0)
     }
 
     fn reply(notify: &Notify, code: u8) -> Vec<u8> {
@@ -170,7 +170,7 @@ mod tests {
             changed(&mut schedule, number, start);
             assert_eq!(schedule.due(start), None);
         }
-        assert_eq!(schedule.received(&answer, 0), Some(Answer::Accepted));
+        assert_eq!(schedule.received(&answer, 0), Some(NotifyReply::Accepted));
         assert_eq!(schedule.received(&answer, 0), None);
         assert_eq!((schedule.due(start), schedule.next()), (None, Some(start + INTERVAL)));
         let later = start + INTERVAL;
@@ -178,7 +178,7 @@ mod tests {
         let second = notify(2);
         let answer = reply(&second, 0);
         schedule.sent(&apex(), second, later);
-        assert_eq!(schedule.received(&answer, 0), Some(Answer::Accepted));
+        assert_eq!(schedule.received(&answer, 0), Some(NotifyReply::Accepted));
         assert_eq!(schedule.next(), None);
         // After a silence, again at once.
         changed(&mut schedule, 100, later + INTERVAL);
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(waits, [1, 2, 4, 8, 15, 15, 15]);
         // Only the last one can be answered.
         assert_eq!(schedule.received(&reply(&notify(5), 0), 0), None);
-        assert_eq!(schedule.received(&reply(&notify(6), 0), 0), Some(Answer::Accepted));
+        assert_eq!(schedule.received(&reply(&notify(6), 0), 0), Some(NotifyReply::Accepted));
         assert_eq!(schedule.next(), None);
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let mut schedule = Schedule::default();
         changed(&mut schedule, 1, start);
         schedule.sent(&apex(), notify(1), start);
-        assert_eq!(schedule.received(&reply(&notify(1), 5), 0), Some(Answer::Refused(apex(), 5)));
+        assert_eq!(schedule.received(&reply(&notify(1), 5), 0), Some(NotifyReply::Refused(apex(), 5)));
         assert_eq!(schedule.received(&reply(&notify(1), 0), 0), None);
         assert_eq!(schedule.due(start), None);
         let due = schedule.due(start + FIRST_WAIT).unwrap();

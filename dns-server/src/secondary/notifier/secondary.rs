@@ -21,7 +21,7 @@ pub struct Secondary {
 impl Secondary {
     /// Where it is told from, by a server that serves plain DNS at these addresses: from the only one of its family, by
     /// which it knows its primary; else from the one that the system chooses.
-    pub fn source(&self, listening: &[SocketAddr]) -> SocketAddr {
+    pub fn source_address(&self, listening: &[SocketAddr]) -> SocketAddr {
         let is_ipv4 = self.address.is_ipv4();
         let mut own = listening
             .iter()
@@ -30,7 +30,7 @@ impl Secondary {
         let any: IpAddr = if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let only = own.next().filter(|&first| own.all(|other| is_same_host(other, first)));
         let mut source = only
-            .filter(|&only| !only.ip().is_unspecified() && leads_to(only, self.address))
+            .filter(|&only| !only.ip().is_unspecified() && can_reach(only, self.address))
             .unwrap_or_else(|| SocketAddr::new(any, 0));
         source.set_port(0);
         source
@@ -46,7 +46,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// Whether `other` may hear of `own`: addresses of a host or a link lead no further.
-fn leads_to(own: SocketAddr, other: SocketAddr) -> bool {
+fn can_reach(own: SocketAddr, other: SocketAddr) -> bool {
     let is_of_link = |ip| match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -162,7 +162,7 @@ mod tests {
         ] {
             let addresses: Vec<SocketAddr> =
                 listening.iter().map(|address| address.parse().unwrap()).collect();
-            let source = secondary.parse::<Secondary>().unwrap().source(&addresses);
+            let source = secondary.parse::<Secondary>().unwrap().source_address(&addresses);
             assert_eq!(source.to_string(), expected, "{secondary} {listening:?}");
         }
     }

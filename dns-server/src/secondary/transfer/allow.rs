@@ -9,16 +9,16 @@ use crate::store::name::Name;
 
 /// What lets somebody have a zone; any one of several is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Allowed {
+pub enum AllowedClient {
     /// An address in this network.
     Network(IpNet),
     /// A query signed with the key of this name.
     Key(Name),
 }
 
-impl Allowed {
+impl AllowedClient {
     /// Whether it lets `peer` have a zone, who signed with the key of this name.
-    pub fn lets(&self, peer: IpAddr, key: Option<&Name>) -> bool {
+    pub fn matches(&self, peer: IpAddr, key: Option<&Name>) -> bool {
         match self {
             Self::Network(network) => network.contains(&peer.to_canonical()),
             Self::Key(name) => key == Some(name),
@@ -26,7 +26,7 @@ impl Allowed {
     }
 }
 
-impl FromStr for Allowed {
+impl FromStr for AllowedClient {
     type Err = String;
 
     /// A network, a single address, or `key:NAME`.
@@ -82,12 +82,12 @@ mod tests {
             ("key:k", "192.0.2.1", false, false),
             ("key:other", "192.0.2.1", true, false),
         ] {
-            let parsed: Allowed = allowed.parse().unwrap();
-            let lets = parsed.lets(peer.parse().unwrap(), signed.then_some(&key));
-            assert_eq!(lets, expected, "{allowed} {peer} {signed}");
+            let parsed: AllowedClient = allowed.parse().unwrap();
+            let is_match = parsed.matches(peer.parse().unwrap(), signed.then_some(&key));
+            assert_eq!(is_match, expected, "{allowed} {peer} {signed}");
         }
         for bad in ["", "10.0.0.0/33", "::ffff:10.0.0.0/8", "::ffff:0.0.0.0/95", "key:", "key:a b", "k"] {
-            assert!(bad.parse::<Allowed>().is_err(), "{bad:?}");
+            assert!(bad.parse::<AllowedClient>().is_err(), "{bad:?}");
         }
     }
 }

@@ -7,13 +7,13 @@ use prometheus_client::registry::Registry;
 use crate::secondary::tsig::TsigError;
 
 /// Counters by the value of one label.
-type By = Family<[(&'static str, &'static str); 1], Counter>;
+type CounterFamily = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// What becomes of a request for a transfer.
-const KINDS: [&str; 5] = ["axfr", "ixfr", "current", "busy", "refused"];
+const TRANSFER_KINDS: [&str; 5] = ["axfr", "ixfr", "current", "busy", "refused"];
 
 /// What may be wrong with a signature.
-const ERRORS: [Option<TsigError>; 5] = [
+const TSIG_ERRORS: [Option<TsigError>; 5] = [
     None,
     Some(TsigError::BadKey),
     Some(TsigError::BadSig),
@@ -24,18 +24,18 @@ const ERRORS: [Option<TsigError>; 5] = [
 /// All of them.
 #[derive(Debug, Clone)]
 pub struct TransferMetrics {
-    transfers: By,
-    tsig_errors: By,
+    transfers: CounterFamily,
+    tsig_errors: CounterFamily,
 }
 
 impl Default for TransferMetrics {
     fn default() -> Self {
-        let (transfers, tsig_errors) = (By::default(), By::default());
+        let (transfers, tsig_errors) = (CounterFamily::default(), CounterFamily::default());
         // What has not happened yet is zero, not unknown.
-        for kind in KINDS {
+        for kind in TRANSFER_KINDS {
             drop(transfers.get_or_create(&[("kind", kind)]));
         }
-        for error in ERRORS {
+        for error in TSIG_ERRORS {
             drop(tsig_errors.get_or_create(&[("error", name(error))]));
         }
         Self { transfers, tsig_errors }
@@ -43,13 +43,13 @@ impl Default for TransferMetrics {
 }
 
 impl TransferMetrics {
-    /// Counts a transfer, by one of [`KINDS`].
-    pub(super) fn transfer(&self, kind: &'static str) {
+    /// Counts a transfer, by one of [`TRANSFER_KINDS`].
+    pub(super) fn count_transfer(&self, kind: &'static str) {
         self.transfers.get_or_create(&[("kind", kind)]).inc();
     }
 
     /// Counts a signature that is no good; without a code it is no signature at all.
-    pub fn tsig_error(&self, error: Option<TsigError>) {
+    pub fn count_tsig_error(&self, error: Option<TsigError>) {
         self.tsig_errors.get_or_create(&[("error", name(error))]).inc();
     }
 

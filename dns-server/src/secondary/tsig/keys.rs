@@ -19,7 +19,7 @@ use ring::hmac;
 
 use crate::store::name::Name;
 
-/// The fewest octets of a secret that are taken for one (RFC 8945 §10 wants as many as the hash has; BIND's and
+/// The fewest bytes of a secret that are taken for one (RFC 8945 §10 wants as many as the hash has; BIND's and
 /// Knot's generators give them).
 const MIN_SECRET: usize = 16;
 
@@ -42,7 +42,7 @@ impl Algorithm {
         }
     }
 
-    /// Octets of a MAC.
+    /// Bytes of a MAC.
     pub fn length(self) -> usize {
         match self {
             Self::HmacSha256 => 32,
@@ -146,20 +146,20 @@ impl FromStr for Keyring {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = Words { rest: text, line: 1 };
+        let mut tokens = Tokenizer { rest: text, line: 1 };
         let mut keys: Vec<Key> = Vec::new();
         loop {
-            let key = match words.next() {
+            let key = match tokens.next() {
                 Ok(None) => break,
                 Err(error) => Err(error),
-                Ok(Some("key")) => words.key(),
+                Ok(Some("key")) => tokens.key(),
                 Ok(Some(_)) => {
                     Err("write key \"NAME\" { algorithm hmac-sha256; secret \"BASE64\"; };".to_owned())
                 }
             };
-            let key = key.map_err(|error| format!("line {}: {error}", words.line))?;
+            let key = key.map_err(|error| format!("line {}: {error}", tokens.line))?;
             if keys.iter().any(|known| known.name == key.name) {
-                return Err(format!("line {}: key {} is there twice", words.line, key.name));
+                return Err(format!("line {}: key {} is there twice", tokens.line, key.name));
             }
             keys.push(key);
         }
@@ -170,15 +170,15 @@ impl FromStr for Keyring {
     }
 }
 
-/// Cuts a text into words, strings and marks; comments are passed over.
-struct Words<'a> {
+/// Cuts a text into tokens, strings and marks; comments are passed over.
+struct Tokenizer<'a> {
     rest: &'a str,
     line: usize,
 }
 
-impl<'a> Words<'a> {
-    fn skip(&mut self, octets: usize) -> &'a str {
-        let (skipped, rest) = self.rest.split_at_checked(octets).unwrap_or((self.rest, ""));
+impl<'a> Tokenizer<'a> {
+    fn skip(&mut self, bytes: usize) -> &'a str {
+        let (skipped, rest) = self.rest.split_at_checked(bytes).unwrap_or((self.rest, ""));
         self.line += skipped.matches('\n').count();
         self.rest = rest;
         skipped
@@ -244,7 +244,7 @@ impl<'a> Words<'a> {
 fn read_secret(text: &str) -> Result<Vec<u8>, String> {
     let secret = STANDARD.decode(text).map_err(|_| "the secret is not base64".to_owned())?;
     if secret.len() < MIN_SECRET {
-        return Err(format!("the secret has less than {MIN_SECRET} octets; make one with tsig-keygen"));
+        return Err(format!("the secret has less than {MIN_SECRET} bytes; make one with tsig-keygen"));
     }
     Ok(secret)
 }
@@ -288,7 +288,7 @@ mod tests {
             (key("algorithm hmac-sha256;"), "has no secret"),
             (key("algorithm hmac-md5;"), "\"hmac-md5\": use hmac-sha256"),
             (key("algorithm hmac-sha256"), "\";\" is missing"),
-            (key("secret \"c2hvcnQ=\";"), "less than 16 octets"),
+            (key("secret \"c2hvcnQ=\";"), "less than 16 bytes"),
             (key("secret \"%\";"), "is not base64"),
             (key("port 53;"), "may have an algorithm and a secret"),
             (format!("key k {{ algorithm hmac-sha256; secret {SECRET}; }}"), "\";\" is missing"),

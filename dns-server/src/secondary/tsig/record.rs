@@ -3,10 +3,10 @@
 use crate::store::name::MAX_NAME;
 use crate::store::rrset::{HEADER, rtype};
 
-/// Octets of the record beside names, MAC and other data.
+/// Bytes of the record beside names, MAC and other data.
 pub(super) const FIXED: usize = 10 + 16;
 
-/// Octets of a time.
+/// Bytes of a time.
 pub(super) const TIME: usize = 6;
 
 /// The class ANY.
@@ -17,7 +17,7 @@ const MAX_RECORDS: u32 = 64;
 
 /// A TSIG record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tsig {
+pub(super) struct TsigRecord {
     /// The key's name, lowercased, in wire format.
     pub(super) key: Vec<u8>,
     /// The algorithm's, likewise.
@@ -34,15 +34,15 @@ pub(super) struct Tsig {
 
 /// Where a message's TSIG record stands.
 #[derive(Debug)]
-pub(super) struct Position {
+pub(super) struct TsigPosition {
     pub(super) start: usize,
     /// How many additional records there are beside it.
     pub(super) additionals: u16,
 }
 
-impl Tsig {
+impl TsigRecord {
     /// The TSIG record of a message: the last one in it, and the only one of its type.
-    pub(super) fn find(packet: &[u8]) -> Option<(Position, Self)> {
+    pub(super) fn find(packet: &[u8]) -> Option<(TsigPosition, Self)> {
         let header = packet.first_chunk::<HEADER>()?;
         let [questions, answers, authorities, additionals] =
             [4, 6, 8, 10].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
@@ -66,20 +66,20 @@ impl Tsig {
         }
         let start = reader.at;
         let tsig = reader.tsig()?;
-        (reader.at == packet.len()).then_some((Position { start, additionals: additionals - 1 }, tsig))
+        (reader.at == packet.len()).then_some((TsigPosition { start, additionals: additionals - 1 }, tsig))
     }
 
     /// What of the record is signed with the message (RFC 8945 §4.3.3).
     pub(super) fn variables(&self) -> Vec<u8> {
-        let mut octets = self.key.clone();
-        octets.extend_from_slice(&ANY.to_be_bytes());
-        octets.extend_from_slice(&[0; 4]);
-        octets.extend_from_slice(&self.algorithm);
-        octets.extend_from_slice(&self.timers());
-        octets.extend_from_slice(&self.error.to_be_bytes());
-        octets.extend_from_slice(&(self.other.len() as u16).to_be_bytes()); // at most what a record holds
-        octets.extend_from_slice(&self.other);
-        octets
+        let mut bytes = self.key.clone();
+        bytes.extend_from_slice(&ANY.to_be_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&self.algorithm);
+        bytes.extend_from_slice(&self.timers());
+        bytes.extend_from_slice(&self.error.to_be_bytes());
+        bytes.extend_from_slice(&(self.other.len() as u16).to_be_bytes()); // at most what a record holds
+        bytes.extend_from_slice(&self.other);
+        bytes
     }
 
     /// What is signed with all messages but the first.
@@ -123,14 +123,14 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, octets: usize) -> Option<&'a [u8]> {
-        let taken = self.packet.get(self.at..self.at.checked_add(octets)?)?;
-        self.at += octets;
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let taken = self.packet.get(self.at..self.at.checked_add(bytes)?)?;
+        self.at += bytes;
         Some(taken)
     }
 
     fn u16(&mut self) -> Option<u16> {
-        self.take(2).map(|octets| u16::from_be_bytes([octets[0], octets[1]]))
+        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
     /// A name, lowercased. Pointers lead towards the front only, so they come to an end.
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
         Some(name)
     }
 
-    fn tsig(&mut self) -> Option<Tsig> {
+    fn tsig(&mut self) -> Option<TsigRecord> {
         let key = self.name()?;
         if self.u16()? != rtype::TSIG || self.u16()? != ANY || self.take(4)? != [0; 4] {
             return None;
@@ -181,13 +181,13 @@ impl<'a> Reader<'a> {
         if self.at - algorithm_at != algorithm.len() {
             return None;
         }
-        let time = self.take(TIME)?.iter().fold(0, |time, &octet| time << 8 | u64::from(octet));
+        let time = self.take(TIME)?.iter().fold(0, |time, &byte| time << 8 | u64::from(byte));
         let fudge = self.u16()?;
         let mac = self.u16()?;
         let mac = self.take(mac.into())?.to_vec();
         let (id, error) = (self.u16()?, self.u16()?);
         let other = self.u16()?;
         let other = self.take(other.into())?.to_vec();
-        (self.at == end).then_some(Tsig { key, algorithm, time, fudge, mac, id, error, other })
+        (self.at == end).then_some(TsigRecord { key, algorithm, time, fudge, mac, id, error, other })
     }
 }

@@ -24,7 +24,7 @@ const VECTORS: [(Algorithm, &str); 2] = [
     ),
 ];
 
-fn octets(hex: &str) -> Vec<u8> {
+fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.chars().filter_map(|c| Some(c.to_digit(16)? as u8)).collect();
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
@@ -44,14 +44,14 @@ fn query() -> Vec<u8> {
 
 /// What is wrong with a packet, and whether the reply to it is signed.
 fn refused(packet: &[u8], keys: &Keyring, now: u64) -> (Option<TsigError>, Vec<u8>) {
-    let refusal = open(packet, keys, now).unwrap_err();
+    let refusal = verify(packet, keys, now).unwrap_err();
     let error = refusal.error();
     assert_eq!(refusal.rcode(), if error.is_some() { Rcode::NotAuth } else { Rcode::FormErr });
     let mut reply = query();
     reply[2..4].copy_from_slice(&[0x80, refusal.rcode() as u8]);
     let before = reply.len();
-    let room = refusal.room();
-    refusal.seal(&mut reply, 0, now);
+    let room = refusal.tsig_len();
+    refusal.append_tsig(&mut reply, 0, now);
     assert_eq!(reply.len(), before + room, "the signature takes another room than was said");
     (error, reply)
 }
@@ -59,15 +59,15 @@ fn refused(packet: &[u8], keys: &Keyring, now: u64) -> (Option<TsigError>, Vec<u
 #[test]
 fn what_others_have_signed_is_good() {
     for (algorithm, hex) in VECTORS {
-        let packet = octets(hex);
-        let opened = open(&packet, &ring_of("vector.key", algorithm), THEN + 200).unwrap();
+        let packet = bytes(hex);
+        let opened = verify(&packet, &ring_of("vector.key", algorithm), THEN + 200).unwrap();
         assert_eq!(opened.packet[2..], query()[2..]);
         assert_eq!(opened.packet[..2], packet[..2]);
         assert_eq!(opened.signer.key().name().to_string(), "vector.key.");
-        // Signed by us, the same octets come out.
+        // Signed by us, the same bytes come out.
         let id = u16::from_be_bytes([packet[0], packet[1]]);
         let mut ours = opened.packet;
-        let (_, tsig) = Tsig::find(&packet).unwrap();
+        let (_, tsig) = TsigRecord::find(&packet).unwrap();
         Signer::of_query(key("vector.key", algorithm), id).sign(&mut ours, 0, tsig.time);
         assert_eq!(ours, packet);
     }
@@ -76,11 +76,11 @@ fn what_others_have_signed_is_good() {
 #[test]
 fn each_mistake_has_its_code() {
     let keys = ring_of("vector.key", Algorithm::HmacSha256);
-    let packet = octets(VECTORS[0].1);
+    let packet = bytes(VECTORS[0].1);
     let signature = packet.len() - 6 - 32;
-    let changed = |at: usize, octet: u8| {
+    let changed = |at: usize, byte: u8| {
         let mut changed = packet.clone();
-        changed[at] = octet;
+        changed[at] = byte;
         changed
     };
     let shortened = |mac: usize| {
@@ -115,7 +115,7 @@ fn each_mistake_has_its_code() {
     ] {
         let (error, reply) = refused(packet, keys, now);
         assert_eq!(error, expected, "{what}");
-        let found = Tsig::find(&reply).map(|(_, tsig)| tsig);
+        let found = TsigRecord::find(&reply).map(|(_, tsig)| tsig);
         assert_eq!(found.as_ref().map(|tsig| tsig.error), expected.map(|error| error as u16), "{what}");
         let is_signed = found.as_ref().is_some_and(|tsig| !tsig.mac.is_empty());
         assert_eq!(is_signed, matches!(expected, Some(TsigError::BadTime | TsigError::BadTrunc)), "{what}");
@@ -133,9 +133,9 @@ fn each_mistake_has_its_code() {
 
 #[test]
 fn whoever_has_another_id_by_now_keeps_it() {
-    let mut packet = octets(VECTORS[0].1);
+    let mut packet = bytes(VECTORS[0].1);
     packet[..2].copy_from_slice(&[7, 7]);
-    let opened = open(&packet, &ring_of("vector.key", Algorithm::HmacSha256), THEN).unwrap();
+    let opened = verify(&packet, &ring_of("vector.key", Algorithm::HmacSha256), THEN).unwrap();
     assert_eq!(opened.packet[..2], [7, 7]);
 }
 
@@ -145,8 +145,8 @@ fn a_reply_is_bound_to_its_query() {
     let mut packet = query();
     let mut asker = Signer::of_query(key("k", Algorithm::HmacSha384), 0x1234);
     asker.sign(&mut packet, 0, THEN);
-    assert_eq!(packet.len(), query().len() + asker.room());
-    let mut opened = open(&packet, &keys, THEN).unwrap();
+    assert_eq!(packet.len(), query().len() + asker.tsig_len());
+    let mut opened = verify(&packet, &keys, THEN).unwrap();
     let mut reply = b"before".to_vec();
     reply.extend(query());
     reply[6 + 2] = 0x84;
@@ -168,14 +168,14 @@ fn messages_of_a_stream_are_chained() {
     let secret = key("k", Algorithm::HmacSha256);
     let mut packet = query();
     Signer::of_query(Arc::clone(&secret), 0x1234).sign(&mut packet, 0, THEN);
-    let mut opened = open(&packet, &ring_of("k", Algorithm::HmacSha256), THEN).unwrap();
-    let mut prior = Tsig::find(&packet).unwrap().1.mac;
+    let mut opened = verify(&packet, &ring_of("k", Algorithm::HmacSha256), THEN).unwrap();
+    let mut prior = TsigRecord::find(&packet).unwrap().1.mac;
     for number in 0..3 {
         let mut message = query();
         opened.signer.sign(&mut message, 0, THEN + number);
-        let (at, tsig) = Tsig::find(&message).unwrap();
+        let (at, tsig) = TsigRecord::find(&message).unwrap();
         let variables = if number == 0 { tsig.variables() } else { tsig.timers() };
-        let expected = digest(&secret, Some(&prior), &at.unsigned(&message, 0x1234), &variables);
+        let expected = compute_mac(&secret, Some(&prior), &at.unsigned(&message, 0x1234), &variables);
         assert_eq!(tsig.mac, expected.as_ref());
         prior = tsig.mac;
     }
@@ -196,7 +196,7 @@ fn pointers_in_circles_come_to_an_end() {
     let mut packet = query();
     signer.sign(&mut packet, 0, THEN);
     packet.splice(query().len()..query().len() + 8, [0xc0, 12]);
-    assert!(open(&packet, &ring_of("z.test", Algorithm::HmacSha256), THEN).is_ok());
+    assert!(verify(&packet, &ring_of("z.test", Algorithm::HmacSha256), THEN).is_ok());
 }
 
 /// RFC 8945 §4.2.
@@ -205,7 +205,7 @@ fn an_algorithm_is_written_in_full() {
     let mut packet = query();
     Signer::of_query(key("k", Algorithm::HmacSha256), 0x1234).sign(&mut packet, 0, THEN);
     let keys = ring_of("k", Algorithm::HmacSha256);
-    assert!(open(&packet, &keys, THEN).is_ok());
+    assert!(verify(&packet, &keys, THEN).is_ok());
     // The length of the data stands before the algorithm, which now is a pointer to the question.
     let at = query().len() + 3 + 10;
     packet[at - 1] -= 13 - 2;
@@ -224,7 +224,7 @@ proptest! {
         let mut packet = message.clone();
         Signer::of_query(key("k", Algorithm::HmacSha256), 0x1234).sign(&mut packet, 0, THEN);
         // Only if what stands before the signature is records, as many as the header says.
-        if let Ok(opened) = open(&packet, &ring_of("k", Algorithm::HmacSha256), THEN) {
+        if let Ok(opened) = verify(&packet, &ring_of("k", Algorithm::HmacSha256), THEN) {
             prop_assert_eq!(opened.packet, message);
         } else {
             prop_assert!(!body.is_empty() || counts.iter().any(|count| count % 3 > 0));
@@ -234,11 +234,11 @@ proptest! {
     #[test]
     fn no_packet_is_too_odd(packet in prop::collection::vec(any::<u8>(), 0..300), start in 0usize..300) {
         let keys = ring_of("k", Algorithm::HmacSha256);
-        let _ = open(&packet, &keys, THEN);
-        let mut signed = octets(VECTORS[0].1);
+        let _ = verify(&packet, &keys, THEN);
+        let mut signed = bytes(VECTORS[0].1);
         let end = (start + packet.len()).min(signed.len());
         let start = start.min(end);
         signed.splice(start..end, packet);
-        let _ = open(&signed, &ring_of("vector.key", Algorithm::HmacSha256), THEN);
+        let _ = verify(&signed, &ring_of("vector.key", Algorithm::HmacSha256), THEN);
     }
 }

@@ -1,7 +1,7 @@
 //! Which named ports the endpoints of a base name have: its SRV records, without one in memory for each.
 //!
 //! ```text
-//!  targets   [host] [host] [host] …       labels with a port, 4 octets each
+//!  targets   [host] [host] [host] …       labels with a port, 4 bytes each
 //!     │ offered (if not all have the same)
 //!     v
 //!  offers    [port, number] …             what such a target offers; shared by all groups of a service that have the same
@@ -17,14 +17,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Host;
+use super::EndpointRef;
 use crate::store::name::MAX_LABEL;
 use crate::store::slice::{Port, ProtocolLabel, Slice};
 
 /// The SRV records of a base name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ports {
-    table: Arc<Table>,
+    table: Arc<PortTable>,
     /// The weight of each named port's records.
     weights: Box<[u16]>,
     /// Of each target, the position of its label's first host; ascending.
@@ -32,7 +32,7 @@ pub(super) struct Ports {
     /// Of each target, its offer; empty if all have the first.
     offered: Box<[u32]>,
     /// Of each offer, what the records of all ports together say.
-    every: Box<[Every]>,
+    all_ports: Box<[AllPorts]>,
     /// Of each named port, where its records are; empty if each target has one of each port.
     columns: Box<[Column]>,
     /// Targets that have some ports; see [`Column`].
@@ -43,12 +43,12 @@ pub(super) struct Ports {
 type Targets = Box<[u32]>;
 
 /// Numbers and weights of records, ascending.
-type Every = Box<[(u16, u16)]>;
+type AllPorts = Box<[(u16, u16)]>;
 
 /// The named ports, and what targets offer of them.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Table {
-    sets: Box<[PortSet]>,
+struct PortTable {
+    sets: Box<[NamedPort]>,
     offers: Box<[Offer]>,
 }
 
@@ -57,7 +57,7 @@ type Offer = Box<[(u32, u16)]>;
 
 /// A named port.
 #[derive(Debug, PartialEq, Eq)]
-pub struct PortSet {
+pub struct NamedPort {
     /// `_tcp` and so on.
     pub protocol: ProtocolLabel,
     /// `_<port>`, in wire format.
@@ -78,7 +78,7 @@ const ALL: u32 = u32::MAX;
 
 /// One SRV record: its target is the label of the first of the hosts at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Srv {
+pub struct SrvRecord {
     host: u32,
     /// The port's number.
     pub port: u16,
@@ -88,21 +88,21 @@ pub struct Srv {
 
 /// The SRV records of a named port, or of all of them together; those of a target side by side.
 #[derive(Debug, Clone, Copy)]
-pub struct Records<'a> {
+pub struct SrvRecords<'a> {
     ports: &'a Ports,
     /// The named port; none: all of them.
     set: Option<u32>,
 }
 
-impl PortSet {
+impl NamedPort {
     /// `_<port>`, in wire format.
     pub fn label(&self) -> &[u8] {
         &self.label
     }
 }
 
-impl Srv {
-    /// Octets of the record's data before its target (RFC 2782).
+impl SrvRecord {
+    /// Bytes of the record's data before its target (RFC 2782).
     pub const FIXED: usize = 6;
 
     /// The position of the first host with the target's label.
@@ -120,18 +120,18 @@ impl Srv {
     }
 }
 
-impl<'a> Records<'a> {
+impl<'a> SrvRecords<'a> {
     /// How many places there are for records. Some may be empty.
-    pub fn places(&self) -> usize {
+    pub fn slots(&self) -> usize {
         let (width, subset) = self.shape();
         width * subset.map_or(self.ports.targets.len(), <[u32]>::len)
     }
 
-    /// The record at a place; none if that is empty, or behind the last one.
-    pub fn get(&self, place: usize) -> Option<Srv> {
+    /// The record at a slot; none if that is empty, or behind the last one.
+    pub fn get(&self, slot: usize) -> Option<SrvRecord> {
         let ports = self.ports;
         let (width, subset) = self.shape();
-        let (target, nth) = (place.checked_div(width)?, place % width);
+        let (target, nth) = (slot.checked_div(width)?, slot % width);
         let target = match subset {
             Some(subset) => *subset.get(target)? as usize,
             None => target,
@@ -139,7 +139,7 @@ impl<'a> Records<'a> {
         let host = *ports.targets.get(target)?;
         let offer = if ports.offered.is_empty() { 0 } else { ports.offered[target] as usize };
         let (port, weight) = match self.set {
-            None => *ports.every[offer].get(nth)?,
+            None => *ports.all_ports[offer].get(nth)?,
             Some(set) => {
                 let offer = &ports.table.offers[offer];
                 let begin = offer.partition_point(|(known, _)| *known < set);
@@ -147,25 +147,25 @@ impl<'a> Records<'a> {
                 (number, ports.weights[set as usize])
             }
         };
-        Some(Srv { host, port, weight })
+        Some(SrvRecord { host, port, weight })
     }
 
-    /// The first record at a place or behind it, with its place.
-    pub fn first_from(&self, place: usize) -> Option<(usize, Srv)> {
-        (place..self.places()).find_map(|place| Some((place, self.get(place)?)))
+    /// The first record at a slot or behind it, with its slot.
+    pub fn first_from(&self, slot: usize) -> Option<(usize, SrvRecord)> {
+        (slot..self.slots()).find_map(|slot| Some((slot, self.get(slot)?)))
     }
 
     /// All records.
-    pub fn iter(&self) -> impl Iterator<Item = Srv> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = SrvRecord> + use<'a> {
         let records = *self;
-        (0..records.places()).filter_map(move |place| records.get(place))
+        (0..records.slots()).filter_map(move |slot| records.get(slot))
     }
 
     /// How many places each target has, and which targets have any; none: all.
     fn shape(&self) -> (usize, Option<&'a [u32]>) {
         let ports = self.ports;
         let Some(set) = self.set else {
-            return (ports.every.iter().map(|every| every.len()).max().unwrap_or_default(), None);
+            return (ports.all_ports.iter().map(|all_ports| all_ports.len()).max().unwrap_or_default(), None);
         };
         ports.columns.get(set as usize).map_or((1, None), |column| {
             (column.width as usize, ports.subsets.get(column.subset as usize).map(|subset| &**subset))
@@ -176,11 +176,11 @@ impl<'a> Records<'a> {
 impl Ports {
     /// The ports of endpoints that slices mention. Mentions are sorted by label, and those of a label by address; `labels`
     /// are, of each, the position of its label's first host.
-    pub(super) fn new(slices: &[Arc<Slice>], mentions: &[Host], labels: &[u32]) -> Self {
-        let lists = Lists::new(slices, mentions);
-        let mut offers = Offers::new(lists.entries.len());
+    pub(super) fn new(slices: &[Arc<Slice>], mentions: &[EndpointRef], labels: &[u32]) -> Self {
+        let lists = PortLists::new(slices, mentions);
+        let mut offers = OfferSet::new(lists.entries.len());
         let (mut targets, mut offered) = (Vec::new(), Vec::new());
-        let mut counts = Counts::new(&lists);
+        let mut counts = EndpointCounts::new(&lists);
         let mut rest = mentions;
         for same in labels.chunk_by(|one, two| one == two) {
             let (of_label, others) = rest.split_at(same.len());
@@ -196,26 +196,26 @@ impl Ports {
         }
         let weights: Box<[u16]> = counts.finish(&lists).into_iter().map(weight).collect();
         let offers: Box<[Offer]> = offers.offers.into();
-        let every = offers.iter().map(|offer| {
-            let mut every: Vec<(u16, u16)> =
+        let all_ports = offers.iter().map(|offer| {
+            let mut all_ports: Vec<(u16, u16)> =
                 offer.iter().map(|&(set, number)| (number, weights[set as usize])).collect();
             // Two ports of one number say the same here, and a set holds no record twice (RFC 2181 §5).
-            every.sort_unstable();
-            every.dedup();
-            every.into()
+            all_ports.sort_unstable();
+            all_ports.dedup();
+            all_ports.into()
         });
-        let every = every.collect();
+        let all_ports = all_ports.collect();
         let (columns, subsets) = columns(&offers, weights.len(), &offered);
         if offers.len() == 1 {
             offered = Vec::new();
         }
-        let sets = lists.names.iter().zip(0..).map(|(&(protocol, name), position)| PortSet {
+        let sets = lists.names.iter().zip(0..).map(|(&(protocol, name), position)| NamedPort {
             protocol,
             label: port_label(name),
             position,
         });
-        let table = Arc::new(Table { sets: sets.collect(), offers });
-        Self { table, weights, targets: targets.into(), offered: offered.into(), every, columns, subsets }
+        let table = Arc::new(PortTable { sets: sets.collect(), offers });
+        Self { table, weights, targets: targets.into(), offered: offered.into(), all_ports, columns, subsets }
     }
 
     /// Keeps the names and numbers of ports once, if others are the same.
@@ -226,23 +226,23 @@ impl Ports {
     }
 
     /// The named ports, by protocol and name.
-    pub(super) fn sets(&self) -> &[PortSet] {
+    pub(super) fn sets(&self) -> &[NamedPort] {
         &self.table.sets
     }
 
     /// The records of a named port.
-    pub(super) fn of(&self, port: &PortSet) -> Records<'_> {
-        Records { ports: self, set: Some(port.position) }
+    pub(super) fn of(&self, port: &NamedPort) -> SrvRecords<'_> {
+        SrvRecords { ports: self, set: Some(port.position) }
     }
 
     /// The records of all ports together, each once.
-    pub(super) fn every(&self) -> Records<'_> {
-        Records { ports: self, set: None }
+    pub(super) fn all(&self) -> SrvRecords<'_> {
+        SrvRecords { ports: self, set: None }
     }
 }
 
 /// The different lists of ports that slices have.
-struct Lists<'a> {
+struct PortLists<'a> {
     /// Of each slice, its list.
     of_slice: Vec<usize>,
     /// Names of ports that targets have, ascending.
@@ -251,8 +251,8 @@ struct Lists<'a> {
     entries: Vec<Vec<(u32, u16)>>,
 }
 
-impl<'a> Lists<'a> {
-    fn new(slices: &'a [Arc<Slice>], mentions: &[Host]) -> Self {
+impl<'a> PortLists<'a> {
+    fn new(slices: &'a [Arc<Slice>], mentions: &[EndpointRef]) -> Self {
         // Slices of one service share their lists; nothing is lost where they do not.
         let mut known: HashMap<*const Port, usize> = HashMap::new();
         let mut lists: Vec<&'a [Port]> = Vec::new();
@@ -286,36 +286,36 @@ impl<'a> Lists<'a> {
         Self { of_slice, names, entries }
     }
 
-    fn of(&self, mention: &Host) -> usize {
+    fn of(&self, mention: &EndpointRef) -> usize {
         self.of_slice[mention.slice as usize]
     }
 
     /// The lists of some mentions, each once.
-    fn of_all(&self, mentions: &[Host]) -> BTreeSet<usize> {
+    fn of_all(&self, mentions: &[EndpointRef]) -> BTreeSet<usize> {
         mentions.iter().map(|mention| self.of(mention)).collect()
     }
 
     /// Whether some mentions have the same list.
-    fn is_one(&self, mentions: &[Host]) -> bool {
+    fn is_one(&self, mentions: &[EndpointRef]) -> bool {
         mentions.windows(2).all(|two| self.of(&two[0]) == self.of(&two[1]))
     }
 }
 
-/// Offers of all targets, in the order in which they are first met.
-struct Offers {
+/// OfferSet of all targets, in the order in which they are first met.
+struct OfferSet {
     offers: Vec<Offer>,
     known: HashMap<Vec<(u32, u16)>, u32>,
     /// Of each list, its offer, once it is known.
     of_list: Vec<Option<u32>>,
 }
 
-impl Offers {
+impl OfferSet {
     fn new(lists: usize) -> Self {
         Self { offers: Vec::new(), known: HashMap::new(), of_list: vec![None; lists] }
     }
 
     /// The offer of the mentions of a label; none without a named port.
-    fn of(&mut self, mentions: &[Host], lists: &Lists<'_>) -> Option<u32> {
+    fn of(&mut self, mentions: &[EndpointRef], lists: &PortLists<'_>) -> Option<u32> {
         let first = lists.of(mentions.first()?);
         if !lists.is_one(mentions) {
             let all = lists.of_all(mentions).into_iter();
@@ -342,19 +342,19 @@ impl Offers {
 }
 
 /// How many endpoints have each port.
-struct Counts {
+struct EndpointCounts {
     by_list: Vec<usize>,
     by_set: Vec<usize>,
 }
 
-impl Counts {
-    fn new(lists: &Lists<'_>) -> Self {
+impl EndpointCounts {
+    fn new(lists: &PortLists<'_>) -> Self {
         Self { by_list: vec![0; lists.entries.len()], by_set: vec![0; lists.names.len()] }
     }
 
     /// Adds the addresses of a label, each once.
-    fn add(&mut self, slices: &[Arc<Slice>], mentions: &[Host], lists: &Lists<'_>) {
-        let address = |mention: &Host| -> IpAddr { mention.endpoint(slices).address };
+    fn add(&mut self, slices: &[Arc<Slice>], mentions: &[EndpointRef], lists: &PortLists<'_>) {
+        let address = |mention: &EndpointRef| -> IpAddr { mention.endpoint(slices).address };
         for same in mentions.chunk_by(|one, two| address(one) == address(two)) {
             if lists.is_one(same) {
                 self.by_list[lists.of(&same[0])] += 1;
@@ -366,7 +366,7 @@ impl Counts {
         }
     }
 
-    fn finish(mut self, lists: &Lists<'_>) -> Vec<usize> {
+    fn finish(mut self, lists: &PortLists<'_>) -> Vec<usize> {
         for (entries, count) in lists.entries.iter().zip(self.by_list) {
             entries.iter().for_each(|(set, _)| self.by_set[*set as usize] += count);
         }
@@ -414,7 +414,7 @@ fn columns(offers: &[Offer], sets: usize, offered: &[u32]) -> (Box<[Column]>, Bo
 /// `_<port>` in wire format; the name is shorter than a label may be.
 fn port_label(name: &str) -> Box<[u8]> {
     let length = (1 + name.len()) as u8;
-    [length, b'_'].into_iter().chain(name.bytes().map(|octet| octet.to_ascii_lowercase())).collect()
+    [length, b'_'].into_iter().chain(name.bytes().map(|byte| byte.to_ascii_lowercase())).collect()
 }
 
 fn weight(endpoints: usize) -> u16 {

@@ -20,12 +20,12 @@ fn wire(record: Record<'_>) -> Vec<u8> {
     wire
 }
 
-fn journal(limits: Limits) -> Journal {
+fn journal(limits: JournalLimits) -> Journal {
     let mut journal = Journal::new(["z", "in.z", "arpa"].map(name), limits);
     // Zones large enough that differences are worth while.
     for apex in ["z", "in.z", "arpa"] {
         for number in 0..100 {
-            journal.added(record(&name(&format!("fixed-{number}.{apex}")), A, 5, &[10, 0, 0, number]));
+            journal.add(record(&name(&format!("fixed-{number}.{apex}")), A, 5, &[10, 0, 0, number]));
         }
     }
     journal.start(100);
@@ -38,10 +38,10 @@ fn serials(journal: &Journal, apex: &str, since: u32) -> Option<Vec<u32>> {
 
 #[test]
 fn every_version_that_changed_a_zone_is_a_step() {
-    let mut journal = journal(Limits::default());
+    let mut journal = journal(JournalLimits::default());
     for (serial, owner) in [(101, "a.z"), (102, "a.in.z"), (105, "b.z"), (106, "b.in.z")] {
         let before = *journal.serials.back().unwrap();
-        journal.added(record(&name(owner), A, 5, &[1, 2, 3, 4]));
+        journal.add(record(&name(owner), A, 5, &[1, 2, 3, 4]));
         journal.commit(before, serial);
     }
     // The last step leads to the serial of the moment.
@@ -64,25 +64,25 @@ fn every_version_that_changed_a_zone_is_a_step() {
 
 #[test]
 fn what_comes_back_has_not_changed() {
-    let mut journal = journal(Limits::default());
-    journal.removed(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
-    journal.added(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
+    let mut journal = journal(JournalLimits::default());
+    journal.remove(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
+    journal.add(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
     journal.commit(100, 101);
-    assert_eq!(journal.octets(), 0);
+    assert_eq!(journal.bytes(), 0);
     // Another time to live is another record.
-    journal.removed(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
-    journal.added(record(&name("fixed-1.z"), A, 6, &[10, 0, 0, 1]));
+    journal.remove(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
+    journal.add(record(&name("fixed-1.z"), A, 6, &[10, 0, 0, 1]));
     journal.commit(101, 102);
     let steps = journal.since(&name("z"), 100, 50, usize::MAX).unwrap();
     assert_eq!(steps.len(), 1);
-    assert_eq!(records(&steps[0].difference.removed).count(), 1);
+    assert_eq!(split_records(&steps[0].difference.removed).count(), 1);
     assert_eq!(&*steps[0].difference.added, b"\x07fixed-1\x01z\0\0\x01\0\x01\0\0\0\x06\0\x04\x0a\0\0\x01");
 }
 
 #[test]
 fn nothing_is_kept_before_the_start_and_across_a_gap() {
-    let mut journal = Journal::new([name("z")], Limits::default());
-    journal.added(record(&name("a.z"), A, 5, &[1, 2, 3, 4]));
+    let mut journal = Journal::new([name("z")], JournalLimits::default());
+    journal.add(record(&name("a.z"), A, 5, &[1, 2, 3, 4]));
     journal.commit(1, 2);
     assert_eq!(journal.changes().count(), 0);
     assert_eq!(serials(&journal, "z", 2), None);
@@ -97,22 +97,22 @@ fn nothing_is_kept_before_the_start_and_across_a_gap() {
 
 #[test]
 fn a_difference_larger_than_the_zone_is_not_given() {
-    let mut journal = Journal::new([name("z")], Limits::default());
-    journal.added(record(&name("a.z"), A, 5, &[1, 2, 3, 4]));
+    let mut journal = Journal::new([name("z")], JournalLimits::default());
+    journal.add(record(&name("a.z"), A, 5, &[1, 2, 3, 4]));
     journal.start(1);
-    journal.added(record(&name("b.z"), A, 5, &[1, 2, 3, 4]));
+    journal.add(record(&name("b.z"), A, 5, &[1, 2, 3, 4]));
     journal.commit(1, 2);
     assert_eq!(serials(&journal, "z", 1), None);
 }
 
 #[test]
 fn a_journal_is_bounded() {
-    let mut few = journal(Limits { differences: 10, ..Limits::default() });
-    let mut small = journal(Limits { octets: 1000, ..Limits::default() });
+    let mut few = journal(JournalLimits { differences: 10, ..JournalLimits::default() });
+    let mut small = journal(JournalLimits { bytes: 1000, ..JournalLimits::default() });
     for serial in 100..1000 {
         change(&mut few, serial);
         change(&mut small, serial);
-        assert!(small.octets() <= 1000);
+        assert!(small.bytes() <= 1000);
         assert!(few.zones.iter().all(|zone| zone.differences.len() <= 10));
     }
     assert_eq!(serials(&few, "z", 990), Some((991..=1000).collect()));
@@ -120,7 +120,7 @@ fn a_journal_is_bounded() {
     assert!(serials(&small, "z", 998).is_some() && serials(&small, "z", 900).is_none());
     // One change that is too large for itself ends the chain, and only that.
     for number in 0..100 {
-        small.added(record(&name(&format!("many-{number}.z")), A, 5, &[0; 4]));
+        small.add(record(&name(&format!("many-{number}.z")), A, 5, &[0; 4]));
     }
     small.commit(1000, 1001);
     assert_eq!(serials(&small, "z", 999), None);
@@ -131,15 +131,15 @@ fn a_journal_is_bounded() {
 /// Gives a name in `z` an address that differs from serial to serial.
 fn change(journal: &mut Journal, serial: u32) {
     let owner = name("changing.z");
-    journal.removed(record(&owner, A, 5, &serial.to_be_bytes()));
-    journal.added(record(&owner, A, 5, &(serial + 1).to_be_bytes()));
+    journal.remove(record(&owner, A, 5, &serial.to_be_bytes()));
+    journal.add(record(&owner, A, 5, &(serial + 1).to_be_bytes()));
     journal.commit(serial, serial + 1);
 }
 
 #[test]
 fn serials_are_remembered_for_longer_than_differences() {
-    let mut journal = journal(Limits { differences: 10, serials: 100, ..Limits::default() });
-    journal.added(record(&name("a.in.z"), A, 5, &[1, 2, 3, 4]));
+    let mut journal = journal(JournalLimits { differences: 10, serials: 100, ..JournalLimits::default() });
+    journal.add(record(&name("a.in.z"), A, 5, &[1, 2, 3, 4]));
     journal.commit(100, 101);
     for serial in 101..150 {
         change(&mut journal, serial);
@@ -151,7 +151,10 @@ fn serials_are_remembered_for_longer_than_differences() {
     assert_eq!(serials(&journal, "in.z", 100), Some(vec![150]));
     let steps = journal.since(&name("in.z"), 100, 50, usize::MAX).unwrap();
     assert_eq!(
-        (records(&steps[0].difference.removed).count(), records(&steps[0].difference.added).count()),
+        (
+            split_records(&steps[0].difference.removed).count(),
+            split_records(&steps[0].difference.added).count()
+        ),
         (0, 1)
     );
     // What led to a version that nobody can name any more is worth nothing.
@@ -165,12 +168,12 @@ fn serials_are_remembered_for_longer_than_differences() {
     assert_eq!((of_inner(&journal), journal.serials.len()), (0, 100));
     assert_eq!(serials(&journal, "in.z", 101), None);
     assert_eq!(serials(&journal, "in.z", 102), Some(vec![201]));
-    assert_eq!(journal.octets(), journal.zones.iter().map(|zone| zone.octets).sum::<usize>());
+    assert_eq!(journal.bytes(), journal.zones.iter().map(|zone| zone.bytes).sum::<usize>());
 }
 
 #[test]
 fn serials_are_found_all_around_the_circle() {
-    let mut journal = Journal::new([name("z")], Limits::default());
+    let mut journal = Journal::new([name("z")], JournalLimits::default());
     journal.start(0);
     let far = 1 << 30;
     for number in 0..6u32 {
@@ -186,10 +189,10 @@ fn serials_are_found_all_around_the_circle() {
 
 #[test]
 fn what_is_more_than_wanted_is_not_given() {
-    let mut journal = journal(Limits::default());
+    let mut journal = journal(JournalLimits::default());
     (100..110).for_each(|serial| change(&mut journal, serial));
     let since = |serial, most| journal.since(&name("z"), serial, 50, most).map(|steps| steps.len());
-    // The owner's name, the ten octets behind it and the data, twice; and two SOAs.
+    // The owner's name, the ten bytes behind it and the data, twice; and two SOAs.
     let step = 2 * (b"\x08changing\x01z\0".len() + 10 + 4 + 50);
     assert_eq!(since(107, 3 * step), Some(3));
     assert_eq!(since(107, 3 * step - 1), None);
@@ -212,16 +215,16 @@ proptest! {
         versions in prop::collection::vec((any::<Contents>(), 1u32..5), 1..30),
         most in 1usize..40,
         serials in 2usize..40,
-        octets in 200usize..4000,
+        bytes in 200usize..4000,
     ) {
-        let mut journal = journal(Limits { octets, differences: most, serials });
+        let mut journal = journal(JournalLimits { bytes, differences: most, serials });
         let mut known = vec![(100, BTreeSet::new())];
         for (contents, by) in versions {
             let (serial, before) = known.last().unwrap().clone();
             let after = owners(contents);
             // By way of nothing at all: what counts is the outcome.
-            before.iter().for_each(|owner| journal.removed(record(owner, A, 5, &[1; 4])));
-            after.iter().for_each(|owner| journal.added(record(owner, A, 5, &[1; 4])));
+            before.iter().for_each(|owner| journal.remove(record(owner, A, 5, &[1; 4])));
+            after.iter().for_each(|owner| journal.add(record(owner, A, 5, &[1; 4])));
             journal.commit(serial, serial + by);
             known.push((serial + by, after));
         }
@@ -237,10 +240,10 @@ proptest! {
                 let Some(steps) = journal.since(&apex, *serial, 50, usize::MAX) else { continue };
                 let mut zone = of_zone(contents);
                 for step in &steps {
-                    for record in records(&step.difference.removed) {
+                    for record in split_records(&step.difference.removed) {
                         prop_assert!(zone.remove(record));
                     }
-                    for record in records(&step.difference.added) {
+                    for record in split_records(&step.difference.added) {
                         prop_assert!(zone.insert(record.to_vec()));
                     }
                 }

@@ -48,7 +48,7 @@ fn found(publisher: &Publisher, name: &str) -> &'static str {
     let name: Name = name.parse().unwrap();
     let answers = publisher.answers();
     name.with_labels(|labels| {
-        answers.with(answers.zone_of(labels).unwrap(), labels, usize::MAX, |found| match found {
+        answers.look_up(answers.zone_of(labels).unwrap(), labels, usize::MAX, |found| match found {
             Found::Nothing => "nothing",
             Found::Empty => "empty",
             Found::Node(node) if node.rrsets.is_empty() => "empty",
@@ -111,7 +111,7 @@ fn nothing_is_left_behind() {
         publish(&mut publisher, "s", &[&format!("10.0.{round}.1"), "10.9.9.9"]);
     }
     publish(&mut publisher, "s", &[]);
-    assert!(publisher.services().is_empty() && publisher.answers().publishers.pairs().is_empty());
+    assert!(publisher.services().is_empty() && publisher.answers().addresses.pairs().is_empty());
     assert!(publisher.answers().namespaces.is_empty());
 }
 
@@ -119,7 +119,7 @@ fn nothing_is_left_behind() {
 fn addresses_outside_the_reverse_zones_are_not_kept() {
     let mut publisher = publisher();
     publish(&mut publisher, "s", &["fd00::1"]);
-    assert!(publisher.answers().publishers.pairs().is_empty());
+    assert!(publisher.answers().addresses.pairs().is_empty());
     assert_eq!(publisher.services().len(), 1);
 }
 
@@ -139,7 +139,7 @@ fn what_a_zone_says_of_those_below_it_counts_for_its_size() {
             ["z".to_owned()].into_iter().chain((0..below).map(|number| format!("zone-{number}.z"))).collect();
         let forward: Vec<&str> = forward.iter().map(String::as_str).collect();
         let mut publisher = publisher_of(&forward, &["in-addr.arpa"]);
-        publisher.keep_journal(Limits::default());
+        publisher.enable_journal(JournalLimits::default());
         let serial = publisher.answers().serial();
         publisher.journal().unwrap().start(serial);
         publish(&mut publisher, "s", &["10.0.0.1"]);
@@ -201,13 +201,16 @@ fn the_addresses_whose_names_change_are_found() {
     let now = of(5, &[("a", "10.0.0.1"), ("x", "10.0.0.2"), ("c", "10.0.0.4"), ("e", "fd00::1")]);
     let addresses =
         |text: &str| -> Vec<IpAddr> { text.split(' ').map(|text| text.parse().unwrap()).collect() };
-    let expected =
-        Pointers { gone: addresses("10.0.0.3"), come: addresses("10.0.0.4"), changed: addresses("10.0.0.2") };
+    let expected = PointerChanges {
+        gone: addresses("10.0.0.3"),
+        come: addresses("10.0.0.4"),
+        changed: addresses("10.0.0.2"),
+    };
     assert_eq!(publisher.pointers(b"\x01s\x01n", before.as_ref(), now.as_ref()), expected);
     // With another time to live all do.
     let later = of(6, &[("a", "10.0.0.1"), ("x", "10.0.0.2"), ("c", "10.0.0.4")]);
     let changed = addresses("10.0.0.1 10.0.0.2 10.0.0.4");
-    let expected = Pointers { changed, ..Pointers::default() };
+    let expected = PointerChanges { changed, ..PointerChanges::default() };
     assert_eq!(publisher.pointers(b"\x01s\x01n", now.as_ref(), later.as_ref()), expected);
 }
 
@@ -268,15 +271,15 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
     if zone.is_forward() {
         for (key, service) in publisher.services() {
             let base = [&key, SVC, apex.as_wire()].concat();
-            let mut writer = Writer::new(&base);
+            let mut writer = RecordWriter::new(&base);
             records::items(&service).for_each(|item| writer.records(&item, &mut note));
         }
     }
     let addresses: BTreeSet<IpAddr> =
-        publisher.answers().publishers.pairs().into_iter().map(|(address, _)| address).collect();
+        publisher.answers().addresses.pairs().into_iter().map(|(address, _)| address).collect();
     for owner in addresses.into_iter().map(reverse_name).filter(|owner| owner.is_within(apex)) {
         owner.with_labels(|labels| {
-            publisher.answers().with(zone, labels, usize::MAX, |found| {
+            publisher.answers().look_up(zone, labels, usize::MAX, |found| {
                 let Found::Pointers(ttl, targets) = *found else { panic!("{owner} is {found:?}") };
                 for target in targets {
                     let data = &target.concat();
@@ -306,7 +309,7 @@ proptest! {
 /// A publisher with a journal, and zones large enough that every difference is given.
 fn large() -> Publisher {
     let mut publisher = publisher_of(&["z", "y"], &["in-addr.arpa", "ip6.arpa"]);
-    publisher.keep_journal(Limits::default());
+    publisher.enable_journal(JournalLimits::default());
     for (number, prefix) in [0x0a01_0000, 0x0a02_0000].into_iter().enumerate() {
         let host = |n: u32| (format!("h{n}"), std::net::Ipv4Addr::from_bits(prefix + n).into());
         let slices = [network("r", &[("p", 1)], (0..100).map(host).collect())];
@@ -327,7 +330,7 @@ fn publish_and_check(publisher: &mut Publisher, name: &str, version: Option<Serv
         let now = records(publisher, apex);
         let steps = publisher.journal().unwrap().since(apex, serial, 0, usize::MAX).unwrap();
         assert_eq!(steps.len(), 1);
-        let told = |wire| journal::records(wire).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let told = |wire| journal::split_records(wire).map(<[u8]>::to_vec).collect::<Vec<_>>();
         let only = |one: &BTreeSet<Vec<u8>>, two| one.difference(two).cloned().collect::<Vec<_>>();
         assert_eq!(told(&steps[0].difference.removed), only(&before, &now));
         assert_eq!(told(&steps[0].difference.added), only(&now, &before));
@@ -342,7 +345,7 @@ fn an_address_of_many_services_has_the_names_of_the_oldest() {
     let of_age = |created| service_of(created, 5, &slices);
     // The numbers in the names of the services that are named.
     let named = |publisher: &Publisher| -> Vec<u8> {
-        publisher.answers().with_address(address, usize::MAX, |found| {
+        publisher.answers().look_up_address(address, usize::MAX, |found| {
             let Found::Pointers(_, targets) = *found else { panic!("{found:?}") };
             targets.iter().map(|[_, service, ..]| service[1] - b'a').collect()
         })
@@ -359,7 +362,7 @@ fn an_address_of_many_services_has_the_names_of_the_oldest() {
     assert_eq!(named(&publisher), [1, 2].into_iter().chain(4..18).collect::<Vec<_>>());
     // Of unknown age, and older than all.
     publish_and_check(&mut publisher, &name(1), of_age(Created::default()));
-    publish_and_check(&mut publisher, &name(0), of_age(Created::FIRST));
+    publish_and_check(&mut publisher, &name(0), of_age(Created::EARLIEST));
     assert_eq!(named(&publisher), [0, 2].into_iter().chain(4..18).collect::<Vec<_>>());
-    assert_eq!(publisher.answers().publishers.with(address, |services| services.count()), 19);
+    assert_eq!(publisher.answers().addresses.with_services(address, |services| services.count()), 19);
 }

@@ -26,20 +26,20 @@ fn records(slices: &[Arc<Slice>], name: &str) -> Vec<String> {
     let group = Group::new(5, slices, None);
     let label = port_label(name);
     let records = match name {
-        "*" => group.every_srv(),
+        "*" => group.all_srv(),
         _ => match group.port(&label, ProtocolLabel::Tcp) {
             Some(port) => group.srv(port),
             None => return Vec::new(),
         },
     };
-    let text = |record: Srv| {
+    let text = |record: SrvRecord| {
         let host = String::from_utf8_lossy(&group.label_at(slices, record.host())[1..]).into_owned();
         format!("{host}:{} {}", record.port, record.weight)
     };
-    let places = (0..records.places()).filter_map(|place| records.get(place));
+    let places = (0..records.slots()).filter_map(|place| records.get(place));
     assert!(places.eq(records.iter()));
     assert_eq!(records.first_from(0).map(|(_, record)| record), records.iter().next());
-    assert!(records.get(records.places()).is_none());
+    assert!(records.get(records.slots()).is_none());
     let mut texts: Vec<String> = records.iter().map(text).collect();
     let hosts: Vec<u32> = records.iter().map(|record| record.host()).collect();
     assert!(hosts.is_sorted(), "those of a target are not side by side");
@@ -99,7 +99,7 @@ fn a_target_takes_four_octets_whatever_the_ports() {
     let hosts: Vec<String> = (0..200).map(|number| format!("h{number}")).collect();
     let hosts: Vec<(&str, u8)> = hosts.iter().map(String::as_str).zip(0..).collect();
     let group = Group::new(5, &[slice(&ports, &hosts)], None);
-    assert_eq!(group.every_srv().iter().count(), 20_000);
+    assert_eq!(group.all_srv().iter().count(), 20_000);
     let ports = &group.ports;
     let several = (ports.offered.len(), ports.columns.len(), ports.subsets.len(), ports.every.len());
     assert_eq!((ports.targets.len(), several), (200, (0, 0, 0, 1)));

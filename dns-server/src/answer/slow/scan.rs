@@ -9,7 +9,7 @@ use crate::store::rrset::{HEADER, rtype};
 
 /// What a packet holds that is in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Survey {
+pub(super) struct PacketScan {
     /// The OPT record and its version.
     pub(super) edns: Option<(Edns, u8)>,
     /// Records in the answer section, which no query has.
@@ -17,7 +17,7 @@ pub(super) struct Survey {
     /// Records in the authority section, which a query has for an incremental transfer only.
     pub(super) authorities: u16,
     /// The first SOA record among those: what the asker has already (RFC 1995 §3).
-    pub(super) soa: Option<Soa>,
+    pub(super) soa: Option<SoaSerial>,
     /// Whether the additional section holds a signature with a shared key (RFC 8945), or with a public one (RFC 2931).
     /// What else there is beside OPT means nothing, and is passed over.
     pub(super) has_tsig: bool,
@@ -26,12 +26,12 @@ pub(super) struct Survey {
 
 /// An SOA record's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Soa {
+pub(super) enum SoaSerial {
     /// With this serial.
-    Sound(u32),
+    Valid(u32),
     /// None as they should be. That is for who wants the serial to complain about: an UPDATE may have a record
     /// without data (RFC 2136 §2.5.2).
-    Unsound,
+    Malformed,
 }
 
 /// The options of the OPT record that this server looks at (RFC 7873, RFC 7828, RFC 7830).
@@ -39,7 +39,7 @@ const COOKIE: u16 = 10;
 const KEEPALIVE: u16 = 11;
 const PADDING: u16 = 12;
 
-impl Survey {
+impl PacketScan {
     /// Nothing where a record is cut off or anything follows the last one, where there are two OPT records or
     /// one that is not sound (RFC 6891 §6.1.1, RFC 7873 §5.2.2).
     pub(super) fn of(packet: &[u8]) -> Option<Self> {
@@ -50,41 +50,41 @@ impl Survey {
             at = name_end(packet, at)? + 4;
         }
         for _ in 0..answers {
-            at = Record::read(packet, at)?.end;
+            at = RecordBounds::read(packet, at)?.end;
         }
         let mut soa = None;
         for _ in 0..authorities {
-            let record = Record::read(packet, at)?;
+            let record = RecordBounds::read(packet, at)?;
             if record.rtype == rtype::SOA && soa.is_none() {
-                soa = Some(record.serial(packet).map_or(Soa::Unsound, Soa::Sound));
+                soa = Some(record.serial(packet).map_or(SoaSerial::Malformed, SoaSerial::Valid));
             }
             at = record.end;
         }
-        let mut survey = Self { edns: None, answers, authorities, soa, has_tsig: false, has_sig: false };
+        let mut scan = Self { edns: None, answers, authorities, soa, has_tsig: false, has_sig: false };
         for _ in 0..additionals {
-            let record = Record::read(packet, at)?;
+            let record = RecordBounds::read(packet, at)?;
             if record.rtype == rtype::OPT {
-                if survey.edns.is_some() || record.name_end != at + 1 {
+                if scan.edns.is_some() || record.name_end != at + 1 {
                     return None;
                 }
-                survey.edns = Some(record.opt(packet)?);
+                scan.edns = Some(record.opt(packet)?);
             }
-            survey.has_tsig |= record.rtype == rtype::TSIG;
-            survey.has_sig |= record.rtype == rtype::SIG;
+            scan.has_tsig |= record.rtype == rtype::TSIG;
+            scan.has_sig |= record.rtype == rtype::SIG;
             at = record.end;
         }
-        (at == packet.len()).then_some(survey)
+        (at == packet.len()).then_some(scan)
     }
 }
 
 /// Where a record's parts are.
-struct Record {
+struct RecordBounds {
     name_end: usize,
     rtype: u16,
     end: usize,
 }
 
-impl Record {
+impl RecordBounds {
     fn read(packet: &[u8], at: usize) -> Option<Self> {
         let name_end = name_end(packet, at)?;
         let head = packet.get(name_end..)?.first_chunk::<10>()?;
@@ -164,10 +164,10 @@ mod tests {
         opt
     }
 
-    /// A record whose owner has so many octets.
-    fn record_of(octets: usize) -> Vec<u8> {
-        let first = [&[2 - octets as u8 % 2][..], &[b'b'; 2][octets % 2..]].concat();
-        [&first[..], &[1, b'b'].repeat((octets - first.len()) / 2), &[0], &RECORD[2..]].concat()
+    /// A record whose owner has so many bytes.
+    fn record_of(bytes: usize) -> Vec<u8> {
+        let first = [&[2 - bytes as u8 % 2][..], &[b'b'; 2][bytes % 2..]].concat();
+        [&first[..], &[1, b'b'].repeat((bytes - first.len()) / 2), &[0], &RECORD[2..]].concat()
     }
 
     const RECORD: [u8; 12] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 0];
@@ -195,20 +195,20 @@ mod tests {
             (packet([1, 1, 0], &[RECORD, RECORD].concat()), None, false),
             (packet([0, 0, 1], &record_of(255)), None, false),
         ] {
-            let survey = Survey::of(&packet).unwrap();
-            assert_eq!((survey.edns, survey.has_tsig, survey.has_sig), (found, signed, false), "{packet:?}");
+            let scan = PacketScan::of(&packet).unwrap();
+            assert_eq!((scan.edns, scan.has_tsig, scan.has_sig), (found, signed, false), "{packet:?}");
             // Cut off anywhere, or longer, it is not.
             for length in 0..packet.len() {
-                assert_eq!(Survey::of(&packet[..length]), None, "{length} of {packet:?}");
+                assert_eq!(PacketScan::of(&packet[..length]), None, "{length} of {packet:?}");
             }
-            assert_eq!(Survey::of(&[&packet[..], &[0]].concat()), None);
+            assert_eq!(PacketScan::of(&[&packet[..], &[0]].concat()), None);
         }
     }
 
     #[test]
     fn what_is_not_sound_is_refused() {
         for (counts, rest) in [
-            // Two OPT records, one that is not at the root, options cut off, a cookie of 9 octets.
+            // Two OPT records, one that is not at the root, options cut off, a cookie of 9 bytes.
             ([0, 0, 2], [opt(0, &[]), opt(0, &[])].concat()),
             ([0, 0, 1], [&[1, b'b'][..], &opt(0, &[])].concat()),
             ([0, 0, 1], opt(0, &[0, 3, 0])),
@@ -224,7 +224,7 @@ mod tests {
             ([0, 1, 0], record_of(257)),
             ([0, 0, 1], record_of(20_000)),
         ] {
-            assert_eq!(Survey::of(&packet(counts, &rest)), None, "{counts:?} {rest:?}");
+            assert_eq!(PacketScan::of(&packet(counts, &rest)), None, "{counts:?} {rest:?}");
         }
     }
 }

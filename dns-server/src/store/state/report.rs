@@ -16,7 +16,7 @@ use crate::store::txt;
 
 /// All that is known, of one moment. It is put into words as it is shown: of a large cluster they are hundreds of megabytes.
 #[derive(Debug)]
-pub struct Described {
+pub struct StateReport {
     pub(super) freshness: Freshness,
     pub(super) synced: Synced,
     pub(super) zones: Vec<Name>,
@@ -30,14 +30,14 @@ pub(super) struct Synced {
     pub(super) slices: bool,
 }
 
-impl Serialize for Described {
+impl Serialize for StateReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Lines<'a> {
             freshness: String,
             serial: u32,
-            services: Each<'a, (ObjectKey, Service), ServiceLine<'a>>,
-            slices: Each<'a, (ObjectKey, Arc<Slice>), SliceLine<'a>>,
+            services: EachAs<'a, (ObjectKey, Service), ServiceLine<'a>>,
+            slices: EachAs<'a, (ObjectKey, Arc<Slice>), SliceLine<'a>>,
             synced: Synced,
             zones: Vec<String>,
         }
@@ -45,8 +45,8 @@ impl Serialize for Described {
         let lines = Lines {
             freshness: format!("{:?}", self.freshness),
             serial: *serial,
-            services: Each(services, ServiceLine::new),
-            slices: Each(slices, SliceLine::new),
+            services: EachAs(services, ServiceLine::new),
+            slices: EachAs(slices, SliceLine::new),
             synced: self.synced,
             zones: self.zones.iter().map(Name::to_string).collect(),
         };
@@ -55,9 +55,9 @@ impl Serialize for Described {
 }
 
 /// Makes what is shown of each when its turn comes.
-struct Each<'a, T, L>(&'a [T], fn(&'a T) -> L);
+struct EachAs<'a, T, L>(&'a [T], fn(&'a T) -> L);
 
-impl<T, L: Serialize> Serialize for Each<'_, T, L> {
+impl<T, L: Serialize> Serialize for EachAs<'_, T, L> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(self.1))
     }
@@ -84,7 +84,7 @@ struct SliceLine<'a> {
     namespace: &'a str,
     network: &'a str,
     not_ready: u32,
-    ports: Each<'a, Port, PortLine<'a>>,
+    ports: EachAs<'a, Port, PortLine<'a>>,
     service: &'a str,
 }
 
@@ -96,7 +96,7 @@ impl<'a> SliceLine<'a> {
             namespace: &key.namespace,
             network: &slice.network,
             not_ready: slice.not_ready,
-            ports: Each(&slice.ports, PortLine::new),
+            ports: EachAs(&slice.ports, PortLine::new),
             service: &slice.service,
         }
     }

@@ -1,0 +1,176 @@
+//! Transfers under way: a limited number, each of which keeps its place only as long as its client takes messages.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use multinet_runtime::ConnectionCloser;
+use tokio::time::Instant;
+
+use super::ZoneVersion;
+use crate::store::name::Name;
+
+/// Transfers at one time.
+pub(super) const MAX_TRANSFERS: usize = 32;
+
+/// A client that has taken no message, of 64 KiB, for so long makes room for one that has come.
+pub(super) const STALL_TIME: Duration = Duration::from_secs(1);
+
+/// All that are under way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ActiveTransfers(Arc<Mutex<Vec<Arc<ActiveTransfer>>>>);
+
+#[derive(Debug)]
+struct ActiveTransfer {
+    /// When its client last took a message.
+    last_progress: Mutex<Instant>,
+    /// Ends its connection.
+    connection: OnceLock<ConnectionCloser>,
+    /// The zone and version of which it has a copy.
+    copy: OnceLock<(Name, u32)>,
+}
+
+/// Place of a transfer; free again when it is dropped.
+#[derive(Debug)]
+pub struct TransferSlot {
+    transfer: Arc<ActiveTransfer>,
+    active: ActiveTransfers,
+}
+
+impl ActiveTransfers {
+    /// A place, if need be that of the transfer that has stood still for longest.
+    pub(super) fn take(&self, now: Instant) -> Option<TransferSlot> {
+        let mut active = lock(&self.0);
+        if active.len() >= MAX_TRANSFERS {
+            let stalled = active.iter().enumerate().filter(|(_, transfer)| transfer.is_stalled(now));
+            let (longest, _) = stalled.min_by_key(|(_, transfer)| *lock(&transfer.last_progress))?;
+            active.swap_remove(longest).evict();
+        }
+        let (last_progress, connection, copy) = (Mutex::new(now), OnceLock::new(), OnceLock::new());
+        let transfer = Arc::new(ActiveTransfer { last_progress, connection, copy });
+        active.push(Arc::clone(&transfer));
+        drop(active);
+        Some(TransferSlot { transfer, active: self.clone() })
+    }
+
+    /// Ends all transfers that stand still.
+    pub(super) fn evict_stalled(&self, now: Instant) {
+        for transfer in lock(&self.0).extract_if(.., |transfer| transfer.is_stalled(now)) {
+            transfer.evict();
+        }
+    }
+
+    /// Whether a transfer under way has a copy of this version.
+    pub(super) fn has_copy_of(&self, version: &ZoneVersion) -> bool {
+        let is_it = |(apex, serial): &(Name, u32)| (apex, serial) == (&version.apex, &version.serial);
+        lock(&self.0).iter().any(|transfer| transfer.copy.get().is_some_and(is_it))
+    }
+}
+
+impl ActiveTransfer {
+    /// Whether the client has taken nothing for long. One that has been sent nothing yet waits for the server.
+    fn is_stalled(&self, now: Instant) -> bool {
+        self.connection.get().is_some()
+            && now.saturating_duration_since(*lock(&self.last_progress)) >= STALL_TIME
+    }
+
+    fn evict(&self) {
+        if let Some(connection) = self.connection.get() {
+            connection.close();
+        }
+    }
+}
+
+impl TransferSlot {
+    /// Notes that the client takes a message.
+    pub(super) fn note_progress(&self, now: Instant) {
+        *lock(&self.transfer.last_progress) = now;
+    }
+
+    /// Notes what ends the connection. The first time counts.
+    pub(super) fn set_connection(&self, connection: ConnectionCloser) {
+        let _ = self.transfer.connection.set(connection);
+    }
+
+    /// Notes of which version the transfer has a copy. The first time counts.
+    pub(super) fn set_copy(&self, version: &ZoneVersion) {
+        let _ = self.transfer.copy.set((version.apex.clone(), version.serial));
+    }
+}
+
+impl Drop for TransferSlot {
+    fn drop(&mut self) {
+        lock(&self.active.0).retain(|transfer| !Arc::ptr_eq(transfer, &self.transfer));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is held is whole at every moment.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use multinet_runtime::{ConnectionLimit, ConnectionSlot};
+    use prometheus_client::metrics::counter::Counter;
+
+    use super::*;
+
+    fn is_ended(place: &ConnectionSlot) -> bool {
+        pin!(place.evicted()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn a_transfer_that_stands_still_loses_its_place_to_a_newcomer() {
+        let (active, begin) = (ActiveTransfers::default(), Instant::now());
+        let places = ConnectionLimit::new(100, Counter::default());
+        let under_way: Vec<(ConnectionSlot, TransferSlot)> = (0..MAX_TRANSFERS)
+            .map(|_| {
+                let (place, slot) = (places.admit([10, 0, 0, 1].into()), active.take(begin).unwrap());
+                slot.set_connection(place.closer());
+                (place, slot)
+            })
+            .collect();
+        let late = begin + STALL_TIME;
+        let just_before = late - Duration::from_millis(1);
+        assert!(active.take(just_before).is_none());
+        // All go on but the sixth and the seventh, of which one had gone on for longer.
+        for (number, (_, slot)) in under_way.iter().enumerate().filter(|(number, _)| *number != 5) {
+            slot.note_progress(if number == 6 { begin + Duration::from_millis(1) } else { late });
+        }
+        let newcomer = active.take(late);
+        assert!(newcomer.is_some());
+        let ended: Vec<usize> = (0..MAX_TRANSFERS).filter(|&number| is_ended(&under_way[number].0)).collect();
+        assert_eq!(ended, [5]);
+        // What has lost its place gives none back.
+        drop(under_way.into_iter().nth(5));
+        assert_eq!(lock(&active.0).len(), 1);
+        drop(newcomer);
+        assert_eq!(lock(&active.0).len(), 0);
+    }
+
+    #[test]
+    fn a_copy_is_held_as_long_as_its_transfer_goes_on() {
+        let (active, begin) = (ActiveTransfers::default(), Instant::now());
+        let version = |serial| ZoneVersion { apex: "z".parse().unwrap(), serial, soa: Vec::new() };
+        let place = ConnectionLimit::new(1, Counter::default()).admit([10, 0, 0, 1].into());
+        let [still, moving, waiting] = [7, 8, 9].map(|serial| {
+            let slot = active.take(begin).unwrap();
+            slot.set_copy(&version(serial));
+            slot
+        });
+        [&still, &moving].into_iter().for_each(|slot| slot.set_connection(place.closer()));
+        assert!(
+            [7, 8, 9].into_iter().all(|serial| active.has_copy_of(&version(serial)))
+                && !active.has_copy_of(&version(10))
+        );
+        moving.note_progress(begin + STALL_TIME);
+        active.evict_stalled(begin + STALL_TIME);
+        assert_eq!([7, 8, 9].map(|serial| active.has_copy_of(&version(serial))), [false, true, true]);
+        drop((still, moving, waiting));
+        assert!(!active.has_copy_of(&version(8)));
+    }
+}
