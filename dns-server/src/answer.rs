@@ -1,4 +1,4 @@
-//! From a query's bytes to its reply, without a socket.
+//! Turns the bytes of a query into those of its reply, without a socket.
 
 pub mod compose;
 pub mod cookie;

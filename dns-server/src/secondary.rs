@@ -1,4 +1,4 @@
-//! Zone transfers to secondaries, and what tells them that there is something to fetch.
+//! Zone transfers to secondaries, and the notifications that tell them of changes.
 
 pub mod notifier;
 pub mod transfer;

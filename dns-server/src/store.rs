@@ -1,7 +1,7 @@
-//! The objects that are known, and the records that follow from them.
+//! The Kubernetes objects that the server knows, and the DNS records made from them.
 //!
-//! [`state`] takes objects into an [`index`]. With each commit [`build`] makes the records of the services
-//! that changed, and [`publisher`] puts them into [`answers`], the maps that queries read.
+//! [`state`] keeps the objects in an [`index`]. On each commit, [`build`] makes the records of the
+//! services that changed, and [`publisher`] puts them into [`answers`], the maps that queries read.
 
 pub mod answers;
 pub mod build;

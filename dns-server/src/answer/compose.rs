@@ -1,19 +1,20 @@
-//! Writes the records of an answer behind the question, within the room that there is.
+//! Writes the records of an answer behind the question, within the room of the message.
 //!
 //! ```text
 //!  reply  = header │ question │ answer                 │ glue                      │ OPT
-//!           12     │ copied   │ copied, or made of     │ whole RRsets, as many     │ not here
+//!           12     │ copied   │ copied, or made of     │ whole RRsets, as many     │ see edns.rs
 //!                    ▲          labels and addresses   │ as fit; owner = pointer
 //!                    └────────  owner = 0xC00C         │ to the SRV target
 //! ```
 //!
-//! Address records are copied as they lie. Records with names in them are put together from the label of the
-//! endpoint and the end of the name in the question: what a service says is the same in every zone and for
-//! every network, so it is in memory once.
+//! Address records are copied from the group. Records that contain names are assembled from the
+//! endpoint's label and the end of the name in the question, so that one copy of a service's
+//! answers serves all zones and networks.
 //!
-//! **What does not fit**: a datagram has the TC bit, with as many address records as there is room for and none of
-//! other types, whose order may matter. A stream has no better way to offer, so its answer is a subset: as many whole
-//! records as 64 KiB hold, from one on that turns like the first of address records do.
+//! **Truncation.** A datagram that cannot hold the answer gets the TC bit, with as many address
+//! records as fit, and no records of other types, whose order may matter. Over a stream, a client
+//! has no better way to ask. So its answer is a subset: as many whole records as fit 64 KiB,
+//! starting at a record that rotates like the first address record does.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,48 +26,50 @@ use crate::store::name::{Labels, MAX_NAME};
 use crate::store::rrset::{self, A_LEN, AAAA_LEN, QUESTION_POINTER, RECORD_FIXED, Rrset, rtype};
 use crate::store::slice::Slice;
 
-/// Data of the HINFO record that answers ANY: the CPU names the RFC, the operating system is empty.
+/// Data of the HINFO record that answers ANY queries: the CPU field names the RFC, the operating
+/// system is empty.
 const ANY: &[u8] = b"\x07RFC8482\0";
 
-/// What was written.
+/// Result of writing an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// Records of the answer.
+    /// Number of records in the answer section.
     pub answers: u16,
-    /// Additional records.
+    /// Number of additional records.
     pub additionals: u16,
-    /// Whether the answer is all that there is.
+    /// Completeness of the answer.
     pub fit: Fit,
 }
 
-/// How an answer fits its message.
+/// Completeness of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// It is there as a whole.
+    /// The whole answer.
     Whole,
-    /// There is more, over TCP.
+    /// A part of it. The client should ask again over TCP.
     Truncated,
-    /// There is more than any message holds.
+    /// A part of it, because no message can hold the whole answer.
     Subset,
 }
 
-/// A message whose answer is being written.
+/// Writer for the answer of one message.
 #[derive(Debug)]
 pub struct Composer<'o> {
-    /// What is written to.
+    /// Buffer that is written to.
     pub out: &'o mut Vec<u8>,
-    /// Where the message begins in it.
+    /// Offset in `out` at which the message begins.
     pub start: usize,
-    /// The offset in `out` that records may not pass.
+    /// Offset in `out` that records may not exceed.
     pub end: usize,
-    /// Any number that differs from query to query, if the order is to change with it.
+    /// Number that differs from query to query, from which the first record is chosen. `None` if
+    /// the order is fixed.
     pub turn: Option<u32>,
-    /// Whether the message goes over UDP.
+    /// `true` if the message is sent over UDP.
     pub datagram: bool,
 }
 
 impl Composer<'_> {
-    /// A set that is there as it is to be sent.
+    /// Writes an RRset and its glue.
     pub fn rrset(&mut self, rrset: &Rrset) -> Written {
         let mut written = match rrset.stride {
             Some(stride) => self.addresses(&rrset.body, stride),
@@ -85,7 +88,7 @@ impl Composer<'_> {
         written
     }
 
-    /// A group's A or AAAA records.
+    /// Writes the A or AAAA records of a group. Returns `None` if it has none.
     pub fn group_addresses(&mut self, group: &Group, qtype: u16) -> Option<Written> {
         let (body, stride) = match qtype {
             rtype::A => (&group.a, A_LEN),
@@ -95,7 +98,7 @@ impl Composer<'_> {
         (!body.is_empty()).then(|| self.addresses(body, stride))
     }
 
-    /// Address records of `stride` bytes each.
+    /// Writes address records of `stride` bytes each.
     fn addresses(&mut self, body: &[u8], stride: usize) -> Written {
         let free = self.end.saturating_sub(self.out.len());
         let all = body.len() / stride;
@@ -107,7 +110,7 @@ impl Composer<'_> {
         self.written(fitting, fitting == all)
     }
 
-    /// The addresses of one host: a few of the group's endpoints.
+    /// Writes the A or AAAA records of one host. Returns `None` if it has none.
     pub fn host_addresses(
         &mut self,
         service: &ServiceAnswers,
@@ -123,7 +126,7 @@ impl Composer<'_> {
         if hosts.is_empty() {
             return None;
         }
-        // Not amid the endpoints of one address, which has to come once.
+        // Start at the first endpoint of an address, so that each address is written once.
         let address = |position: usize| hosts[position].endpoint(slices).address;
         let mut first = self.first(hosts.len());
         while first > 0 && address(first - 1) == address(first) {
@@ -143,7 +146,7 @@ impl Composer<'_> {
         Some(self.written(count, true))
     }
 
-    /// What is known of each endpoint of one host.
+    /// Writes the TXT records of one host, one for each endpoint.
     pub fn texts(&mut self, service: &ServiceAnswers, hosts: &[EndpointRef]) -> Written {
         self.records(hosts.len(), |out, position| {
             let txt = hosts[position].endpoint(&service.slices).txt;
@@ -151,8 +154,9 @@ impl Composer<'_> {
         })
     }
 
-    /// SRV records with their targets' addresses as glue. The targets are below `base`; they are not compressed:
-    /// RFC 2782 forbids it. Their glue points at the first mention. None where no target's name is short enough.
+    /// Writes SRV records, and the addresses of their targets as glue. The targets are below
+    /// `base`. They are not compressed, since RFC 2782 forbids it; the owner of the glue points at
+    /// the first occurrence of the target. Returns `None` if no target's name is short enough.
     pub fn services(
         &mut self,
         service: &ServiceAnswers,
@@ -174,7 +178,7 @@ impl Composer<'_> {
         (written.answers > 0 || written.fit != Fit::Whole).then_some(written)
     }
 
-    /// The targets' addresses, of each target once, in whole RRsets; how many records.
+    /// Writes the addresses of each target once, in whole RRsets. Returns the number of records.
     fn glue(
         &mut self,
         service: &ServiceAnswers,
@@ -210,7 +214,8 @@ impl Composer<'_> {
         records
     }
 
-    /// Writes a set of addresses if it fits: how many they are.
+    /// Writes a set of addresses if all of it fits. Returns the number of records, or `None` if the
+    /// set does not fit.
     fn whole_set(
         &mut self,
         addresses: impl Iterator<Item = IpAddr>,
@@ -220,7 +225,8 @@ impl Composer<'_> {
         let mut count = 0;
         for address in addresses {
             write(self.out, address);
-            // A set may be far larger than any message: it is left at the first record that is too much.
+            // A set may be far larger than any message, so stop at the first record that does not
+            // fit.
             if self.out.len() > self.end {
                 self.out.truncate(before);
                 return None;
@@ -230,12 +236,12 @@ impl Composer<'_> {
         Some(count)
     }
 
-    /// The one record that stands for all that a name owns (RFC 8482 §4.2).
+    /// Writes the HINFO record that answers ANY queries (RFC 8482 §4.2).
     pub fn any(&mut self, ttl: u32) -> Written {
         self.records(1, |out, _| rrset::push_record(out, &QUESTION_POINTER, rtype::HINFO, ttl, ANY))
     }
 
-    /// PTR records, each with a name in parts.
+    /// Writes PTR records. Each target comes in four parts.
     pub fn pointers(&mut self, ttl: u32, targets: &[[&[u8]; 4]]) -> Written {
         self.records(targets.len(), |out, position| {
             let parts = &targets[position];
@@ -250,7 +256,7 @@ impl Composer<'_> {
         })
     }
 
-    /// `count` records of any length, in their order; `write` may leave one out.
+    /// Writes `count` records of any length, in order. `write` may leave out a record.
     fn records(&mut self, count: usize, write: impl Fn(&mut Vec<u8>, usize)) -> Written {
         let begin = self.out.len();
         let (answers, fits) = self.fill(0..count, &write);
@@ -266,7 +272,7 @@ impl Composer<'_> {
         Written { answers, additionals: 0, fit: Fit::Subset }
     }
 
-    /// Writes records until one does not fit: how many, and whether all did.
+    /// Writes records until one does not fit. Returns the number written, and whether all fit.
     fn fill(
         &mut self,
         positions: impl Iterator<Item = usize>,
@@ -294,19 +300,20 @@ impl Composer<'_> {
         Written { answers: fitting as u16, additionals: 0, fit } // bounded by the size of a message
     }
 
-    /// Where a set of records begins at this turn.
+    /// Returns the index of the first record to write.
     fn first(&self, records: usize) -> usize {
         self.turn.map_or(0, |turn| rotation_start(turn, records))
     }
 }
 
-/// Those endpoints of one label that have an address of a family; they are sorted by address, IPv4 first.
+/// Returns those endpoints of one label that have an address of this family. The endpoints are
+/// sorted by address, IPv4 first.
 fn of_family<'a>(slices: &[Arc<Slice>], hosts: &'a [EndpointRef], wants_ipv4: bool) -> &'a [EndpointRef] {
     let (v4, v6) = hosts.split_at(hosts.partition_point(|host| host.endpoint(slices).address.is_ipv4()));
     if wants_ipv4 { v4 } else { v6 }
 }
 
-/// The addresses of some endpoints of one label, ascending, each once.
+/// Returns the addresses of some endpoints of one label, sorted, each once.
 fn addresses_of<'a>(
     slices: &'a [Arc<Slice>],
     hosts: &'a [EndpointRef],
@@ -317,7 +324,7 @@ fn addresses_of<'a>(
         .map(address)
 }
 
-/// The label of an SRV record's target; none where the target's name would be too long.
+/// Returns the label of an SRV record's target, or `None` if the target's name would be too long.
 fn target<'a>(group: &Group, slices: &'a [Arc<Slice>], record: &SrvRecord, base: &[u8]) -> Option<&'a [u8]> {
     let label = group.label_at(slices, record.host());
     (label.len() + base.len() <= MAX_NAME).then_some(label)
@@ -342,15 +349,17 @@ pub fn push_address(out: &mut Vec<u8>, owner: &[u8], ttl: u32, address: IpAddr) 
     }
 }
 
-/// Where a set of `records` begins at the given turn. Multiples of the golden ratio visit all places
-/// evenly, also when a client's queries take every second turn only (an A and an AAAA each time).
+/// Returns the index at which a set of `records` begins for a given `turn`. Multiples of the golden
+/// ratio visit all positions evenly, even if a client sends an A and an AAAA query each time, and
+/// so sees only every second turn.
 fn rotation_start(turn: u32, records: usize) -> usize {
     let fraction = u64::from(turn.wrapping_mul(0x9e37_79b9));
     ((fraction * records as u64) >> 32) as usize
 }
 
 impl Found<'_> {
-    /// Writes the name's records of a type; none where it has none. `name` is the one that was looked up.
+    /// Writes the records of a type at the name that was looked up. Returns `None` if the name has
+    /// none.
     pub fn answer(&self, qtype: u16, name: Labels<'_>, composer: &mut Composer<'_>) -> Option<Written> {
         match *self {
             _ if qtype == rtype::ANY => Some(composer.any(self.ttl()?)),
@@ -382,7 +391,7 @@ mod tests {
     use crate::store::index::ServiceView;
     use crate::store::slice::{Port, ProtocolLabel};
 
-    /// A service of one host with so many addresses, all of them in each of some networks.
+    /// Makes a service of one host with that many addresses on each of some networks.
     fn one_host(addresses: u32, networks: &[&str]) -> ServiceAnswers {
         let endpoints = (0..addresses).map(|number| Endpoint {
             address: std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).into(),
@@ -406,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_written_than_a_record_behind_the_end() {
+    fn writing_stops_at_the_first_record_behind_the_end() {
         let service = one_host(10_000, &["r"]);
         let mut out = Vec::with_capacity(1232 + A_LEN);
         let capacity = out.capacity();
@@ -415,11 +424,11 @@ mod tests {
         assert_eq!(written, Some(Written { answers: 1, additionals: 0, fit: Fit::Whole }));
         let written = composer.host_addresses(&service, service.all.hosts_from(&service.slices, 0), rtype::A);
         assert_eq!(written.unwrap().fit, Fit::Truncated);
-        assert_eq!(out.capacity(), capacity, "more was written than there is room for");
+        assert_eq!(out.capacity(), capacity, "more than one record was written behind the end");
     }
 
     #[test]
-    fn an_address_comes_once_wherever_the_answer_begins() {
+    fn each_address_is_written_once_wherever_the_answer_begins() {
         let service = one_host(5, &["r", "s", "t"]);
         let hosts = service.all.hosts_from(&service.slices, 0);
         assert_eq!(hosts.len(), 15);
@@ -438,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_visits_every_place_also_at_every_second_turn() {
+    fn rotation_visits_every_position_even_at_every_second_turn() {
         for records in 1..50 {
             for step in 1..4 {
                 let places: std::collections::BTreeSet<usize> =

@@ -1,14 +1,15 @@
-//! DNS cookies (RFC 7873) with the server cookies that all implementations share (RFC 9018): a client that
-//! returns what was sent to its address receives at it, so its address is not forged.
+//! DNS cookies (RFC 7873), with the interoperable server cookies of RFC 9018. A client that returns
+//! the server cookie that was sent to its address can receive packets there, so its address is not
+//! forged.
 //!
 //! ```text
-//!  client cookie   version  reserved  timestamp  SipHash-2-4(all before, client's address; secret)
+//!  client cookie   version  reserved  timestamp  SipHash-2-4(fields before, address; secret)
 //!     8 bytes        1         3         4                          8
 //! ```
 //!
-//! Nothing is kept per client: whoever has the secret can make and check every cookie. Replicas behind one
-//! address need the same one, from a file; without a file each run makes its own. Time is passed in, as
-//! seconds since 1970 that may wrap around.
+//! The server keeps no state per client: the secret is enough to make and check every cookie.
+//! Replicas behind one address need the same secret, from a file. Without a file, each run
+//! generates its own. Callers pass the time, in seconds since 1970; it may wrap around.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,40 +19,40 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use siphasher::sip::SipHasher24;
 
-/// Bytes of a client cookie.
+/// Length of a client cookie.
 const CLIENT: usize = 8;
 
-/// Bytes of a server cookie of ours.
+/// Length of this server's server cookies.
 const SERVER: usize = 16;
 
-/// What a server cookie may have in bytes, whoever made it (RFC 7873 §4).
+/// Lengths that a server cookie may have, whichever server made it (RFC 7873 §4).
 const ANY_SERVER: std::ops::RangeInclusive<usize> = 8..=32;
 
-/// The one version of server cookies (RFC 9018 §4.1).
+/// The only version of server cookies (RFC 9018 §4.1).
 const VERSION: u8 = 1;
 
-/// How long a server cookie is good for (RFC 9018 §4.3).
+/// Lifetime of a server cookie, in seconds (RFC 9018 §4.3).
 const LIFETIME: i32 = 60 * 60;
 
-/// How far the clock of another replica may be ahead (RFC 9018 §4.3).
+/// Largest lead of another replica's clock, in seconds (RFC 9018 §4.3).
 const AHEAD: i32 = 5 * 60;
 
-/// Up to what age it is given again (RFC 9018 §4.3).
+/// Age up to which a server cookie is sent back unchanged, in seconds (RFC 9018 §4.3).
 const RENEWAL: i32 = 30 * 60;
 
-/// The COOKIE option of a query, and after [`CookieSigner::check_and_sign`] of its reply.
+/// The COOKIE option of a query and, after [`CookieSigner::check_and_sign`], of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie {
-    /// Chosen by the client, and sent back.
+    /// Client cookie. The client chooses it, and the reply repeats it.
     pub client: [u8; CLIENT],
-    /// What looks like a server cookie of ours; nothing where there is none, or one of another make.
+    /// Server cookie, if it has the length of this server's cookies.
     pub server: Option<[u8; SERVER]>,
-    /// Whether any server cookie came.
+    /// `true` if the query has a server cookie of any length.
     pub is_returned: bool,
 }
 
 impl Cookie {
-    /// Reads the option's data. Nothing where its length is none that a cookie has: that is a format error
+    /// Parses the option's data. Returns `None` if the length is invalid, which is a format error
     /// (RFC 7873 §5.2.2).
     pub fn read(data: &[u8]) -> Option<Self> {
         let (client, server) = data.split_first_chunk()?;
@@ -62,12 +63,13 @@ impl Cookie {
         Some(Self { client: *client, server: server.try_into().ok(), is_returned })
     }
 
-    /// Bytes of the option in a reply, with its code and length; 0 if there is nothing to send yet.
+    /// Returns the length of the option in a reply, with its code and length fields. It is 0 before
+    /// the cookie is signed.
     pub fn reply_len(&self) -> usize {
         self.server.map_or(0, |_| 4 + CLIENT + SERVER)
     }
 
-    /// Appends the option of the reply.
+    /// Appends the option to a reply.
     pub fn push(&self, out: &mut Vec<u8>) {
         if let Some(server) = self.server {
             out.extend_from_slice(&[0, 10, 0, (CLIENT + SERVER) as u8]);
@@ -77,82 +79,85 @@ impl Cookie {
     }
 }
 
-/// What a query's cookie says about its sender.
+/// Result of checking a query's cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CookieStatus {
-    /// The sender has asked before from the address that it uses.
+    /// The server cookie is valid: the sender has queried from its address before.
     Valid,
-    /// The sender knows cookies, and has none of ours yet.
+    /// The query has a client cookie only.
     ClientOnly,
-    /// The server cookie is none of ours, too old, or another address's.
+    /// The server cookie is not this server's, has expired, or belongs to another address.
     Invalid,
 }
 
-/// What there is to a server cookie that is good.
+/// Treatment of a valid server cookie in the reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Validity {
-    /// It would be made the same way today.
+    /// The cookie is young, and sent back unchanged.
     Fresh,
-    /// It should be replaced: old, by the other secret, or by a version that we do not know yet.
+    /// The cookie is replaced by a new one: it is old, signed with the other secret, or has
+    /// reserved bytes set by a later version.
     Renewable,
 }
 
-/// Makes and checks server cookies. Clones have the same secrets, also when these are read again.
+/// Makes and checks server cookies. Clones share their secrets, also after a
+/// [`reload`](Self::reload).
 #[derive(Clone)]
 pub struct CookieSigner(Arc<ArcSwap<Secrets>>);
 
 struct Secrets {
     signing: SipHasher24,
-    /// The secret that is on its way in or out (RFC 9018 §5): it checks, and does not sign.
+    /// Secret that is being rolled in or out (RFC 9018 §5). It checks cookies, but does not sign.
     other: Option<SipHasher24>,
 }
 
 impl fmt::Debug for CookieSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the secrets, in no log.
+        // Secrets must not appear in a log.
         f.debug_struct("CookieSigner").finish_non_exhaustive()
     }
 }
 
 impl CookieSigner {
-    /// Signs with the first secret; checks with both.
+    /// Makes a signer that signs with `signing`, and accepts cookies signed with either secret.
     pub fn new(signing: [u8; 16], other: Option<[u8; 16]>) -> Self {
         let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
         Secrets { signing: hasher(signing), other: other.map(hasher) }.into()
     }
 
-    /// A signer with a secret that nobody else has.
+    /// Makes a signer with a random secret.
     ///
     /// # Errors
     ///
-    /// If the system has no random numbers.
+    /// Fails if the system has no random numbers.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret)?;
         Ok(Self::new(secret, None))
     }
 
-    /// Reads a file with one or two secrets, each a line of 32 hexadecimal digits. The first signs.
+    /// Reads a file with one or two secrets, each a line of 32 hexadecimal digits. The first one
+    /// signs.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or holds anything else.
+    /// Fails if the file cannot be read or has another content.
     pub fn load(file: &Path) -> Result<Self, SecretError> {
         Secrets::load(file).map(Self::from)
     }
 
-    /// Reads the file again.
+    /// Reads the file again and replaces the secrets.
     ///
     /// # Errors
     ///
-    /// As [`load`](Self::load); the secrets then stay as they were.
+    /// Fails like [`load`](Self::load); the secrets then stay unchanged.
     pub fn reload(&self, file: &Path) -> Result<(), SecretError> {
         self.0.store(Arc::new(Secrets::load(file)?));
         Ok(())
     }
 
-    /// Says what a query's cookie proves, and puts the server cookie of the reply into it: the same one while
-    /// it is young, so that most queries cost one hash, or a new one.
+    /// Checks the cookie of a query, and stores the server cookie for the reply in it. A young
+    /// cookie is repeated, so that most queries cost one hash; otherwise a new one is signed.
     pub fn check_and_sign(&self, cookie: &mut Cookie, peer: IpAddr, now: u32) -> CookieStatus {
         let peer = peer.to_canonical();
         let secrets = self.0.load();
@@ -181,7 +186,7 @@ impl Secrets {
         secrets(&text).ok_or_else(|| error(SecretProblem::Form))
     }
 
-    /// What there is to a server cookie; nothing if it proves nothing.
+    /// Checks a server cookie. Returns `None` if it is invalid.
     fn check(
         &self,
         client: &[u8; CLIENT],
@@ -190,14 +195,14 @@ impl Secrets {
         now: u32,
     ) -> Option<Validity> {
         let &[version, reserved @ .., t0, t1, t2, t3, _, _, _, _, _, _, _, _] = server;
-        // Times wrap around (RFC 1982).
+        // Times wrap around (RFC 1982), so compare their difference.
         let age = now.wrapping_sub(u32::from_be_bytes([t0, t1, t2, t3])) as i32;
         if version != VERSION || !(-AHEAD..=LIFETIME).contains(&age) {
             return None;
         }
         let (stem, hash) = server.split_at(SERVER - 8);
         let given = u64::from_le_bytes(hash.try_into().ok()?);
-        // One comparison of two registers: how long it takes tells nothing about either.
+        // Comparing two registers takes constant time, so the timing reveals neither hash.
         let fits = |secret: &SipHasher24| digest(secret, client, stem, peer) ^ given == 0;
         if fits(&self.signing) {
             let is_young = age <= RENEWAL && reserved == [0; 3];
@@ -215,7 +220,8 @@ impl Secrets {
     }
 }
 
-/// The hash over a client cookie, the first half of a server cookie and an address (RFC 9018 §4.4).
+/// Returns the hash of a client cookie, the first half of a server cookie, and an address (RFC 9018
+/// §4.4).
 fn digest(secret: &SipHasher24, client: &[u8; CLIENT], stem: &[u8], peer: IpAddr) -> u64 {
     let mut input = [0; CLIENT + 8 + 16];
     input[..CLIENT].copy_from_slice(client);
@@ -234,7 +240,7 @@ fn digest(secret: &SipHasher24, client: &[u8; CLIENT], stem: &[u8], peer: IpAddr
     secret.hash(&input[..length])
 }
 
-/// One or two lines of 32 digits; empty lines do not count.
+/// Parses one or two lines of 32 digits. Empty lines are ignored.
 fn secrets(text: &str) -> Option<Secrets> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(secret);
     let signing = lines.next()??;
@@ -253,7 +259,7 @@ fn secret(line: &str) -> Option<[u8; 16]> {
     Some(u128::from_str_radix(line, 16).ok()?.to_be_bytes())
 }
 
-/// A file of secrets that cannot be used.
+/// Reason why a file of secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("--cookie-secret-file {}: {problem}", file.display())]
 pub struct SecretError {
@@ -265,7 +271,7 @@ pub struct SecretError {
 enum SecretProblem {
     #[error(transparent)]
     File(#[from] multinet_pem::FileProblem),
-    // What stands there is not shown: it may be half of a secret.
+    // The message does not repeat the content, which may be a part of a secret.
     #[error("write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them")]
     Form,
 }
@@ -288,7 +294,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The option's data in the reply.
+    /// Returns the option's data in the reply.
     fn reply(cookie: &Cookie) -> Vec<u8> {
         let mut out = Vec::new();
         cookie.push(&mut out);
@@ -296,9 +302,9 @@ mod tests {
         out.split_off(4)
     }
 
-    /// RFC 9018, appendix A.
+    /// Test vectors of RFC 9018, appendix A.
     #[test]
-    fn cookies_are_those_of_other_servers() {
+    fn cookies_match_the_test_vectors_of_rfc_9018() {
         let secret = hex("e5e973e5a6b2a43f48e7dc849e37bfcf");
         let (old, new) = (hex("dd3bdf9344b678b185a6f5cb60fca715"), hex("445536bcd2513298075a5d379663c962"));
         for (case, signer, peer, now, sent, status, answered) in [
@@ -355,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_an_hour_and_given_again_for_half_of_it() {
+    fn a_cookie_is_valid_for_an_hour_and_repeated_for_half_of_it() {
         for (now, status, is_new) in [
             (MADE - 301, CookieStatus::Invalid, true),
             (MADE - 300, CookieStatus::Valid, false),
@@ -373,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_bytes_are_part_of_what_is_hashed() {
+    fn reserved_bytes_are_hashed_and_cleared_in_the_reply() {
         let mut cookie = cookie("fc93fc62807ddb8601abcdef5cf78f71a314227b6679ebf5");
         let status = signer().check_and_sign(&mut cookie, "203.0.113.203".parse().unwrap(), 1_559_727_985);
         assert_eq!(status, CookieStatus::Valid);
@@ -381,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn time_may_wrap_around() {
+    fn a_cookie_stays_valid_when_the_time_wraps_around() {
         let mut cookie = cookie("2464c4abcf10c957");
         let peer = PEER.parse().unwrap();
         assert_eq!(signer().check_and_sign(&mut cookie, peer, u32::MAX - 5), CookieStatus::ClientOnly);
@@ -390,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_changed_proves_nothing() {
+    fn a_cookie_with_any_changed_bit_or_address_is_invalid() {
         let good = hex::<24>(SENT);
         let stamp = |bytes: &[u8], signer: CookieSigner, peer: &str| {
             signer.check_and_sign(&mut Cookie::read(bytes).unwrap(), peer.parse().unwrap(), MADE)
@@ -408,9 +414,9 @@ mod tests {
         assert_eq!(stamp(&good, CookieSigner::random().unwrap(), PEER), CookieStatus::Invalid);
     }
 
-    /// RFC 7873 §4.
+    /// The lengths are those of RFC 7873 §4.
     #[test]
-    fn lengths_that_no_cookie_has_are_format_errors() {
+    fn a_cookie_of_an_invalid_length_is_a_format_error() {
         for length in 0..=64 {
             let read = Cookie::read(&vec![7; length]);
             assert_eq!(read.is_some(), length == 8 || (16..=40).contains(&length), "{length}");
@@ -420,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_roll_over() {
+    fn a_cookie_of_the_other_secret_is_valid_and_replaced() {
         let [one, two] = ["00112233445566778899aabbccddeeff", "FFEEDDCCBBAA99887766554433221100"];
         let signer = |text: &str| CookieSigner::from(secrets(text).unwrap());
         let peer = PEER.parse().unwrap();
@@ -439,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_have_the_secrets_that_were_read_last() {
+    fn clones_use_the_secrets_that_were_read_last() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let [one, two] = ["00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100"];
         let peer = PEER.parse().unwrap();
@@ -463,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_one_line_without_its_contents() {
+    fn the_error_for_a_bad_file_is_one_line_without_its_content() {
         let folder = tempfile::TempDir::new().unwrap();
         let file = folder.path().join("secret");
         let load = || CookieSigner::load(&file).unwrap_err().to_string();

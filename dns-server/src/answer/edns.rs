@@ -1,27 +1,27 @@
-//! The OPT record (RFC 6891): what a query's says, and what the reply's will.
+//! The OPT record (RFC 6891) of queries and replies.
 
 use crate::answer::cookie::Cookie;
 
-/// The largest UDP payload to a client without EDNS (RFC 1035 §4.2.1).
+/// Largest UDP payload to a client without EDNS (RFC 1035 §4.2.1).
 pub(crate) const MIN_UDP: usize = 512;
 
-/// The largest UDP payload that is sent (DNS flag day 2020) and announced, unless `--udp-payload-size` says
-/// otherwise.
+/// Largest UDP payload that is sent and announced, unless `--udp-payload-size` sets it. The value
+/// is that of DNS flag day 2020.
 pub const MAX_UDP: usize = 1232;
 
-/// Bytes of an OPT record without options (RFC 6891 §6.1.2).
+/// Length of an OPT record without options (RFC 6891 §6.1.2).
 const OPT: usize = 11;
 
-/// Bytes of an option's code and length.
+/// Length of an option's code and length fields.
 const OPTION: usize = 4;
 
-/// Bytes of an Extended DNS Error without text (RFC 8914 §2).
+/// Length of an Extended DNS Error without text (RFC 8914 §2).
 const EXTENDED_ERROR: usize = OPTION + 2;
 
-/// A padded reply has a multiple of so many bytes (RFC 8467 §4.1).
+/// Block size of padded replies, in bytes (RFC 8467 §4.1).
 pub(crate) const BLOCK: usize = 468;
 
-/// Extended DNS Errors that are sent (RFC 8914 §4).
+/// Extended DNS Errors that this server sends (RFC 8914 §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum ExtendedError {
@@ -29,25 +29,27 @@ pub(crate) enum ExtendedError {
     NotReady = 14,
 }
 
-/// What a query's OPT record says, and what the reply's will.
+/// Fields of a query's OPT record, and of the reply's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edns {
-    /// The payload that the client takes over UDP.
+    /// UDP payload that the client accepts.
     pub payload: u16,
-    /// The payload that we send and announce.
+    /// UDP payload that this server sends and announces.
     pub announced: u16,
-    /// Whether the client wants DNSSEC records (RFC 3225); it is echoed.
+    /// `true` if the client wants DNSSEC records (RFC 3225). The reply repeats the bit.
     pub dnssec_ok: bool,
-    /// Whether the message is padded, so that its length says little of what is in it (RFC 7830).
+    /// `true` if the message is padded, so that its length reveals little (RFC 7830).
     pub padded: bool,
-    /// Whether the client says something of how long its TCP connection may be idle (RFC 7828), which only QUIC minds.
+    /// `true` if the query has the option for TCP's idle timeout (RFC 7828), which is an error over
+    /// QUIC.
     pub keepalive: bool,
-    /// The cookie.
+    /// The COOKIE option.
     pub cookie: Option<Cookie>,
 }
 
 impl Edns {
-    /// From a payload and the first byte of the flags. Less than 512 means 512 (RFC 6891 §6.2.3).
+    /// Makes the fields from a payload and the first byte of the flags. A payload below 512 means
+    /// 512 (RFC 6891 §6.2.3).
     pub fn new(payload: u16, flags: u8) -> Self {
         let payload = payload.max(MIN_UDP as u16);
         let dnssec_ok = flags & 0x80 != 0;
@@ -55,15 +57,17 @@ impl Edns {
         Self { payload, announced: MAX_UDP as u16, dnssec_ok, padded, keepalive, cookie: None }
     }
 
-    /// Bytes of the reply's OPT record, with padding that has none itself.
+    /// Returns the length of the reply's OPT record. Of the padding, only the option's header
+    /// counts.
     pub(crate) fn reply_len(&self, error: Option<ExtendedError>) -> usize {
         let padding = if self.padded { OPTION } else { 0 };
         let cookie = self.cookie.map_or(0, |cookie| cookie.reply_len());
         OPT + cookie + error.map_or(0, |_| EXTENDED_ERROR) + padding
     }
 
-    /// Appends the OPT record of the reply that begins at `start`: our payload, the high part of the code, the DO bit
-    /// of the query. Padding fills the block, as far as `most` bytes allow; what it follows it does not give away.
+    /// Appends the OPT record of the reply that begins at `start`: the announced payload, the upper
+    /// bits of the response code, the DO bit of the query, and options. Padding comes last. It
+    /// fills the block, but the reply gets no longer than `most` bytes.
     pub(crate) fn push(
         &self,
         out: &mut Vec<u8>,
@@ -77,7 +81,7 @@ impl Edns {
             if self.padded { whole.next_multiple_of(BLOCK).min(most).saturating_sub(whole) } else { 0 };
         let [size_high, size_low] = self.announced.to_be_bytes();
         let flags = if self.dnssec_ok { 0x80 } else { 0 };
-        let [high, low] = ((length - OPT + padding) as u16).to_be_bytes(); // some 50, and less than a block
+        let [high, low] = ((length - OPT + padding) as u16).to_be_bytes(); // about 50 bytes, plus padding of less than a block
         out.extend_from_slice(&[0, 0, 41, size_high, size_low, (code >> 4) as u8, 0, flags, 0, high, low]);
         if let Some(cookie) = self.cookie {
             cookie.push(out);
@@ -125,7 +129,7 @@ mod tests {
             assert!(
                 (plain.len() + OPTION..plain.len() + OPTION + BLOCK).contains(&record.len()) && whole <= most
             );
-            // Nothing else has changed but the length of all options.
+            // Apart from the length of all options, the record without padding is the same.
             assert_eq!((&record[..9], &record[OPT..plain.len()]), (&plain[..9], &plain[OPT..]));
             assert_eq!(usize::from(u16::from_be_bytes([record[9], record[10]])), record.len() - OPT);
             let option = &record[plain.len()..];

@@ -1,16 +1,17 @@
-//! How many UDP queries per second a network may ask, if `--rate-limit` says so: token buckets in a table that
-//! never grows.
+//! Rate limit for UDP queries (`--rate-limit`): token buckets for client networks, in a table of
+//! fixed size.
 //!
-//! Clients count by network, IPv4 by /24 and IPv6 by /56, as the response rate limits of BIND and Knot do:
-//! who forges sources forges all of a network. A bucket is one number, the moment at which it will be full
-//! again (the virtual scheduling of GCRA), and holds what may be asked in a second. All workers share the
-//! table, without locks: SO_REUSEPORT spreads the ports of one client over them, so that tables of their own
-//! would give it a multiple of the number.
+//! Clients are counted by network, IPv4 by /24 and IPv6 by /56, like the response rate limits of
+//! BIND and Knot do, because an attacker who forges source addresses can forge all of a network. A
+//! bucket is one number, the time at which it will be full again (virtual scheduling of GCRA). A
+//! full bucket holds the queries of one second. All workers share the table without locks. With
+//! separate tables, a client would get a multiple of the limit, since SO_REUSEPORT spreads its
+//! ports over the workers.
 //!
-//! A set of eight buckets is one cache line. A network that is not in its set takes the bucket that is fullest,
-//! so a flood from ever new networks costs nobody else more than a bucket that begins anew: that error is
-//! on the client's side. Two networks take each other for one if they share a set and 16 more bits of a hash that
-//! is different in every run.
+//! A set of eight buckets is one cache line. A network that has no bucket in its set takes the
+//! fullest one. So a flood from ever new networks costs another network at most a bucket that
+//! starts full again, an error in favour of the client. Two networks share a bucket by mistake if
+//! they share a set and 16 more bits of a hash, whose seed differs in every run.
 
 use std::hash::BuildHasher as _;
 use std::net::IpAddr;
@@ -22,24 +23,24 @@ use multinet_runtime::network_of;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets in a set.
+/// Number of buckets in a set.
 const WAYS: usize = 8;
 
-/// Sets: together half a MiB for 65,536 networks.
+/// Number of sets. The table takes half a MiB, for 65,536 networks.
 const SETS: usize = 8192;
 
-/// Ticks of a second: of 100 ns, which is fine enough for a million queries per second.
+/// Number of ticks in a second. A tick of 100 ns is fine enough for a million queries per second.
 pub const SECOND: u64 = 10_000_000;
 
-/// A bucket's lower bits are a time in ticks, the upper ones tell networks apart. Times wrap around after
-/// ten months, which [`ticks_ahead`] minds.
+/// Number of lower bits of a bucket, which hold a time in ticks. The upper bits identify the
+/// network. Times wrap around after ten months, which [`ticks_ahead`] handles.
 pub const TIME_BITS: u32 = 48;
 const TIME: u64 = (1 << TIME_BITS) - 1;
 
-/// Attempts to write a bucket that others write too; then the query passes.
+/// Number of attempts to update a bucket that other threads update, too. Then the query passes.
 const ATTEMPTS: u32 = 4;
 
-/// Who may ask how much.
+/// Rate limiter for UDP queries.
 #[derive(Debug)]
 pub struct Limiter {
     /// Ticks that a query takes out of its bucket.
@@ -50,20 +51,21 @@ pub struct Limiter {
     begun: Instant,
 }
 
-/// Buckets that share a cache line: those of the networks whose hashes are alike.
+/// Buckets in one cache line, for networks whose hashes lead to the same set.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct BucketSet([AtomicU64; WAYS]);
 
 impl Limiter {
-    /// At most `per_second` queries of each network that is not within `exempt`.
+    /// Makes a limiter that allows `per_second` queries of each network outside `exempt`.
     pub fn new(per_second: u32, exempt: Vec<IpNet>) -> Self {
         let cost = (SECOND / u64::from(per_second.max(1))).max(1);
         let table = (0..SETS).map(|_| BucketSet::default()).collect();
         Self { cost, exempt, table, seed: RandomState::default(), begun: Instant::now() }
     }
 
-    /// Whether a query that has just come is one too many; if not, it is counted.
+    /// Tells whether a query that has just arrived exceeds the limit. Otherwise the query is
+    /// counted.
     pub fn is_over(&self, peer: IpAddr) -> bool {
         let now = self.begun.elapsed().as_nanos() / 100;
         self.is_over_at(peer, now as u64)
@@ -80,17 +82,18 @@ impl Limiter {
 }
 
 impl BucketSet {
-    /// Whether a query is one too many for the bucket of its network; if not, its cost is taken out.
-    /// `tag` is the network's hash, above [`TIME_BITS`]; `now` and `cost` are in ticks.
+    /// Tells whether a query exceeds the limit of its network. Otherwise its cost is taken out of
+    /// the bucket. `tag` is the network's hash, above [`TIME_BITS`]; `now` and `cost` are in ticks.
     pub fn is_over(&self, tag: u64, now: u64, cost: u64) -> bool {
         for _ in 0..ATTEMPTS {
             let (bucket, found) = self.find(tag, now);
-            // How long until the bucket is full again.
+            // Ticks until the bucket is full again.
             let missing = if found & !TIME == tag { ticks_ahead(found, now) } else { 0 };
             if missing + cost > SECOND {
                 return true;
             }
             let full_at = (now + missing + cost) & TIME;
+            // Relaxed is enough: a bucket is one word, and no other memory depends on it.
             if bucket
                 .compare_exchange_weak(found, tag | full_at, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
@@ -101,7 +104,7 @@ impl BucketSet {
         false
     }
 
-    /// The bucket of a network, or the fullest one, which it may have.
+    /// Returns the bucket of a network, or the fullest bucket for it to take over, with its value.
     fn find(&self, tag: u64, now: u64) -> (&AtomicU64, u64) {
         let (mut fullest, mut found) = (&self.0[0], self.0[0].load(Ordering::Relaxed));
         for bucket in &self.0 {
@@ -117,8 +120,9 @@ impl BucketSet {
     }
 }
 
-/// By how much a bucket's time is later than now, if at all. No bucket is more than a second ahead, or two if a worker has
-/// been held up since it looked at the clock: what looks like it has been full for ages.
+/// Returns how far the time of a bucket is ahead of `now`, or 0. A bucket is at most one second
+/// ahead, or two if a worker was delayed after it read the clock. A time that seems further ahead
+/// has wrapped around: its bucket has long been full.
 fn ticks_ahead(bucket: u64, now: u64) -> u64 {
     let ahead = (bucket & TIME).wrapping_sub(now) & TIME;
     if ahead > 2 * SECOND { 0 } else { ahead }
@@ -132,19 +136,19 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// How many of `queries` at one moment pass.
+    /// Returns how many of `queries` pass at one moment.
     fn passing(limiter: &Limiter, peer: &str, now: u64, queries: u32) -> u32 {
         (0..queries).map(|_| u32::from(!limiter.is_over_at(ip(peer), now))).sum()
     }
 
     #[test]
-    fn a_bucket_holds_a_second_and_fills_steadily() {
+    fn a_bucket_holds_the_queries_of_a_second_and_refills_steadily() {
         for rate in [1, 2, 8, 100, 5_000] {
             let limiter = Limiter::new(rate, Vec::new());
             assert_eq!(passing(&limiter, "10.0.0.1", 0, 2 * rate), rate);
             assert_eq!(passing(&limiter, "10.0.0.1", SECOND - 1, 2 * rate), rate - 1);
             assert_eq!(passing(&limiter, "10.0.0.1", 10 * SECOND, 2 * rate), rate);
-            // A client that asks for twice as much all the time gets what it may have.
+            // A client that always asks for twice its share gets its share.
             let steady: u32 = (0..20 * u64::from(rate))
                 .map(|query| 11 * SECOND + query * SECOND / (2 * u64::from(rate)))
                 .map(|now| passing(&limiter, "10.0.0.1", now, 1))
@@ -153,9 +157,10 @@ mod tests {
         }
     }
 
-    /// Each worker looks at the clock before it looks at the bucket.
+    /// Each worker reads the clock before it reads the bucket, so `now` may lie before the bucket's
+    /// time.
     #[test]
-    fn who_is_late_finds_no_new_bucket() {
+    fn a_delayed_worker_does_not_find_a_full_bucket() {
         let limiter = Limiter::new(10, Vec::new());
         assert_eq!(passing(&limiter, "10.0.0.1", SECOND, 20), 10);
         for earlier in [1, 1000, SECOND] {
@@ -164,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_count_each_for_itself() {
+    fn each_network_has_a_limit_of_its_own() {
         let limiter = Limiter::new(5, vec!["10.1.0.0/16".parse().unwrap(), "fd01::/64".parse().unwrap()]);
         for (first, same, other) in [
             ("10.0.0.1", "10.0.0.255", "10.0.1.1"),
@@ -180,9 +185,9 @@ mod tests {
         }
     }
 
-    /// The time in a bucket is shorter than the clock's.
+    /// A bucket stores fewer bits of the time than the clock has.
     #[test]
-    fn time_may_wrap_around() {
+    fn the_limit_holds_when_the_time_wraps_around() {
         for now in [TIME - SECOND / 2, TIME, TIME + 1, 3 * (TIME + 1) - SECOND / 4] {
             let limiter = Limiter::new(10, Vec::new());
             assert_eq!(passing(&limiter, "10.0.0.1", now, 100), 10, "{now}");
@@ -191,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_networks_limits_nobody_else() {
+    fn a_flood_from_many_networks_does_not_limit_another_network() {
         let limiter = Limiter::new(10, Vec::new());
         for network in 0..400_000u32 {
             let peer = IpAddr::from(std::net::Ipv4Addr::from_bits(network << 8));
@@ -202,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_the_number() {
+    fn threads_share_one_limit() {
         let limiter = Limiter::new(1_000, Vec::new());
         let passed: u32 = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..4).map(|_| scope.spawn(|| passing(&limiter, "10.0.0.1", 0, 1_000))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
-        // More only if an exchange failed four times in a row.
+        // More pass only if an exchange failed four times in a row.
         assert!((1_000..1_100).contains(&passed), "{passed}");
     }
 }

@@ -1,14 +1,14 @@
-//! Who asks, and how.
+//! The client of a query, and the transport that it uses.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Who asks.
+/// The client of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address.
+    /// IP address.
     pub ip: IpAddr,
-    /// Its port, where it is known.
+    /// Port, if it is known.
     pub port: Option<u16>,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How a query came.
+/// Transport of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Proto {
@@ -44,7 +44,7 @@ pub enum Proto {
 impl Proto {
     pub(crate) const ALL: [Self; 5] = [Self::Udp, Self::Tcp, Self::Tls, Self::Https, Self::Quic];
 
-    /// The value of the label `proto`.
+    /// Returns the value of the metrics' label `proto`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -55,7 +55,7 @@ impl Proto {
         }
     }
 
-    /// Whether nobody on the way can read what is sent.
+    /// Tells whether the transport is encrypted.
     pub(crate) fn is_encrypted(self) -> bool {
         matches!(self, Self::Tls | Self::Https | Self::Quic)
     }

@@ -1,4 +1,5 @@
-//! One packet in, one reply out: the fast path's strict parser, and the renderer that both paths use.
+//! Turns a query into a reply: the strict parser of the fast path, and the renderer that both paths
+//! use.
 //!
 //! ```text
 //!   packet ──> Query::parse ─────────────┐
@@ -6,9 +7,10 @@
 //!      └─────> slow: all of the packet ──┘
 //! ```
 //!
-//! There is one renderer, so the two paths cannot differ in what they say, only in what they accept; a
-//! fuzz target holds them to the same verdict there too. A reply is appended to a buffer that the caller
-//! keeps; nothing else is allocated, but for the reverse name of an address that several services publish.
+//! Both paths use one renderer, so they give the same answer to every query that both accept; a
+//! fuzz target checks that they also classify queries alike. A reply is appended to a buffer that
+//! the caller reuses. Nothing else is allocated, except for PTR queries for an address that several
+//! services publish.
 
 use crate::answer::compose::{Composer, Fit};
 use crate::answer::cookie::Cookie;
@@ -18,7 +20,7 @@ use crate::store::answers::{Answers, Freshness};
 use crate::store::name::{Labels, MAX_LABEL, MAX_LABELS, MAX_NAME};
 use crate::store::rrset::{HEADER, rtype};
 
-/// TC in the third byte of a header (RFC 1035 §4.1.1).
+/// The TC bit in the third byte of a header (RFC 1035 §4.1.1).
 const TRUNCATED: u8 = 0x02;
 
 /// Response codes (RFC 1035, RFC 6895).
@@ -38,7 +40,7 @@ pub enum Rcode {
 }
 
 impl Rcode {
-    /// Every code that is ever sent.
+    /// All codes that this server sends.
     pub const ALL: [Self; 9] = [
         Self::NoError,
         Self::FormErr,
@@ -51,7 +53,7 @@ impl Rcode {
         Self::BadCookie,
     ];
 
-    /// The IANA mnemonic.
+    /// Returns the IANA mnemonic.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoError => "NOERROR",
@@ -67,12 +69,12 @@ impl Rcode {
     }
 }
 
-/// The first question of a packet, as it stands there.
+/// The first question of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
     name: [u8; MAX_NAME],
     name_len: usize,
-    /// Where the labels begin, without the root.
+    /// Positions at which the labels begin, without the root.
     labels: [u8; MAX_LABELS],
     label_count: usize,
     /// Record type.
@@ -82,8 +84,9 @@ pub struct Question {
 }
 
 impl Question {
-    /// Reads the question behind the header. Nothing where there is none, or it is cut off, longer than DNS allows, or
-    /// uses compression, for which a first name has no honest use.
+    /// Parses the question behind the header. Returns `None` if the packet has no question, or the
+    /// question is cut off, too long, or compressed. Nothing comes before the first name that a
+    /// pointer could refer to.
     pub fn read(packet: &[u8]) -> Option<Self> {
         let mut question = Self {
             name: [0; MAX_NAME],
@@ -107,11 +110,12 @@ impl Question {
             if length > MAX_LABEL {
                 return None;
             }
-            *question.labels.get_mut(question.label_count)? = at as u8; // where it is more, the name is too long
+            *question.labels.get_mut(question.label_count)? = at as u8; // truncates only if the name is too long, which is detected below
             question.label_count += 1;
             at += 1 + length;
         }
-        // A length is at most 63 and so never taken for a letter.
+        // Lowercasing the length bytes, too, is safe: a length is at most 63, and letters begin at
+        // 65.
         let name = question.name.get_mut(..at)?;
         name.copy_from_slice(wire.get(..at)?);
         name.make_ascii_lowercase();
@@ -122,17 +126,17 @@ impl Question {
         Some(question)
     }
 
-    /// The lowercased name in wire format.
+    /// Returns the lowercased name in wire format.
     pub fn name(&self) -> &[u8] {
         &self.name[..self.name_len]
     }
 
-    /// The same with its labels.
+    /// Returns the lowercased name with its labels.
     pub fn labels(&self) -> Labels<'_> {
         Labels::new(self.name(), &self.labels[..self.label_count])
     }
 
-    /// Where the question ends in its packet.
+    /// Returns the offset at which the question ends in its packet.
     pub fn end(&self) -> usize {
         HEADER + self.name_len + 4
     }
@@ -141,27 +145,29 @@ impl Question {
 /// A well-formed query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query {
-    /// What is asked.
+    /// The question.
     pub question: Question,
-    /// The OPT record, if there is one.
+    /// The fields of the OPT record, if the query has one.
     pub edns: Option<Edns>,
 }
 
-/// Why the fast path does not take a packet.
+/// Reason why the fast path does not accept a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Declined {
-    /// It is a query whose question cannot be read. To try once more would make the dearest of names cost twice.
+    /// The question is malformed. The slow path must not parse it again, or the most expensive
+    /// names would cost twice.
     Question,
-    /// Something is unusual.
+    /// The packet needs the slow path's complete parser.
     Unusual,
 }
 
 impl Query {
-    /// The strict parser of the fast path: a query for a class IN name with at most one OPT record that
-    /// carries no option or a cookie, and not an byte more. All else is the slow path's.
+    /// Parses a packet on the fast path. Accepts only a query of class IN with at most one OPT
+    /// record, which has no option or only a cookie, and with no byte after it. The slow path
+    /// handles all other packets.
     pub fn parse(packet: &[u8]) -> Result<Self, Declined> {
-        // QR and opcode are zero; of the other flags none changes the answer. Counts: one question, no
-        // answer, no authority, at most one additional record.
+        // QR and opcode must be zero; no other flag changes the answer. The counts must be one
+        // question, no answer, no authority, and at most one additional record.
         let counts = packet.get(2..HEADER).ok_or(Declined::Unusual)?;
         if counts[0] & 0xf8 != 0 || counts[2..9] != [0, 1, 0, 0, 0, 0, 0] || counts[9] > 1 {
             return Err(Declined::Unusual);
@@ -173,13 +179,14 @@ impl Query {
         let rest = packet.get(question.end()..).ok_or(Declined::Unusual)?;
         let edns = match (counts[9], rest) {
             (0, []) => None,
-            // Root owner, type OPT, payload, extended code, version 0, flags, bytes of options, options.
+            // Root owner, type OPT, payload, extended code, version 0, flags, length of options,
+            // options.
             (1, &[0, 0, 41, high, low, _, 0, flags, _, 0, length, ref options @ ..])
                 if options.len() == usize::from(length) =>
             {
                 let cookie = match options {
                     [] => None,
-                    // dig sends one unasked, and so do BIND and Knot as resolvers.
+                    // dig always sends a cookie, and so do BIND and Knot as resolvers.
                     [0, 10, 0, length, data @ ..] if data.len() == usize::from(*length) => {
                         Some(Cookie::read(data).ok_or(Declined::Unusual)?)
                     }
@@ -193,29 +200,29 @@ impl Query {
     }
 }
 
-/// Whether a message's opcode is QUERY, the only one that is served here.
+/// Tells whether a message's opcode is QUERY, the only one that is served.
 pub fn is_query(packet: &[u8]) -> bool {
     packet.get(2).is_some_and(|flags| flags & 0x78 == 0)
 }
 
-/// Types that are no data: transfers and pseudo records.
+/// Tells whether a type is a pseudo type: OPT or a transfer.
 fn is_special(qtype: u16) -> bool {
     matches!(qtype, rtype::OPT | rtype::AXFR | rtype::IXFR)
 }
 
-/// How replies are made, the same for every query of a listener.
+/// Options for replies, the same for every query of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
-    /// Whether the message goes over UDP and so has to be small.
+    /// `true` for UDP, where replies must be small.
     pub datagram: bool,
-    /// Whether address records begin at a different one each time.
+    /// `true` if address records start at a different one each time.
     pub rotate: bool,
-    /// Bytes that are left free for a signature.
+    /// Number of bytes to leave free for a signature.
     pub reserve: usize,
 }
 
 impl Style {
-    /// The most bytes that a reply may have, without its signature.
+    /// Returns the largest length of a reply, without its signature.
     pub(crate) fn limit(self, edns: Option<Edns>) -> usize {
         let message = match (self.datagram, edns) {
             (false, _) => usize::from(u16::MAX),
@@ -226,8 +233,8 @@ impl Style {
     }
 }
 
-/// Appends the reply to `query`, which was read from `packet`. `turn` is any number that differs from
-/// query to query; it chooses where a rotated set begins.
+/// Appends the reply to `query`, which was parsed from `packet`. `turn` differs from query to
+/// query, and chooses the first record of a rotated set.
 pub fn render(
     answers: &Answers,
     style: Style,
@@ -256,7 +263,8 @@ pub fn render(
     let end = reply.start + limit.saturating_sub(opt);
     let turn = style.rotate.then_some(turn);
     reply.set_authoritative();
-    // A datagram has no part of a set of names; over a stream one that does not fit begins at any of them.
+    // Over UDP, PTR records are sent all or none, so gathering stops when they exceed the room.
+    // Over a stream, a subset is sent, which may start at any record.
     let room = if style.datagram { end.saturating_sub(reply.out.len()) } else { usize::MAX };
     let (exists, written) = answers.look_up(zone, name, room, |found| {
         let (out, start, datagram) = (&mut *reply.out, reply.start, style.datagram);
@@ -291,8 +299,8 @@ pub fn render(
     reply.finish(rcode, query.edns, error, limit)
 }
 
-/// Appends a reply that says only what is wrong. `question_end` is the header's length where the
-/// question could not be read.
+/// Appends a reply that has only a response code. `question_end` is the length of the header if the
+/// question could not be parsed.
 pub fn render_error(
     packet: &[u8],
     question_end: usize,
@@ -303,20 +311,20 @@ pub fn render_error(
     Reply::begin(packet, question_end, out).finish(rcode, edns, None, edns::BLOCK)
 }
 
-/// Appends a reply that only sends the client to TCP, where there is more room, and nobody can pretend to be
-/// somebody else.
+/// Appends an empty reply with the TC bit. It makes the client retry over TCP, where replies may be
+/// larger and source addresses cannot be forged.
 pub fn render_truncated(packet: &[u8], question_end: usize, edns: Option<Edns>, out: &mut Vec<u8>) -> Rcode {
     let mut reply = Reply::begin(packet, question_end, out);
     reply.set_truncated();
     reply.finish(Rcode::NoError, edns, None, edns::BLOCK)
 }
 
-/// Whether a reply says that there is more, over TCP.
+/// Tells whether a reply has the TC bit.
 pub(crate) fn is_truncated(reply: &[u8]) -> bool {
     reply.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
 }
 
-/// The sections whose counts stand in the header.
+/// Sections of a message, by the offset of their count in the header.
 #[derive(Clone, Copy)]
 enum Section {
     Answer = 6,
@@ -324,19 +332,20 @@ enum Section {
     Additional = 10,
 }
 
-/// A reply in the making, behind whatever the buffer already held.
+/// A reply that is being written, behind the data that the buffer already has.
 struct Reply<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
 }
 
 impl<'o> Reply<'o> {
-    /// Copies the header's identity and the question, byte for byte.
+    /// Starts a reply with the query's id and question, byte for byte.
     fn begin(packet: &[u8], question_end: usize, out: &'o mut Vec<u8>) -> Self {
         let start = out.len();
         out.extend_from_slice(&packet[..question_end]);
         let header = &mut out[start..start + HEADER];
-        // QR=1; the opcode comes back, and of a query RD and CD do. AA, TC, RA, Z, AD and the code begin as zero.
+        // Set QR and keep the opcode. For queries, also keep RD and CD. Clear AA, TC, RA, Z, AD and
+        // the code.
         let (rd, cd) = if is_query(packet) { (0x01, 0x10) } else { (0, 0) };
         header[2] = 0x80 | (header[2] & (0x78 | rd));
         header[3] &= cd;
@@ -358,7 +367,7 @@ impl<'o> Reply<'o> {
         self.out[at..at + 2].copy_from_slice(&records.to_be_bytes());
     }
 
-    /// Writes the code, and the OPT record where the query had one; padding ends at `limit`.
+    /// Writes the response code, and an OPT record if the query had one. Padding ends at `limit`.
     fn finish(self, rcode: Rcode, edns: Option<Edns>, error: Option<ExtendedError>, limit: usize) -> Rcode {
         let code = rcode as u16;
         self.out[self.start + 3] |= (code & 0xf) as u8;
@@ -379,20 +388,20 @@ mod tests {
     use crate::store::name::Name;
     use crate::store::zone::{ZoneSettings, Zones};
 
-    /// A name of so many bytes that ends in `end`.
+    /// Makes a name of this length that ends in `end`.
     fn name_of(bytes: usize, end: &str) -> Name {
         let mut name: Name = end.parse().unwrap();
         while name.as_wire().len() < bytes {
             let left = bytes - name.as_wire().len();
-            // No label may be left without a letter.
+            // Leave room for one more letter, since a label cannot be empty.
             let label = left.min(if left == 65 { 32 } else { 64 }) - 1;
             name = name.child(&"x".repeat(label)).unwrap();
         }
         name
     }
 
-    /// Replies over UDP to a question about a name that is not there: without EDNS, and with all that an OPT record
-    /// may hold.
+    /// Returns the replies over UDP to a query for a name that does not exist: without EDNS, and
+    /// with the longest OPT record.
     fn negative_replies(answers: &Answers, name: &Name) -> [Vec<u8>; 2] {
         let packet =
             [&[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0], name.as_wire(), &[0, rtype::A as u8, 0, 1]].concat();
@@ -408,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_replies_fit_datagrams_whatever_the_zone() {
+    fn a_negative_reply_fits_a_datagram_in_a_zone_of_any_length() {
         let longest = MAX_NAME - "hostmaster".len() - 1;
         for bytes in 5..=longest {
             let forward = name_of(bytes, "z");
@@ -420,7 +429,7 @@ mod tests {
             for (apex, always_fits) in [(&forward, true), (&reverse[0], bytes <= 73)] {
                 for reply in negative_replies(&answers, &name_of(MAX_NAME, &apex.to_string())) {
                     assert!(reply.len() <= MIN_UDP, "{} bytes for {apex} with {bytes}", reply.len());
-                    // Either the SOA record is there, or TC says that there is more.
+                    // Either the reply has the SOA record, or the TC bit.
                     let authorities = reply[Section::Authority as usize + 1];
                     assert_eq!(authorities == 0, is_truncated(&reply), "{apex} with {bytes}");
                     assert!(authorities == 1 || !always_fits, "no SOA record for {apex} with {bytes}");

@@ -1,6 +1,6 @@
-//! Everything that the fast path does not take: other opcodes and classes, EDNS with options or of another
-//! version, signatures, transfers, malformed packets. All of them are judged by a look over them (`slow/scan.rs`),
-//! and the verdict is rendered by [`crate::answer::query`].
+//! The slow path, for packets that the fast path does not accept: other opcodes and classes, other
+//! EDNS options and versions, signatures, transfers, and malformed packets. A scan of the packet
+//! (`slow/scan.rs`) leads to a [`Verdict`], from which [`crate::answer::query`] renders the reply.
 
 mod scan;
 
@@ -9,39 +9,41 @@ use crate::store::answers::Answers;
 use crate::store::rrset::{HEADER, rtype};
 use scan::{PacketScan, SoaSerial};
 
-/// Questions that are read before their number is complained about.
+/// Largest number of questions that are read before a packet with more than one question is
+/// rejected.
 const MAX_QUESTIONS: u16 = 2;
 
-/// Records that are read of a message: an SOA for IXFR or NOTIFY, an OPT, a signature, and some to spare. With more
-/// of them no signature is looked for.
+/// Largest number of records that are read: an SOA for IXFR or NOTIFY, an OPT, a signature, and one
+/// to spare. In a packet with more records, no signature is looked for.
 const MAX_RECORDS: u32 = 4;
 
-/// What kind of transfer is asked for.
+/// Kind of a zone transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransferKind {
     /// AXFR.
     Whole,
-    /// IXFR, with the serial that the asker has.
+    /// IXFR, with the serial that the client has.
     Since(u32),
 }
 
-/// What to do with a packet.
+/// Decision on how to handle a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Answer what is asked.
+    /// Answer the question.
     Answer(Query),
-    /// Send a zone, if the client may have it.
+    /// Send a zone, if the client is allowed to transfer it.
     Transfer(Query, TransferKind),
-    /// Look at its signature before anything else (RFC 8945 §5.2). The question is copied up to this offset.
+    /// Verify the signature before anything else (RFC 8945 §5.2). The reply copies the packet up to
+    /// this offset, the end of the question.
     Signed(usize, Option<Edns>),
-    /// There is no question: only a cookie is wanted (RFC 7873 §5.4).
+    /// Send a cookie only: the query has no question (RFC 7873 §5.4).
     Cookie(Option<Edns>),
-    /// Say what is wrong; the question is copied up to this offset.
+    /// Send an error. The reply copies the packet up to this offset, the end of the question.
     Error(Rcode, usize, Option<Edns>),
 }
 
 impl Verdict {
-    /// The query's OPT record, as far as it was understood.
+    /// Returns the fields of the query's OPT record, as far as it could be parsed.
     pub fn edns(&self) -> Option<Edns> {
         match self {
             Self::Answer(query) | Self::Transfer(query, _) => query.edns,
@@ -49,7 +51,7 @@ impl Verdict {
         }
     }
 
-    /// The type that is asked for, as far as the question of the packet could be read.
+    /// Returns the type in the question, if that could be parsed.
     pub fn qtype(&self, packet: &[u8]) -> Option<u16> {
         match self {
             Self::Answer(query) | Self::Transfer(query, _) => Some(query.question.qtype),
@@ -60,7 +62,7 @@ impl Verdict {
         }
     }
 
-    /// The OPT record, to say what the reply's holds.
+    /// Returns the OPT record, for the caller to set the fields of the reply.
     pub fn edns_mut(&mut self) -> &mut Option<Edns> {
         match self {
             Self::Answer(query) | Self::Transfer(query, _) => &mut query.edns,
@@ -69,8 +71,8 @@ impl Verdict {
     }
 }
 
-/// Appends the reply that a verdict asks for; a transfer that is still one by now is refused, and so is a
-/// signature that nobody has looked at.
+/// Appends the reply for a verdict. A transfer or a signature that the caller has not handled is
+/// refused.
 pub fn reply(
     answers: &Answers,
     style: Style,
@@ -90,13 +92,13 @@ pub fn reply(
     }
 }
 
-/// As [`judge`] on a query whose question has been found to be malformed.
+/// Returns the verdict on a query whose question is already known to be malformed.
 pub fn judge_malformed(packet: &[u8]) -> Verdict {
     Verdict::Error(Rcode::FormErr, HEADER, opt_behind(packet, HEADER))
 }
 
-/// Reads a packet whole and decides; pure. Nothing for what is no DNS message, or is itself a reply:
-/// answers to answers make loops.
+/// Parses a packet completely, and decides how to handle it. Returns `None` if it is not a DNS
+/// message, or is a reply, since answering replies could cause loops.
 pub fn judge(packet: &[u8]) -> Option<Verdict> {
     let header = packet.first_chunk::<HEADER>()?;
     (header[2] & 0x80 == 0).then(|| judge_query(packet, header))
@@ -111,7 +113,8 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
         let rcode = if is_query { Rcode::FormErr } else { Rcode::NotImp };
         Verdict::Error(rcode, end, opt_behind(packet, end))
     };
-    // No query has that many records, and reading them is work that a stranger could make us do.
+    // No query has so many records, and reading them would be costly work that any stranger can
+    // cause.
     let records: u32 =
         [6, 8, 10].map(|at| u32::from(u16::from_be_bytes([header[at], header[at + 1]]))).iter().sum();
     if questions > MAX_QUESTIONS || records > MAX_RECORDS || questions > 0 && question.is_none() {
@@ -138,11 +141,11 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     if scan.answers > 0 || scan.authorities > 0 && !is_incremental {
         return malformed();
     }
-    // RFC 9619: a query has one question.
+    // A query has exactly one question (RFC 9619).
     if questions != 1 || question.qtype == rtype::OPT {
         return error(Rcode::FormErr);
     }
-    // There are no public keys that a signature could be checked with (RFC 2931).
+    // This server has no public keys to verify the signature with (RFC 2931).
     if scan.has_sig {
         return error(Rcode::NotAuth);
     }
@@ -154,15 +157,16 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
         rtype::AXFR => Verdict::Transfer(query, TransferKind::Whole),
         rtype::IXFR => match scan.soa {
             Some(SoaSerial::Valid(serial)) => Verdict::Transfer(query, TransferKind::Since(serial)),
-            // It has to say what the asker has (RFC 1995 §3).
+            // IXFR must contain the client's SOA record (RFC 1995 §3).
             Some(SoaSerial::Malformed) | None => error(Rcode::FormErr),
         },
         _ => Verdict::Answer(query),
     }
 }
 
-/// The OPT record of a packet that cannot be read whole, if it stands where it does in nearly every query:
-/// right behind the question. Who sends one gets one back, in errors too (RFC 6891 §6.1.1).
+/// Returns the OPT record of a packet that cannot be parsed completely, if it directly follows the
+/// question, as in nearly every query. Errors, too, need an OPT record if the query has one (RFC
+/// 6891 §6.1.1).
 fn opt_behind(packet: &[u8], question_end: usize) -> Option<Edns> {
     let is_only_additional = packet.get(6..10) == Some(&[0; 4]) && packet.get(10..12) != Some(&[0; 2]);
     match packet.get(question_end..)? {
@@ -177,7 +181,8 @@ fn opt_behind(packet: &[u8], question_end: usize) -> Option<Edns> {
 mod tests {
     use super::*;
 
-    /// A question with this type, and what follows it: authority and additional records.
+    /// Makes a packet with a question of this type, followed by `rest`: the authority and
+    /// additional records.
     fn packet(qtype: u16, counts: [u8; 2], rest: &[u8]) -> Vec<u8> {
         let mut packet = vec![0, 1, 0, 0, 0, 1, 0, 0, 0, counts[0], 0, counts[1], 1, b'z', 0];
         packet.extend(qtype.to_be_bytes());
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incremental_transfer_is_since_the_serial_of_its_soa() {
+    fn an_incremental_transfer_starts_at_the_serial_of_its_soa() {
         let address = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 1, 2, 3, 4];
         let whole = [&[2, b'n', b's'][..], &[1, b'z', 0], &[0]].concat();
         for (counts, rest) in [
@@ -209,7 +214,7 @@ mod tests {
             let Some(Verdict::Transfer(_, wanted)) = judge(&packet) else { panic!("{packet:?}") };
             assert_eq!(wanted, TransferKind::Since(7), "{packet:?}");
         }
-        // Without one, with what is none, and with one that stands elsewhere.
+        // Without an SOA record, with another record, and with an SOA in another section.
         for (counts, rest) in [([0, 0], vec![]), ([1, 0], address.to_vec()), ([0, 1], soa(&[0, 0]))] {
             assert!(is_malformed(&packet(rtype::IXFR, counts, &rest)), "{counts:?}");
         }
@@ -225,9 +230,9 @@ mod tests {
         assert!(is_malformed(&packet(rtype::A, [0, 1], &txt(150))));
     }
 
-    /// Who asks for a transfer has no more of a packet read than others.
+    /// Transfers are no exception: other records in them are not read either.
     #[test]
-    fn what_records_say_that_mean_nothing_is_not_read() {
+    fn the_data_of_irrelevant_records_is_not_read() {
         let broken = [0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 2, 9, b'x'];
         for (qtype, known) in [(rtype::A, vec![]), (rtype::AXFR, vec![]), (rtype::IXFR, soa(&[0, 0]))] {
             let counts = [u8::from(!known.is_empty()), 1];

@@ -1,8 +1,8 @@
-//! Tells secondaries of changes (NOTIFY, RFC 1996), over UDP, one task for each.
+//! Notifies secondaries of changes (NOTIFY, RFC 1996) over UDP, with one task for each secondary.
 //!
-//! What is sent when is decided in `notifier/schedule.rs`; this file has the socket and the clock. A zone is told
-//! of when its records have changed: that its serial has, because another zone's records did, is found at
-//! the next refresh.
+//! `notifier/schedule.rs` decides when to send a notification; this file has the socket and the
+//! clock. A zone is notified when its records change. If only its serial changes, because another
+//! zone's records did, secondaries find out at their next refresh.
 
 mod message;
 mod metrics;
@@ -32,23 +32,24 @@ use message::Notify;
 use metrics::Counters;
 use schedule::{DueNotify, NotifyReply, Schedule};
 
-/// After so many notifications without an answer the log says so.
+/// Number of unanswered notifications after which the notifier logs a warning.
 const WARN_AFTER: u32 = 3;
 
-/// Pause where the system refuses to receive.
+/// Pause after the socket fails to receive.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Tells one secondary.
+/// Notifies one secondary.
 pub struct Notifier {
     secondary: Secondary,
-    /// The address that it is told from.
+    /// Source address of the notifications.
     source: SocketAddr,
     keys: Keyring,
     metrics: Counters,
 }
 
 impl Notifier {
-    /// A notifier of this secondary, signing with its key of these, of a server that serves plain DNS at these addresses.
+    /// Makes a notifier for a secondary. It signs with the secondary's key, if that is in `keys`.
+    /// `listening` are the addresses on which this server serves plain DNS.
     pub fn new(
         secondary: Secondary,
         listening: &[SocketAddr],
@@ -59,7 +60,7 @@ impl Notifier {
         Self { source: secondary.source_address(listening), secondary, keys, metrics }
     }
 
-    /// Tells of all that `state` has, and of what changes in it, until `shutdown`.
+    /// Notifies the secondary of all zones in `state`, and of their changes, until `shutdown`.
     pub async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
         let mut changes = state.changes();
         let mut socket = NotifySocket::new(self.source, self.secondary.address);
@@ -91,56 +92,61 @@ impl Notifier {
                     }
                     Some(NotifyReply::Refused(zone, code)) => {
                         self.metrics.failed.inc();
-                        debug!(secondary = %self.secondary, %zone, code, "the secondary does not accept a NOTIFY");
+                        debug!(secondary = %self.secondary, %zone, code, "the secondary rejected a NOTIFY");
                     }
-                    None => debug!(secondary = %self.secondary, "a message that answers no NOTIFY"),
+                    None => debug!(secondary = %self.secondary, "ignored a message that is not the answer to a NOTIFY"),
                 },
-                // The state outlives this.
+                // An error cannot occur: this task keeps the sender alive.
                 _ = changes.changed() => {}
                 () = wait => {}
             }
         }
     }
 
+    /// Counts a lost notification, and logs a warning once if the secondary stays silent.
     fn log_if_unanswered(&self, due: &DueNotify, failure: Option<&io::Error>, is_silent: &mut bool) {
         if due.is_lost {
             self.metrics.failed.inc();
         }
         if due.unanswered >= WARN_AFTER && !std::mem::replace(is_silent, true) {
             let reason = reason(due.is_lost, self.secondary.key.is_some(), failure);
-            warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify: {reason}; trying on");
+            warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify the secondary: {reason}; retrying");
         }
     }
 
+    /// Sends a notification of the zone's newest version.
     async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, socket: &mut NotifySocket) {
         let Some(version) = state.version(apex) else { return };
         let key = self.secondary.key.as_ref().and_then(|name| self.keys.find(name.as_wire()));
         let notify = Notify::new(random_id(), &version, key.as_ref(), tsig::now());
         socket.send(&notify.packet).await;
         if let Some(error) = &socket.failure {
-            debug!(secondary = %self.secondary, %error, "a NOTIFY could not be sent");
+            debug!(secondary = %self.secondary, %error, "cannot send a NOTIFY");
         }
         self.metrics.sent.inc();
         schedule.sent(apex, notify, Instant::now());
     }
 }
 
-/// Why a secondary has not been told.
+/// Returns the reason why notifications fail, for the log.
 fn reason(is_lost: bool, is_signed: bool, failure: Option<&io::Error>) -> String {
     match (is_lost, failure) {
-        (false, _) => "the secondary does not accept it".to_owned(),
-        (true, Some(error)) => format!("nothing can be sent to the secondary: {error}"),
-        (true, None) if is_signed => "the secondary does not answer, or not signed with the key".to_owned(),
+        (false, _) => "the secondary rejects the NOTIFY".to_owned(),
+        (true, Some(error)) => format!("sending failed: {error}"),
+        (true, None) if is_signed => {
+            "the secondary does not answer, or does not sign its answers with the key".to_owned()
+        }
         (true, None) => "the secondary does not answer".to_owned(),
     }
 }
 
-/// The socket, opened when it is needed. Being connected it hears the secondary only.
+/// A UDP socket, opened when it is first needed. It is connected, so it receives only from the
+/// secondary.
 struct NotifySocket {
     source: SocketAddr,
     address: SocketAddr,
     socket: Option<UdpSocket>,
-    /// Why the last message could not be sent, if it could not.
+    /// Error of the last attempt to send, if that failed.
     failure: Option<io::Error>,
 }
 
@@ -162,7 +168,8 @@ impl NotifySocket {
                 socket
             }
         };
-        // That nobody listened to the one before is reported on the next; the socket is as good as ever.
+        // If nothing listened to the message before, the kernel reports that now. The socket
+        // remains usable, so send again.
         let sent = match socket.send(packet).await {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket.send(packet).await,
             sent => sent,
@@ -184,10 +191,11 @@ impl NotifySocket {
     }
 }
 
-/// An id that nobody guesses.
+/// Returns an unpredictable message id.
 fn random_id() -> u16 {
     let mut id = [0; 2];
-    // Without randomness there would have been no TLS either; a known id is the lesser evil.
+    // Without random numbers, TLS would have failed at the start. A known id is better than no
+    // notification.
     let _ = SystemRandom::new().fill(&mut id);
     u16::from_be_bytes(id)
 }
@@ -197,23 +205,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_says_why_a_secondary_has_not_been_told() {
+    fn the_warning_names_the_reason_why_notifications_fail() {
         let error = io::Error::other("no route");
         for (is_lost, is_signed, failure, expected) in [
-            (false, false, None, "the secondary does not accept it"),
-            (false, true, Some(&error), "the secondary does not accept it"),
+            (false, false, None, "the secondary rejects the NOTIFY"),
+            (false, true, Some(&error), "the secondary rejects the NOTIFY"),
             (true, false, None, "the secondary does not answer"),
-            (true, true, None, "the secondary does not answer, or not signed with the key"),
-            (true, true, Some(&error), "nothing can be sent to the secondary: no route"),
+            (true, true, None, "the secondary does not answer, or does not sign its answers with the key"),
+            (true, true, Some(&error), "sending failed: no route"),
         ] {
             assert_eq!(reason(is_lost, is_signed, failure), expected);
         }
     }
 
     #[tokio::test]
-    async fn what_keeps_a_message_from_being_sent_is_known_until_one_is() {
+    async fn a_send_error_is_kept_until_a_message_is_sent() {
         let secondary = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        // No address of ours.
+        // Not an address of this host.
         let mut socket = NotifySocket::new("192.0.2.1:0".parse().unwrap(), secondary.local_addr().unwrap());
         socket.send(b"one").await;
         assert!(socket.failure.is_some());

@@ -1,5 +1,5 @@
-//! Zone transfers as streams of messages, each as full as it may be: a whole zone (RFC 5936), or what has
-//! changed in it (RFC 1995).
+//! Zone transfers as streams of messages that are as full as possible: whole zones (RFC 5936) and
+//! incremental transfers (RFC 1995).
 //!
 //! ```text
 //!   whole        SOA(new)  every record  SOA(new)
@@ -7,8 +7,9 @@
 //!   up to date   SOA(new)
 //! ```
 //!
-//! What is sent was taken in one moment and is shared with whoever else has it, so a transfer is one version
-//! of the zone however long it takes to send, and holds up nobody. Who may have one is for [`desk`] to say.
+//! The contents of a transfer are one consistent version of the zone, however long sending takes.
+//! They are shared with other transfers, and block no change. [`server`] decides who may have a
+//! transfer.
 
 mod active;
 pub mod allow;
@@ -30,22 +31,22 @@ use crate::store::journal::{self, Step};
 use crate::store::rrset::HEADER;
 use crate::store::zone_copy::{Batches, ZoneCopy, ZoneVersion};
 
-/// Room in one message: what TCP's length prefix can say.
+/// Largest message, which TCP's length prefix limits.
 const MESSAGE: usize = 65_535;
 
-/// What is sent.
+/// Contents of a transfer.
 #[derive(Debug)]
 pub enum Contents {
-    /// Nothing but the version that there is.
+    /// Only the SOA record: the client is up to date.
     Current(ZoneVersion),
-    /// The steps to a version from one that the asker has, whose serial is given.
+    /// The steps to the newest version from the client's version, whose serial is given.
     Difference(ZoneVersion, u32, Vec<Step>),
-    /// Everything.
+    /// The whole zone.
     Whole(Arc<ZoneCopy>),
 }
 
 impl Contents {
-    /// The version that the asker has in the end.
+    /// Returns the version that the client has after the transfer.
     pub fn version(&self) -> &ZoneVersion {
         match self {
             Self::Current(version) | Self::Difference(version, ..) => version,
@@ -53,7 +54,7 @@ impl Contents {
         }
     }
 
-    /// What a metric calls it.
+    /// Returns the value of the metrics' label `kind`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Current(_) => "current",
@@ -63,25 +64,25 @@ impl Contents {
     }
 }
 
-/// The messages of one transfer, made as they are asked for.
+/// The messages of one transfer, made when they are requested.
 #[derive(Debug)]
 pub struct Transfer {
     head: Vec<u8>,
-    /// For the OPT record of the first message, if the query had one (RFC 5936 §2.2.5).
+    /// Fields of the OPT record in the first message, if the query had one (RFC 5936 §2.2.5).
     edns: Option<Edns>,
     is_first: bool,
     most: usize,
     records: RecordStream,
     signer: Option<Signer>,
-    /// Its place among those that there may be at a time, if it needs one.
+    /// Place among the limited number of transfers, if this transfer needs one.
     slot: Option<TransferSlot>,
 }
 
 impl Transfer {
-    /// The transfer that answers `query`, which was read from `packet`, over a stream.
+    /// Makes the transfer that answers `query`, which was parsed from `packet`, over a stream.
     pub fn new(packet: &[u8], query: &Query, contents: Contents) -> Self {
         let mut head = packet[..query.question.end()].to_vec();
-        // QR and AA; opcode 0; RD comes back. One question, counts follow per message.
+        // Set QR and AA, and keep RD. There is one question; each message sets the other counts.
         head[2] = 0x84 | (head[2] & 0x01);
         head[3] = 0;
         head[4..HEADER].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
@@ -89,7 +90,7 @@ impl Transfer {
         Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, slot: None }
     }
 
-    /// With each message signed.
+    /// Signs each message.
     #[must_use]
     pub fn signed(mut self, signer: Option<Signer>) -> Self {
         self.most = MESSAGE - signer.as_ref().map_or(0, Signer::tsig_len);
@@ -97,21 +98,21 @@ impl Transfer {
         self
     }
 
-    /// Which gives `slot` back when it ends.
+    /// Holds `slot` until the transfer ends.
     #[must_use]
     pub fn holding(mut self, slot: Option<TransferSlot>) -> Self {
         self.slot = slot;
         self
     }
 
-    /// Notes what ends the connection that it goes by.
+    /// Sets the handle that can close the client's connection.
     pub fn set_connection(&self, connection: ConnectionCloser) {
         if let Some(slot) = &self.slot {
             slot.set_connection(connection);
         }
     }
 
-    /// The one message of a transfer by datagram, if it needs no more bytes than this.
+    /// Returns the only message of a transfer over UDP, if all of it fits `most` bytes.
     pub fn within(mut self, most: usize) -> Option<Vec<u8>> {
         self.most = most;
         let message = self.next()?;
@@ -122,8 +123,8 @@ impl Transfer {
 impl Iterator for Transfer {
     type Item = Vec<u8>;
 
-    /// The next message, without TCP's length prefix. The question stands in the first only (RFC 5936
-    /// §2.2.1 lets later ones leave it out).
+    /// Returns the next message without TCP's length prefix. Only the first message has the
+    /// question (RFC 5936 §2.2.1).
     fn next(&mut self) -> Option<Vec<u8>> {
         self.records.peek()?;
         if let Some(slot) = &self.slot {
@@ -139,7 +140,8 @@ impl Iterator for Transfer {
         let mut count: u16 = 0;
         while let Some(record) = self.records.peek() {
             let length = record.len();
-            // A record always fits a message of its own over a stream: its data have less than 60 KiB.
+            // Every record fits a message of its own over a stream, since its data are shorter than
+            // 60 KiB.
             let is_full = message.len() + length + opt > self.most || count == u16::MAX;
             if is_full && count > 0 {
                 break;
@@ -160,28 +162,28 @@ impl Iterator for Transfer {
     }
 }
 
-/// The records of a transfer, one piece of memory after the other.
+/// The records of a transfer, read from one buffer after another.
 #[derive(Debug)]
 struct RecordStream {
     soa: Vec<u8>,
     segments: VecDeque<Segment>,
-    /// Records in wire format, and how much of them has been taken.
+    /// Current buffer of records in wire format, and the number of bytes that were taken from it.
     wire: Wire,
     taken: usize,
 }
 
-/// What is sent without looking at the rest.
+/// Part of a transfer.
 #[derive(Debug)]
 enum Segment {
-    /// The SOA with this serial.
+    /// SOA record with this serial.
     Soa(u32),
     /// Records in wire format.
     Wire(Arc<[u8]>),
-    /// What is left of a whole zone.
+    /// The remaining records of a whole zone.
     Zone(Batches),
 }
 
-/// Records in wire format.
+/// Buffer of records in wire format.
 #[derive(Debug)]
 enum Wire {
     Own(Vec<u8>),
@@ -216,7 +218,7 @@ impl RecordStream {
         Self { soa, segments, wire: Wire::Own(Vec::new()), taken: 0 }
     }
 
-    /// The next record, which stays the next until it is taken.
+    /// Returns the next record, without taking it.
     fn peek(&mut self) -> Option<&[u8]> {
         while self.taken == self.wire.len() {
             self.wire = self.next_wire()?;
@@ -245,10 +247,10 @@ impl RecordStream {
 
     fn soa(&self, serial: u32) -> Vec<u8> {
         let mut soa = self.soa.clone();
-        // Of the five numbers at its end the serial is the first (RFC 1035 §3.3.13).
+        // The record ends with five numbers, of which the serial is the first (RFC 1035 §3.3.13).
         let at = soa.len().saturating_sub(20);
-        if let Some(place) = soa.get_mut(at..at + 4) {
-            place.copy_from_slice(&serial.to_be_bytes());
+        if let Some(field) = soa.get_mut(at..at + 4) {
+            field.copy_from_slice(&serial.to_be_bytes());
         }
         soa
     }

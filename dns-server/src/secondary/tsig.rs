@@ -1,16 +1,17 @@
-//! Signed messages (TSIG, RFC 8945): pure but for [`now`].
+//! Signed messages (TSIG, RFC 8945). Pure except for [`now`].
 //!
 //! ```text
-//!   signed query ── open ──> query without its TSIG record, and a Signer for the reply
-//!                    └─────> Refusal: what to say to it
+//!   signed query ── verify ──> query without its TSIG record, and a Signer for the reply
+//!                      └─────> Refusal: the error for the reply
 //! ```
 //!
-//! hickory's functions are not used: its server side signs single messages only and accepts no truncated MACs
-//! to answer them as the RFC says, and the feature that has them brings DNSSEC with it. HMAC is ring's, whose
-//! comparison takes the same time wherever two MACs differ.
+//! This module does not use hickory's functions: on the server side, they sign single messages
+//! only, and do not accept truncated MACs in order to answer them as the RFC requires. The feature
+//! that has them also brings DNSSEC. HMAC is from ring, which compares MACs in constant time.
 //!
-//! Of the algorithms those with SHA-2 are known and HMAC-MD5 and HMAC-SHA1 are not (RFC 8945 §6 wants no new
-//! uses). MACs are never shortened: who sends a shorter one is told so (BADTRUNC).
+//! The algorithms are those with SHA-2. HMAC-MD5 and HMAC-SHA1 are not supported, since RFC 8945 §6
+//! discourages new uses. This server never truncates MACs, and answers a truncated one with
+//! BADTRUNC.
 
 pub mod keys;
 mod record;
@@ -26,18 +27,18 @@ use crate::answer::query::Rcode;
 use crate::store::rrset::HEADER;
 use record::{TsigPosition, TsigRecord};
 
-/// How far clocks may be apart, in seconds (RFC 8945 §10).
+/// Largest difference between clocks, in seconds (RFC 8945 §10).
 const FUDGE: u16 = 300;
 
-/// The fewest bytes that a shortened MAC may have (RFC 8945 §5.2.2.1).
+/// Length of the shortest truncated MAC (RFC 8945 §5.2.2.1).
 const MIN_MAC: usize = 10;
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// What is wrong with a signature (RFC 8945 §3).
+/// Errors of a signature (RFC 8945 §3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the IANA mnemonics say it")]
 #[repr(u16)]
@@ -49,7 +50,7 @@ pub enum TsigError {
 }
 
 impl TsigError {
-    /// The IANA mnemonic.
+    /// Returns the IANA mnemonic.
     pub fn name(self) -> &'static str {
         match self {
             Self::BadSig => "BADSIG",
@@ -60,16 +61,16 @@ impl TsigError {
     }
 }
 
-/// A query whose signature is good.
+/// A query with a valid signature.
 #[derive(Debug)]
 pub struct VerifiedQuery {
-    /// The query as it was before it was signed.
+    /// The query without its signature.
     pub packet: Vec<u8>,
-    /// Signs the reply.
+    /// Signer for the reply.
     pub signer: Signer,
 }
 
-/// A query whose signature is no good, and what its reply needs.
+/// An invalid signature, with the data that the reply needs.
 #[derive(Debug)]
 pub struct Refusal(Box<RefusalReason>);
 
@@ -81,21 +82,21 @@ impl From<RefusalReason> for Refusal {
 
 #[derive(Debug)]
 enum RefusalReason {
-    /// There is no TSIG record, or none as it should be.
+    /// The TSIG record is missing or malformed.
     Malformed,
-    /// Nobody can sign the reply.
+    /// The key is unknown or the MAC is wrong, so the reply is not signed.
     Unsigned(TsigError, TsigRecord),
-    /// The asker has the key.
+    /// The MAC is correct, so the reply is signed.
     Signed(TsigError, Signer, TsigRecord),
 }
 
 impl Refusal {
-    /// The code of the reply.
+    /// Returns the response code of the reply.
     pub fn rcode(&self) -> Rcode {
         if self.error().is_some() { Rcode::NotAuth } else { Rcode::FormErr }
     }
 
-    /// The code in the reply's TSIG record, if it has one.
+    /// Returns the error in the reply's TSIG record, if the reply has one.
     pub fn error(&self) -> Option<TsigError> {
         match *self.0 {
             RefusalReason::Malformed => None,
@@ -103,7 +104,7 @@ impl Refusal {
         }
     }
 
-    /// Bytes of the record that [`Self::append_tsig`] appends.
+    /// Returns the length of the record that [`Self::append_tsig`] appends.
     pub fn tsig_len(&self) -> usize {
         match &*self.0 {
             RefusalReason::Malformed => 0,
@@ -128,7 +129,8 @@ impl Refusal {
                 answer.append(out, start);
             }
             RefusalReason::Signed(TsigError::BadTime, mut signer, asked) => {
-                // The asker's time, and ours beside it (RFC 8945 §5.2.3).
+                // The record repeats the client's time, and has the server's beside it (RFC 8945
+                // §5.2.3).
                 let other = record::time(now).to_vec();
                 signer.append(out, start, asked.time, TsigError::BadTime as u16, other);
             }
@@ -139,11 +141,11 @@ impl Refusal {
     }
 }
 
-/// Checks the signature of a query.
+/// Verifies the signature of a query.
 ///
 /// # Errors
 ///
-/// If it is not good. Checks are made in the order of RFC 8945 §5.2.
+/// Fails if the signature is invalid. The order of the checks is that of RFC 8945 §5.2.
 pub fn verify(packet: &[u8], keys: &Keyring, now: u64) -> Result<VerifiedQuery, Refusal> {
     let malformed = || Refusal::from(RefusalReason::Malformed);
     let (at, tsig) = TsigRecord::find(packet).ok_or_else(malformed)?;
@@ -172,28 +174,28 @@ pub fn verify(packet: &[u8], keys: &Keyring, now: u64) -> Result<VerifiedQuery, 
     Ok(VerifiedQuery { packet: plain, signer })
 }
 
-/// Signs the messages of one side of an exchange, each with what went before.
+/// Signs the messages of one side of an exchange. Each signature covers the one before.
 #[derive(Debug)]
 pub struct Signer {
     key: Arc<Key>,
     id: u16,
-    /// The MAC that the next one is computed with.
+    /// MAC of the message before, which the next MAC covers.
     prior: Option<Vec<u8>>,
     is_first: bool,
 }
 
 impl Signer {
-    /// For a query with this id.
+    /// Makes the signer of a query with this id.
     pub fn of_query(key: Arc<Key>, id: u16) -> Self {
         Self { key, id, prior: None, is_first: true }
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Bytes of the record that [`Self::sign`] appends.
+    /// Returns the length of the record that [`Self::sign`] appends.
     pub fn tsig_len(&self) -> usize {
         self.key.name().as_wire().len()
             + self.key.algorithm().name().len()
@@ -217,7 +219,8 @@ impl Signer {
             error,
             other,
         };
-        // Of several messages the first is signed with everything, the others with the times alone (§5.3.1).
+        // The first of several messages is signed with all fields of the record, later ones with
+        // the times only (§5.3.1).
         let is_first = std::mem::replace(&mut self.is_first, false);
         let variables = if is_first { tsig.variables() } else { tsig.timers() };
         let message = out.get(start..).unwrap_or_default();
@@ -226,7 +229,8 @@ impl Signer {
         tsig.append(out, start);
     }
 
-    /// Whether `reply` is signed as the answer to the query that was signed last.
+    /// Tells whether `reply` has a valid signature, as the answer to the query that was signed
+    /// last.
     pub fn verifies(&self, reply: &[u8], now: u64) -> bool {
         let Some((at, tsig)) = TsigRecord::find(reply) else { return false };
         let is_ours = tsig.key == self.key.name().as_wire() && tsig.algorithm == self.key.algorithm().name();
@@ -240,11 +244,11 @@ impl Signer {
     }
 }
 
-/// The MAC of a message (RFC 8945 §4.3).
+/// Computes the MAC of a message (RFC 8945 §4.3).
 fn compute_mac(key: &Key, prior: Option<&[u8]>, message: &[u8], variables: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key.secret());
     if let Some(prior) = prior {
-        context.update(&(prior.len() as u16).to_be_bytes()); // a MAC, 64 bytes at most
+        context.update(&(prior.len() as u16).to_be_bytes()); // a MAC has at most 64 bytes
         context.update(prior);
     }
     context.update(message);
@@ -252,15 +256,15 @@ fn compute_mac(key: &Key, prior: Option<&[u8]>, message: &[u8], variables: &[u8]
     context.sign()
 }
 
-/// Whether `expected` begins with `given`, in a time that does not depend on where they differ: a MAC of the one is
-/// compared with the other.
+/// Tells whether `expected` begins with `given`, in a time that does not depend on where they
+/// differ: it compares MACs of both.
 fn is_prefix(key: &Key, given: &[u8], expected: &[u8]) -> bool {
     let Some(expected) = expected.get(..given.len()) else { return false };
     hmac::verify(key.secret(), given, hmac::sign(key.secret(), expected).as_ref()).is_ok()
 }
 
 impl TsigPosition {
-    /// The message without its TSIG record, with its original id: what was signed.
+    /// Returns the message as it was signed: without the TSIG record, and with its original id.
     fn unsigned(&self, packet: &[u8], id: u16) -> Vec<u8> {
         let mut message = packet.get(..self.start).unwrap_or_default().to_vec();
         if let Some(header) = message.first_chunk_mut::<HEADER>() {

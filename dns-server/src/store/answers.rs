@@ -1,16 +1,17 @@
-//! The store: what each service says, for readers.
+//! The answers of all services, for queries to read.
 //!
 //! ```text
 //!  name ──> zone ──> forward: services[<service>.<namespace>] ──> lookup::find ─┐
 //!             │               namespaces, the zone's own names                  ├──> Found
-//!             └────> reverse: publishers[address] ──> services[…] ──────────────┘
+//!             └────> reverse: addresses[address]  ──> services[…] ──────────────┘
 //! ```
 //!
-//! A service's answers are one value, and a change swaps it whole: whatever a reader asks of one service, below
-//! any of its names and in any zone, comes from one version of it. So no set ever points at a host that is not
-//! there. A reverse name is answered by the services that publish the address, and nobody else knows the host.
+//! The answers of a service are one value, which a change replaces as a whole. All that a query
+//! reads of a service, at any name and in any zone, is from one version, so an answer never refers
+//! to a host that does not exist. A reverse name is answered from the services that publish its
+//! address.
 //!
-//! The price of a change follows the size of the service that changed: no map is ever walked.
+//! The cost of a change depends on the size of the changed service only: no map is ever scanned.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -28,33 +29,33 @@ use crate::store::zone::{Zone, Zones};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{self, Map};
 
-/// The label above a service's and its namespace's.
+/// Label `svc`, above the labels of services and namespaces.
 pub const SVC: &[u8] = b"\x03svc";
 
-/// Whether the answers may be given out.
+/// Tells whether the answers are complete and current enough to be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Freshness {
-    /// A watch has not synced yet, and there is nothing older to serve.
+    /// A watch has not synced yet, and no snapshot was loaded. Queries get SERVFAIL.
     Unsynced = 0,
-    /// What a snapshot file held, until every watch has synced.
+    /// The answers come from a snapshot, until every watch has synced.
     Stale = 1,
     /// Every watch has synced.
     Current = 2,
 }
 
-/// The answers of all zones, for readers.
+/// The answers of all zones. Queries read them while the publisher changes them.
 #[derive(Debug)]
 pub struct Answers {
     pub(crate) services: Map<ServiceKey, Arc<ServiceAnswers>>,
-    /// How many services each namespace has, by its label in wire format.
+    /// Number of services in each namespace, by the namespace's label in wire format.
     pub(crate) namespaces: Map<Box<[u8]>, usize>,
     pub(crate) addresses: AddressIndex,
-    /// The zones' own names, and those above them.
+    /// The zones' own names, and the names above them up to an outer zone.
     fixed: HashMap<Name, Node, RandomState>,
-    /// The networks of the reverse zones.
+    /// Address ranges of the reverse zones.
     pub(crate) reverse_zones: Vec<ReverseName>,
-    /// Which addresses have a name there.
+    /// Addresses that have names in the reverse zones.
     ranges: ReverseRanges,
     zones: Zones,
     serial: AtomicU32,
@@ -63,7 +64,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The names that every zone has, and nothing else, not yet in sync. Private addresses have reverse names.
+    /// Makes answers that have only the zones' own names, and are not yet in sync. By default,
+    /// private addresses have reverse names.
     pub fn new(zones: Zones, serial: u32) -> Self {
         let reverse_zones = zones.iter().filter(|zone| !zone.is_forward());
         Self {
@@ -82,23 +84,23 @@ impl Answers {
         }
     }
 
-    /// The same, with reverse names for these addresses.
+    /// Sets the addresses that have reverse names.
     #[must_use]
     pub fn with_reverse_ranges(self, ranges: ReverseRanges) -> Self {
         Self { ranges, ..self }
     }
 
-    /// The reverse zone that an address has a name in.
+    /// Returns the reverse zone that an address has a name in.
     pub(crate) fn reverse_zone_of(&self, address: &IpAddr) -> Option<&ReverseName> {
-        // The first that holds it is the closest.
+        // The zones are sorted by length, so the first match is the closest zone.
         self.reverse_zones
             .iter()
             .find(|zone| zone.contains(address))
             .filter(|_| self.ranges.contains(*address))
     }
 
-    /// Runs `read` on what a name in `zone` is. Of the pointers of a reverse name nothing is gathered once they have more
-    /// than `room` bytes.
+    /// Looks up a name in `zone` and calls `read` with the result. The PTR records of a reverse
+    /// name are gathered only until they exceed `room` bytes, which shows that they do not fit.
     pub fn look_up<R>(
         &self,
         zone: &Zone,
@@ -106,7 +108,7 @@ impl Answers {
         room: usize,
         read: impl FnOnce(&Found<'_>) -> R,
     ) -> R {
-        // As many labels are the service's and below it.
+        // The labels of the service and those in front of it.
         let below = name.count() - zone.labels();
         if !zone.is_forward() {
             self.look_up_reverse(name, room, read)
@@ -134,7 +136,7 @@ impl Answers {
         }
     }
 
-    /// Runs `read` on what the reverse name of an address is.
+    /// Looks up the reverse name of an address and calls `read` with the result.
     pub(crate) fn look_up_address<R>(
         &self,
         address: IpAddr,
@@ -144,8 +146,8 @@ impl Answers {
         self.addresses.with_services(address, |services| self.read_pointers(address, services, room, read))
     }
 
-    /// The names that an address has in the first zone. Who publishes it is a hint: what counts is what the
-    /// services say now.
+    /// Calls `read` with the PTR records of an address, which name services in the first zone.
+    /// `publishers` is only a hint: the services' current answers decide.
     fn read_pointers<R>(
         &self,
         address: IpAddr,
@@ -184,33 +186,33 @@ impl Answers {
         }
     }
 
-    /// The zone that the name belongs to: the longest of those that it is in.
+    /// Returns the zone that a name belongs to: the longest apex that contains it.
     pub fn zone_of(&self, name: Labels<'_>) -> Option<&Zone> {
         self.zones.find(name)
     }
 
-    /// The zones.
+    /// Returns the zones.
     pub fn zones(&self) -> &Zones {
         &self.zones
     }
 
-    /// Counts an answer that no message has room for.
+    /// Counts an answer that is larger than any message, and was sent in part.
     #[cold]
     pub fn count_subset(&self) {
         self.subsets.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many answers no message had room for.
+    /// Returns the number of answers that were larger than any message.
     pub fn subsets(&self) -> u64 {
         self.subsets.load(Ordering::Relaxed)
     }
 
-    /// The serial of the moment, the same in all zones.
+    /// Returns the current serial, which all zones share.
     pub fn serial(&self) -> u32 {
         self.serial.load(Ordering::Acquire)
     }
 
-    /// Whether the answers may be given out.
+    /// Returns whether the answers may be served.
     pub fn freshness(&self) -> Freshness {
         match self.freshness.load(Ordering::Acquire) {
             0 => Freshness::Unsynced,
@@ -219,26 +221,30 @@ impl Answers {
         }
     }
 
-    /// Says whether the answers may be given out.
+    /// Sets whether the answers may be served.
     pub fn set_freshness(&self, freshness: Freshness) {
+        // Release: a query that reads the new state also sees the answers that were published
+        // before.
         self.freshness.store(freshness as u8, Ordering::Release);
     }
 
-    /// Raises the serial: by one, or to the clock's where that is ahead (RFC 1982 arithmetic).
+    /// Raises the serial by one, or to the clock's value if that is ahead (RFC 1982 arithmetic).
     ///
-    /// The clock counts hundredths of a second, so that a server that starts again is ahead of all that it had
-    /// numbered before, as long as there were fewer than a hundred commits a second on the whole, and
-    /// for 248 days without a change. With a snapshot the last serial is known, whatever the rate.
+    /// The clock counts hundredths of a second. So a server that restarts is ahead of all its
+    /// earlier serials, unless it averaged more than a hundred commits a second, or made no change
+    /// for 248 days. A snapshot restores the last serial, regardless of the rate.
     pub(crate) fn raise_serial(&self) {
         let next = self.serial().wrapping_add(1);
         let clock = clock_serial();
         let serial = if is_after(clock, next) { clock } else { next };
+        // Release: a query that reads the new serial also sees the answers that it stands for.
         self.serial.store(serial, Ordering::Release);
     }
 }
 
-/// The PTR set of an address: its time to live, and in parts the names that the first of some services give the
-/// address in the zone `apex`. None where no service does.
+/// Makes the PTR records of an address: their time to live, and their targets in four parts. The
+/// first services give the address their names in the zone `apex`. Returns `None` if no service has
+/// the address.
 pub(crate) fn pointers<'a>(
     address: IpAddr,
     services: impl IntoIterator<Item = (&'a ServiceKey, &'a ServiceAnswers)>,
@@ -252,11 +258,12 @@ pub(crate) fn pointers<'a>(
         })
         .take(MAX_POINTERS)
         .unzip();
-    // A set has one time to live (RFC 2181 §5.2).
+    // All records of a set have the same time to live (RFC 2181 §5.2).
     Some((ttls.into_iter().min()?, targets))
 }
 
-/// The label that a service gives an address in a zone; none where the name would be too long.
+/// Returns the label that a service gives an address. Returns `None` if the service lacks the
+/// address, or the full name would be too long.
 fn target<'a>(
     address: IpAddr,
     service: &ServiceKey,
@@ -267,7 +274,8 @@ fn target<'a>(
     (label.len() + service.len() + SVC.len() + apex.len() <= MAX_NAME).then_some(label)
 }
 
-/// The zones' own names, and the names above them as far as a zone goes: they exist because those do.
+/// Returns the zones' own names, and the names above them as far as an outer zone contains those.
+/// They exist because the names below them do.
 fn fixed_names(zones: &Zones) -> HashMap<Name, Node, RandomState> {
     let mut fixed: HashMap<Name, Node, RandomState> = zones.iter().flat_map(Zone::fixed_names).collect();
     for mut name in fixed.keys().cloned().collect::<Vec<_>>() {
@@ -279,7 +287,8 @@ fn fixed_names(zones: &Zones) -> HashMap<Name, Node, RandomState> {
     fixed
 }
 
-/// A first serial: the clock's, or one past `known` where that is ahead.
+/// Returns the serial to start with: the clock's value, or the successor of `known` if the clock is
+/// not ahead of it.
 pub fn first_serial(known: Option<u32>) -> u32 {
     let clock = clock_serial();
     match known {
@@ -288,13 +297,13 @@ pub fn first_serial(known: Option<u32>) -> u32 {
     }
 }
 
-/// Hundredths of a second since 1970, in the 32 bits that a serial has.
+/// Returns hundredths of a second since 1970, truncated to the 32 bits of a serial.
 fn clock_serial() -> u32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (now.as_millis() / 10) as u32
 }
 
-/// Whether serial `a` is greater than `b` (RFC 1982 §3.2).
+/// Tells whether serial `a` is greater than `b` (RFC 1982 §3.2).
 pub(crate) fn is_after(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < 1 << 31
 }
@@ -311,7 +320,7 @@ mod tests {
     use crate::store::zone::ZoneSettings;
 
     #[test]
-    fn a_set_of_pointers_has_the_lowest_time_to_live_of_the_names_in_it() {
+    fn a_ptr_set_has_the_lowest_time_to_live_of_its_services() {
         let address: IpAddr = "10.0.0.1".parse().unwrap();
         let service = |ttl| {
             let endpoint = Endpoint { address, host: "h", named: true, txt: b"" };
@@ -321,7 +330,7 @@ mod tests {
         };
         let key = |bytes: usize| ServiceKey::from([&[bytes as u8 - 1], &vec![b'x'; bytes - 1][..]].concat());
         let (short, longest, too_long) = (key(2), key(61), key(62));
-        // With `h`, `svc` and the apex 255 bytes.
+        // With `h`, `svc` and this apex, the name of the second service has 255 bytes.
         let apex = [&[63; 64][..], &[63; 64], &[58; 59], &[0]].concat();
         let answers = [7, 3, 1].map(service);
         let services = [&short, &longest, &too_long].into_iter().zip(&answers);
@@ -332,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_pointers_are_gathered_than_there_is_room_for() {
+    fn ptr_records_are_gathered_until_one_does_not_fit() {
         let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
         let zones = Zones::new(vec!["z".parse().unwrap()], &[], &settings).unwrap();
         let answers = Answers::new(zones, 1);
@@ -356,12 +365,12 @@ mod tests {
         };
         let bytes = RECORD_FIXED + b"\x01h\x02s?\x01n\x03svc\x01z\0".len();
         assert_eq!([usize::MAX, 100 * bytes, 16 * bytes, 15 * bytes].map(gathered), [MAX_POINTERS; 4]);
-        // One more than fits, which says that not all do.
+        // One target more than fits is gathered, which shows that not all fit.
         assert_eq!([10 * bytes, 10 * bytes - 1, 0].map(gathered), [11, 10, 1]);
     }
 
     #[test]
-    fn a_first_serial_is_past_what_is_known() {
+    fn a_first_serial_is_greater_than_the_known_one() {
         let clock = clock_serial();
         assert!(!is_after(clock, first_serial(None)));
         let ahead = clock.wrapping_add(1_000_000);
@@ -370,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn serials_compare_around_the_circle() {
+    fn serials_compare_across_the_wrap_around() {
         assert!(is_after(1, u32::MAX));
         assert!(!is_after(u32::MAX, 1));
         assert!(!is_after(5, 5));

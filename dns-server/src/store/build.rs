@@ -1,8 +1,9 @@
-//! One service in, everything that DNS says about it out. Pure.
+//! Builds the answers of one service from its slices. Pure.
 //!
-//! What names it has is the schema of docs/dns.md: [`lookup`](crate::store::lookup) finds what stands at one of them,
-//! [`records`](crate::store::records) goes through all. With `S` = `<service>.<namespace>.svc.<zone>`, the same shape stands twice: below `S` for all
-//! networks together and below `<alias>._net.S` for each one. Nothing of it depends on the zone.
+//! docs/dns.md defines the names of a service. [`lookup`](crate::store::lookup) finds the records
+//! at one of them, [`records`](crate::store::records) lists the records at all of them. Let `S` be
+//! `<service>.<namespace>.svc.<zone>`: the same tree of names exists below `S` for all networks
+//! together, and below `<alias>._net.S` for each network. The answers do not depend on the zone.
 //!
 //! ```text
 //!            base (S, or <alias>._net.S)        A AAAA  all addresses; SRV  every named port
@@ -10,7 +11,8 @@
 //!            └── _<port>._<proto>               SRV  →  <host>.<base>, their A AAAA as glue
 //! ```
 //!
-//! The endpoints in a topology zone are a group, too: what base has, at `<zone>.pin._zone.S` and `<zone>.prefer._zone.S`.
+//! The endpoints in a topology zone form a group, too. Its base records are at `<zone>.pin._zone.S`
+//! and `<zone>.prefer._zone.S`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,35 +23,37 @@ use crate::store::name::MAX_LABEL;
 use crate::store::slice::Slice;
 use crate::store::txt;
 
-/// Zones of one service that have names. Clusters have a few.
+/// Largest number of topology zones of a service that have names. Clusters have a few.
 const MAX_ZONES: usize = 32;
 
-/// All that DNS says about one service, at one version of it.
+/// The answers of one service, from one version of its objects.
 #[derive(Debug)]
 pub struct ServiceAnswers {
-    /// Time to live of its records, in seconds.
+    /// Time to live of the records, in seconds.
     pub ttl: u32,
-    /// When it was created: of an address with many names, those of the oldest services are given.
+    /// Creation time of the service. If many services have an address, its PTR records name the
+    /// oldest.
     pub created: Created,
-    /// What its endpoints are read from.
+    /// Slices that have ready endpoints; the groups refer to these.
     pub slices: Box<[Arc<Slice>]>,
-    /// All networks together.
+    /// The group of all networks together.
     pub all: Group,
     networks: Box<[NamedGroup]>,
     zones: Box<[NamedGroup]>,
 }
 
-/// The endpoints of a service that are on one network, or in one zone.
+/// The group of a service's endpoints that are on one network or in one topology zone.
 #[derive(Debug)]
 struct NamedGroup {
-    /// The network's alias in wire format, or the zone's name without the root; lowercased.
+    /// Alias of the network in wire format, or name of the topology zone in wire format without the
+    /// root. Lowercased.
     name: Box<[u8]>,
-    /// Its endpoints; none where they are all that the service has.
+    /// The endpoints, or `None` if these are all endpoints of the service.
     group: Option<Group>,
 }
 
-/// Builds a service's answers; none without a ready endpoint, and then it has no names (Kubernetes DNS
-/// specification §2.4.1).
+/// Builds the answers of a service. Returns `None` if it has no ready endpoint: then it has no
+/// names (Kubernetes DNS specification §2.4.1).
 pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
     let ServiceView { ttl, created, .. } = *service;
     let slices: Box<[Arc<Slice>]> = service
@@ -76,20 +80,21 @@ pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
     Some(ServiceAnswers { ttl, created, slices, all, networks, zones })
 }
 
-/// The group of some endpoints of a service that has `all` of them.
+/// Makes `group`, a part of `all`, share the port table of `all` if both are equal.
 fn sharing(mut group: Group, all: &Group) -> Group {
     group.share_ports(all);
     group
 }
 
-/// The endpoints of each zone.
+/// Builds the groups of the topology zones.
 fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef], all: &Group) -> Box<[NamedGroup]> {
     let mut zones: Vec<(Box<[u8]>, Vec<EndpointRef>)> = Vec::new();
-    // Where the zone of that text is, of whose letters DNS ignores the case.
-    let mut places: BTreeMap<&[u8], Option<usize>> = BTreeMap::new();
+    // Index in `zones` for each zone as endpoints write it. Two texts that differ only in case are
+    // one zone.
+    let mut known_zones: BTreeMap<&[u8], Option<usize>> = BTreeMap::new();
     for mention in mentions {
         let Some(text) = txt::value(mention.endpoint(slices).txt, b"zone") else { continue };
-        let place = *places.entry(text).or_insert_with(|| {
+        let index = *known_zones.entry(text).or_insert_with(|| {
             let name = zone_name(text)?;
             let known = zones.iter().position(|(known, _)| *known == name);
             known.or_else(|| {
@@ -100,8 +105,8 @@ fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef], all: &Group)
                 })
             })
         });
-        if let Some(place) = place {
-            zones[place].1.push(*mention);
+        if let Some(index) = index {
+            zones[index].1.push(*mention);
         }
     }
     let part = |(name, of_zone): (_, Vec<EndpointRef>)| {
@@ -111,19 +116,21 @@ fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef], all: &Group)
     zones.into_iter().map(part).collect()
 }
 
-/// The name of a zone in wire format without the root, lowercased; none where DNS has no such name.
+/// Returns the name of a topology zone in wire format without the root, lowercased. Returns `None`
+/// if DNS cannot express the name.
 fn zone_name(zone: &[u8]) -> Option<Box<[u8]>> {
     let labels = zone.split(|&byte| byte == b'.').map(|label| wire_label(str::from_utf8(label).ok()?));
     Some(labels.collect::<Option<Vec<_>>>()?.concat().into())
 }
 
 impl ServiceAnswers {
-    /// The network with an alias in wire format, lowercased.
+    /// Returns the group of a network, whose alias is in wire format and lowercased.
     pub fn network(&self, label: &[u8]) -> Option<&Group> {
         self.named_group(&self.networks, label)
     }
 
-    /// The zone with a name in wire format without the root, lowercased.
+    /// Returns the group of a topology zone, whose name is in wire format without the root and
+    /// lowercased.
     pub fn zone(&self, name: &[u8]) -> Option<&Group> {
         self.named_group(&self.zones, name)
     }
@@ -133,16 +140,16 @@ impl ServiceAnswers {
         Some(part.group.as_ref().unwrap_or(&self.all))
     }
 
-    /// Every network's alias in wire format and its endpoints.
+    /// Returns each network's alias in wire format with the group of its endpoints.
     pub fn networks(&self) -> impl Iterator<Item = (&[u8], &Group)> {
         self.networks.iter().map(|network| (&*network.name, network.group.as_ref().unwrap_or(&self.all)))
     }
 }
 
 impl PartialEq for ServiceAnswers {
-    /// Whether the two give the same answers, whatever slices they are made of.
+    /// Tells whether both give the same answers, even if they were built from different slices.
     fn eq(&self, other: &Self) -> bool {
-        // What there is in zones follows from all.
+        // The groups of topology zones follow from `all`, so they need no comparison.
         let same_network = |(one, two): (&NamedGroup, &NamedGroup)| {
             one.name == two.name
                 && match (&one.group, &two.group) {
@@ -158,7 +165,7 @@ impl PartialEq for ServiceAnswers {
     }
 }
 
-/// A label in wire format, lowercased; none where DNS has no such label.
+/// Makes a lowercased label in wire format. Returns `None` if DNS cannot express the label.
 pub fn wire_label(text: &str) -> Option<Box<[u8]>> {
     let length = u8::try_from(text.len()).ok().filter(|&length| (1..=MAX_LABEL as u8).contains(&length))?;
     Some(std::iter::once(length).chain(text.bytes().map(|byte| byte.to_ascii_lowercase())).collect())
@@ -204,7 +211,7 @@ mod tests {
         build(&ServiceView { ttl: 5, slices: slices.iter().collect(), ..ServiceView::default() })
     }
 
-    /// Owner, type and data of every record below a base.
+    /// Returns owner, type and data of every record below a base.
     fn records(slices: &[Arc<Slice>], base: &str) -> Vec<(String, u16, Vec<u8>)> {
         let base: Name = base.parse().unwrap();
         let mut all = Vec::new();
@@ -253,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_alone_shares_what_the_service_has() {
+    fn a_single_network_shares_the_group_of_the_service() {
         let alone = built(&[slice("r", "p", &[(None, "10.0.0.1")])]).unwrap();
         assert!(std::ptr::eq(alone.network(b"\x01r").unwrap(), &raw const alone.all));
         let two = [slice("r", "p", &[(None, "10.0.0.1")]), slice("q", "p", &[(None, "10.0.0.2")])];
@@ -264,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_have_the_zones_that_they_are_in() {
+    fn a_topology_zone_has_the_endpoints_that_are_in_it() {
         let hosts: Vec<(String, Ipv4Addr, Vec<u8>)> =
             [("a", "B.example"), ("b", "b.EXAMPLE"), ("c", "x"), ("d", "")]
                 .into_iter()
@@ -294,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_shared_among_endpoints_and_never_zero() {
+    fn weights_are_divided_among_endpoints_and_never_zero() {
         let endpoints = |count: u8| {
             let addresses: Vec<String> = (1..=count).map(|i| format!("10.0.0.{i}")).collect();
             let endpoints: Vec<_> = addresses.iter().map(|address| (None, address.as_str())).collect();
@@ -305,25 +312,25 @@ mod tests {
     }
 
     #[test]
-    fn shared_hosts_count_as_endpoints_but_have_one_record() {
+    fn endpoints_with_one_hostname_share_an_srv_record_but_count_for_its_weight() {
         let shared = [slice("r", "p", &[(Some("h"), "10.0.0.1"), (Some("h"), "10.0.0.2")])];
         assert_eq!(weights(&shared, "_p._tcp.s."), [50]);
         assert_eq!(count(&shared, "h.s.", rtype::A), 2);
     }
 
     #[test]
-    fn the_same_endpoint_in_two_slices_is_one_with_both_ports() {
+    fn an_endpoint_in_two_slices_is_one_with_the_ports_of_both() {
         let both = [slice("r", "p", &[(Some("h"), "10.0.0.1")]), slice("r", "q", &[(Some("h"), "10.0.0.1")])];
         assert_eq!(count(&both, "s.", rtype::A), 1);
         assert_eq!(count(&both, "h.s.", rtype::TXT), 1);
         assert_eq!(weights(&both, "_p._tcp.s."), [100]);
         assert_eq!(weights(&both, "_q._tcp.s."), [100]);
-        // Both ports have the same number, so of the service both say the same.
+        // Both ports have the same number, so that at the service their records are one.
         assert_eq!(weights(&both, "s."), [100]);
     }
 
     #[test]
-    fn pointers_prefer_a_chosen_hostname() {
+    fn a_ptr_record_prefers_a_hostname_to_a_label_made_from_an_address() {
         let built = built(&[slice("r", "", &[(None, "10.0.0.1"), (Some("z"), "10.0.0.1")])]).unwrap();
         let pointer = |address: &str| built.all.pointer(&built.slices, address.parse().unwrap());
         assert_eq!(pointer("10.0.0.1"), Some(&b"\x01z"[..]));
@@ -332,12 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_ports_have_no_srv() {
+    fn a_port_without_a_name_has_no_srv_record() {
         assert!(weights(&[slice("r", "", &[(Some("h"), "10.0.0.1")])], "s.").is_empty());
     }
 
     #[test]
-    fn names_too_long_for_dns_are_left_out_with_what_would_point_at_them() {
+    fn a_name_too_long_for_dns_is_left_out_with_the_records_that_point_at_it() {
         let long = "x".repeat(63);
         let slices = [slice("r", "p", &[(Some(&long), "10.0.0.1")])];
         let records = records(&slices, &[long.as_str(); 3].join("."));
@@ -346,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_answers_are_equal_whatever_slices_they_come_from() {
+    fn equal_answers_compare_equal_if_they_come_from_different_slices() {
         let (one, two) = ((Some("a"), "10.0.0.1"), (Some("b"), "10.0.0.2"));
         let together = built(&[slice("r", "p", &[one, two])]).unwrap();
         let apart = built(&[slice("r", "p", &[two]), slice("r", "p", &[one])]).unwrap();

@@ -1,13 +1,14 @@
-//! The ready endpoints of one slice, packed: a million of them are in memory at one time.
+//! The ready endpoints of one slice in a compact form, since a million of them may be in memory at
+//! a time.
 //!
 //! ```text
 //!  entries   [address, named, offset]  [address, named, offset] …      24 bytes each
 //!                              │                         │
-//!  bytes     len label txt … <─┘   len label txt … <─────┘             what they have to say
+//!  bytes     len label txt … <─┘   len label txt … <─────┘             labels and TXT data
 //! ```
 //!
-//! A label stands there as names have it on the wire, the text as TXT records have it, so that answers are
-//! made by copying.
+//! Labels are stored as names have them on the wire, and texts as TXT records have them, so that
+//! answers are made by copying.
 
 use std::net::IpAddr;
 
@@ -15,37 +16,37 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::store::name::MAX_LABEL;
 
-/// The longest text; a dozen facts of a character string each are far from it.
+/// Length of the longest TXT data. A dozen character strings are far shorter.
 const MAX_TXT: usize = 8 << 10;
 
-/// An endpoint as it is put in.
+/// An endpoint to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint<'a> {
-    /// Its one address.
+    /// Address of the endpoint.
     pub address: IpAddr,
-    /// Its label: the hostname, else made of the address.
+    /// Label of the endpoint: its hostname, or one made from its address.
     pub host: &'a str,
-    /// Whether `host` is a hostname that somebody chose.
+    /// `true` if `host` is a hostname from the slice, `false` if it was made from the address.
     pub named: bool,
-    /// Data of its TXT record.
+    /// Data of the endpoint's TXT record.
     pub txt: &'a [u8],
 }
 
-/// An endpoint as it is read.
+/// A stored endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackedEndpoint<'a> {
-    /// Its one address.
+    /// Address of the endpoint.
     pub address: IpAddr,
-    /// Its label in wire format, lowercased: an byte of length and the rest. Of length 0 where `host` was none
-    /// that DNS can express; then the endpoint has an address and no name.
+    /// Label in wire format, lowercased, with its length byte. The length is 0 if DNS cannot
+    /// express the label; the endpoint then has an address but no name.
     pub label: &'a [u8],
-    /// Whether somebody chose the label.
+    /// `true` if the label is a hostname from the slice, `false` if it was made from the address.
     pub named: bool,
-    /// Data of its TXT record.
+    /// Data of the endpoint's TXT record.
     pub txt: &'a [u8],
 }
 
-/// Endpoints in the order in which they were put in.
+/// Endpoints in the order in which they were added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Endpoints {
     entries: Box<[PackedEntry]>,
@@ -56,53 +57,53 @@ pub struct Endpoints {
 struct PackedEntry {
     address: IpAddr,
     named: bool,
-    /// Where its label begins.
+    /// Offset of the label in `Endpoints::bytes`.
     offset: u32,
 }
 
 impl Endpoints {
-    /// How many there are.
+    /// Returns the number of endpoints.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Tells whether there are no endpoints.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The endpoint at a position below [`len`](Self::len).
+    /// Returns the endpoint at a position below [`len`](Self::len).
     ///
     /// # Panics
     ///
-    /// As indexing does.
+    /// Panics if `position` is not below `len`.
     pub fn get(&self, position: usize) -> PackedEndpoint<'_> {
         let PackedEntry { address, named, offset } = self.entries[position];
         let end = self.entries.get(position + 1).map_or(self.bytes.len(), |next| next.offset as usize);
-        let said = &self.bytes[offset as usize..end];
-        let (label, txt) = said.split_at(1 + usize::from(said[0]));
+        let data = &self.bytes[offset as usize..end];
+        let (label, txt) = data.split_at(1 + usize::from(data[0]));
         PackedEndpoint { address, label, named, txt }
     }
 
-    /// All of them.
+    /// Returns an iterator over all endpoints.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = PackedEndpoint<'_>> {
         (0..self.len()).map(|position| self.get(position))
     }
 }
 
 impl PackedEndpoint<'_> {
-    /// Whether DNS has a name for it.
+    /// Tells whether DNS can express the endpoint's label.
     pub fn has_name(&self) -> bool {
         self.label.len() > 1
     }
 
-    /// The label as text, empty without a name.
+    /// Returns the label as text. It is empty if the endpoint has no name.
     pub fn host(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.label[1..])
     }
 }
 
-/// Collects endpoints.
+/// Builder for [`Endpoints`].
 #[derive(Debug, Default)]
 pub struct EndpointsBuilder {
     entries: Vec<PackedEntry>,
@@ -110,10 +111,11 @@ pub struct EndpointsBuilder {
 }
 
 impl EndpointsBuilder {
-    /// Adds one.
+    /// Adds an endpoint.
     pub fn push(&mut self, endpoint: &Endpoint<'_>) {
         let &Endpoint { address, host, named, txt } = endpoint;
-        // An object of the API server has 3 MiB at most; what a file has is bounded in the same way.
+        // This cannot fail in practice: an object of the API server has at most 3 MiB, and
+        // manifests are bounded in the same way.
         let Ok(offset) = u32::try_from(self.bytes.len()) else { return };
         self.entries.push(PackedEntry { address, named, offset });
         let label = if host.len() <= MAX_LABEL { host.as_bytes() } else { &[] };
@@ -122,7 +124,7 @@ impl EndpointsBuilder {
         self.bytes.extend_from_slice(if txt.len() <= MAX_TXT { txt } else { &[] });
     }
 
-    /// All that were added.
+    /// Returns the endpoints that were added.
     pub fn finish(self) -> Endpoints {
         Endpoints { entries: self.entries.into(), bytes: self.bytes.into() }
     }
@@ -136,7 +138,7 @@ impl<'a> FromIterator<Endpoint<'a>> for Endpoints {
     }
 }
 
-/// For files: an endpoint after the other.
+/// Serialized form of an endpoint in files.
 #[derive(Serialize, Deserialize)]
 struct Row<'a> {
     address: IpAddr,
@@ -149,7 +151,8 @@ impl Serialize for Endpoints {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter().map(|endpoint| {
             let PackedEndpoint { address, label, named, txt } = endpoint;
-            // Labels are cut from strings, and nothing but their case was changed.
+            // The conversion cannot fail: labels are made from strings, and only their case has
+            // changed.
             Row { address, host: str::from_utf8(&label[1..]).unwrap_or_default(), named, txt }
         }))
     }
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_comes_out() {
+    fn endpoints_are_read_as_they_were_added_with_lowercased_labels() {
         let all = [endpoint("10.0.0.1", "A", b"\x01x"), endpoint("fd00::1", "b-c", b"")];
         let endpoints: Endpoints = all.into_iter().collect();
         let seen: Vec<_> = endpoints.iter().collect();
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_dns_cannot_express_is_no_name() {
+    fn an_endpoint_whose_label_dns_cannot_express_has_no_name() {
         let long: &'static str = Box::leak("x".repeat(64).into_boxed_str());
         let endpoints: Endpoints =
             [endpoint("10.0.0.1", long, b"\x01x"), endpoint("10.0.0.2", "", b"")].into_iter().collect();
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_as_small_as_the_drawing_says() {
+    fn an_entry_takes_24_bytes() {
         assert_eq!(size_of::<PackedEntry>(), 24);
     }
 }

@@ -1,19 +1,21 @@
-//! What one base name speaks for: the endpoints of a service, of all its networks or of one, in the order
-//! that answers need. Pure.
+//! A group: the endpoints below one base name, in the order that answers need. A service has one
+//! group for all networks together, and further groups for single networks and topology zones.
+//! Pure.
 //!
 //! ```text
-//!  slices   ──> endpoints, packed           shared with the index, and by all versions that hold them
+//!  slices   ──> endpoints, packed     shared with the index and with other versions of the service
 //!     ▲
 //!     │ slice, entry
-//!  hosts      sorted by hash of label, label, address: the label's endpoints stand side by side
+//!  hosts      sorted by hash of label, label, address: endpoints with one label are adjacent
 //!     ▲  ▲
-//!     │  └─── by_address   of each address, the host that its reverse name gives
-//!     └─ ports             of each label, which named ports it has
+//!     │  └─── by_address   for each address, the host that its PTR record names
+//!     └─ ports             for each label, the named ports that it has
 //!  a, aaaa    whole records, ascending: answers copy them
 //! ```
 //!
-//! A change makes a new group out of all of the service's endpoints, in arrays without pointers of their own:
-//! 36 bytes for an endpoint whatever its ports, sorted by numbers. What endpoints have to say is not copied.
+//! Each change of a service builds its groups anew from all of its endpoints. A group takes 36
+//! bytes for an endpoint, regardless of the number of ports, and has no pointers per endpoint.
+//! Labels and TXT data stay in the slices.
 
 mod ports;
 
@@ -29,22 +31,22 @@ use crate::store::endpoints::PackedEndpoint;
 use crate::store::rrset::{self, rtype};
 use crate::store::slice::{ProtocolLabel, Slice};
 
-/// An address without a host that DNS can name.
+/// Position in `by_address` for an address that has no host with a name.
 const NAMELESS: u32 = u32::MAX;
 
-/// The endpoints of a base name.
+/// The endpoints below a base name.
 #[derive(Debug, Default)]
 pub struct Group {
-    /// All A records, ascending, one behind the other, owners as pointers to the question.
+    /// All A records, sorted by address. Their owner is a pointer to the question.
     pub a: Box<[u8]>,
-    /// All AAAA records likewise.
+    /// All AAAA records, likewise.
     pub aaaa: Box<[u8]>,
     hosts: Box<[EndpointRef]>,
     by_address: Box<[u32]>,
     ports: Ports,
 }
 
-/// Where an endpoint is, and the hash of its label.
+/// Reference to an endpoint in one of the service's slices, with the hash of its label.
 #[derive(Debug, Clone, Copy)]
 pub struct EndpointRef {
     hash: u32,
@@ -53,15 +55,16 @@ pub struct EndpointRef {
 }
 
 impl Group {
-    /// The endpoints that `slices` mention, of one network or of all. Those of the same network, label and address
-    /// are one, with the ports of all slices that mention it, described by the first.
+    /// Builds the group of all endpoints in `slices`, or of those on one network. Endpoints with
+    /// the same network, label and address are one: it has the ports of all slices that contain it,
+    /// and the TXT data of the first.
     pub fn new(ttl: u32, slices: &[Arc<Slice>], network: Option<&str>) -> Self {
         Self::of(ttl, slices, &mentions(slices, network))
     }
 
-    /// The same for endpoints in the order of [`mentions`].
+    /// Builds a group from references that are sorted as [`mentions`] sorts them.
     pub fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef]) -> Self {
-        // Of each mention, the position of its label's first host.
+        // For each mention, the position of the first host with its label.
         let mut labels = Vec::with_capacity(mentions.len());
         let mut hosts: Vec<EndpointRef> = Vec::with_capacity(mentions.len());
         let mut first = 0;
@@ -80,15 +83,16 @@ impl Group {
         Self { a, aaaa, hosts: hosts.into(), by_address, ports }
     }
 
-    /// Keeps the names and numbers of ports once, if those of another group are the same.
+    /// Shares the port table of another group, if both have equal ones, to save memory.
     pub fn share_ports(&mut self, other: &Self) {
         self.ports.share(&other.ports);
     }
 
-    /// The endpoints with a label in wire format, lowercased; ascending by address.
+    /// Returns the endpoints with a label, sorted by address. The label is in wire format and
+    /// lowercased.
     pub fn hosts_with_label<'a>(&'a self, slices: &[Arc<Slice>], label: &[u8]) -> &'a [EndpointRef] {
         let hash = hash(label);
-        // Labels are looked at only where their hashes are the same.
+        // Labels are compared only if their hashes are equal.
         let is_before =
             |host: &EndpointRef| host.hash < hash || host.hash == hash && host.label(slices) < label;
         match &self.hosts[self.hosts.partition_point(is_before)..] {
@@ -99,43 +103,45 @@ impl Group {
         }
     }
 
-    /// The endpoints of the label at a position, which is that of the first of them.
+    /// Returns the endpoints with the same label as the one at position `first`, which is the first
+    /// of them.
     pub fn hosts_from<'a>(&'a self, slices: &[Arc<Slice>], first: u32) -> &'a [EndpointRef] {
         same_label(slices, &self.hosts[first as usize..])
     }
 
-    /// The endpoint at a position.
+    /// Returns the endpoint at a position.
     pub fn host(&self, position: u32) -> &EndpointRef {
         &self.hosts[position as usize]
     }
 
-    /// The label of the endpoint at a position.
+    /// Returns the label of the endpoint at a position.
     pub fn label_at<'a>(&self, slices: &'a [Arc<Slice>], position: u32) -> &'a [u8] {
         self.hosts[position as usize].label(slices)
     }
 
-    /// The named ports.
+    /// Returns the named ports.
     pub fn ports(&self) -> &[NamedPort] {
         self.ports.sets()
     }
 
-    /// The named port `_<port>._<proto>`, by its labels in wire format.
+    /// Returns the named port `_<port>._<proto>`. `label` is its first label in wire format.
     pub fn port(&self, label: &[u8], protocol: ProtocolLabel) -> Option<&NamedPort> {
         self.ports().iter().find(|port| port.protocol == protocol && *port.label() == *label)
     }
 
-    /// The SRV records of one port.
+    /// Returns the SRV records of one port.
     pub fn srv(&self, port: &NamedPort) -> SrvRecords<'_> {
         self.ports.of(port)
     }
 
-    /// The SRV records of all ports together, each once.
+    /// Returns the SRV records of all ports together, each once.
     pub fn all_srv(&self) -> SrvRecords<'_> {
         self.ports.all()
     }
 
-    /// The label that an address' reverse name gives: one that somebody chose before one made of an address, then
-    /// the first. None if no endpoint with a name has the address.
+    /// Returns the label that the PTR record of an address points at. Hostnames from slices come
+    /// before labels made from addresses; among equals, the first in order wins. Returns `None` if
+    /// no endpoint with a name has the address.
     pub fn pointer<'a>(&self, slices: &'a [Arc<Slice>], address: IpAddr) -> Option<&'a [u8]> {
         let position = match address {
             IpAddr::V4(address) => rrset::find_address(&self.a, &address.octets())?,
@@ -147,7 +153,8 @@ impl Group {
         Some(self.hosts.get(host as usize)?.label(slices))
     }
 
-    /// Every address whose reverse name gives a label, and that; ascending, IPv4 first.
+    /// Returns each address that has a PTR record, with the label that the record points at. Sorted
+    /// by address, IPv4 first.
     pub fn pointers<'a>(&'a self, slices: &'a [Arc<Slice>]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
         let label = |&host: &u32| Some(self.hosts.get(host as usize)?.label(slices));
         self.addresses()
@@ -155,14 +162,15 @@ impl Group {
             .filter_map(move |(address, host)| Some((address, label(host)?)))
     }
 
-    /// Every address, ascending, IPv4 first.
+    /// Returns all addresses, sorted, IPv4 first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         rrset::v4_addresses(&self.a)
             .map(IpAddr::from)
             .chain(rrset::v6_addresses(&self.aaaa).map(IpAddr::from))
     }
 
-    /// Whether two groups, each with its slices, give the same answers, if their times to live are the same.
+    /// Tells whether two groups, each with its slices, give the same answers apart from their times
+    /// to live.
     pub fn has_same_answers(&self, slices: &[Arc<Slice>], other: &Self, others: &[Arc<Slice>]) -> bool {
         self.a == other.a
             && self.aaaa == other.aaaa
@@ -178,12 +186,12 @@ impl Group {
 }
 
 impl EndpointRef {
-    /// What is known of the endpoint.
+    /// Returns the endpoint, from the slices that the group was built from.
     pub fn endpoint<'a>(&self, slices: &'a [Arc<Slice>]) -> PackedEndpoint<'a> {
         slices[self.slice as usize].endpoints.get(self.entry as usize)
     }
 
-    /// What the labels of a group are sorted by.
+    /// Returns the key by which a group sorts its labels.
     pub fn order<'a>(&self, slices: &'a [Arc<Slice>]) -> (u32, &'a [u8]) {
         (self.hash, self.label(slices))
     }
@@ -192,19 +200,20 @@ impl EndpointRef {
         self.endpoint(slices).label
     }
 
-    /// What makes two mentions the same endpoint.
+    /// Returns the key that two mentions of the same endpoint have in common.
     fn identity<'a>(&self, slices: &'a [Arc<Slice>]) -> (&'a [u8], IpAddr, &'a str) {
         let PackedEndpoint { label, address, .. } = self.endpoint(slices);
         (label, address, &slices[self.slice as usize].network)
     }
 }
 
-/// Labels come from whoever may name a pod: a hash that they can foresee slows down their own service only.
+/// Hashes a label. The hash needs no secret seed: whoever chooses colliding labels for their pods
+/// slows down only their own service.
 fn hash(label: &[u8]) -> u32 {
     FixedState::default().hash_one(label) as u32
 }
 
-/// The hosts at the beginning that have the same label.
+/// Returns the leading hosts that have the same label as the first.
 fn same_label<'a>(slices: &[Arc<Slice>], hosts: &'a [EndpointRef]) -> &'a [EndpointRef] {
     let is_same = |host: &EndpointRef| {
         hosts
@@ -214,8 +223,9 @@ fn same_label<'a>(slices: &[Arc<Slice>], hosts: &'a [EndpointRef]) -> &'a [Endpo
     &hosts[..count_leading(hosts, is_same)]
 }
 
-/// How many things at the beginning are so; none behind the first that is not. Nearly always it is one, and a look or
-/// two for each time that there are twice as many.
+/// Returns the length of the leading run of `things` that satisfy `is_so`; no later thing may
+/// satisfy it. The run is nearly always of length one, so the search gallops: it takes a number of
+/// calls that is logarithmic in the length of the run, not of `things`.
 fn count_leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
     let mut end = 1;
     while things.get(end).is_some_and(&is_so) {
@@ -225,7 +235,8 @@ fn count_leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
     known + things[known..end].partition_point(is_so)
 }
 
-/// Every endpoint of every slice, of one network or of all, sorted.
+/// Returns a reference for each occurrence of an endpoint in `slices`, or in those of one network,
+/// sorted. An endpoint that is in several slices is returned once for each.
 pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<EndpointRef> {
     let chosen = |slice: &Slice| network.is_none_or(|network| *slice.network == *network);
     let mut mentions = Vec::with_capacity(slices.iter().map(|slice| slice.endpoints.len()).sum());
@@ -243,13 +254,15 @@ pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<EndpointRef
     mentions
 }
 
-/// The records of all addresses, and of each the best host.
+/// Address records of a group, with the best host of each address.
 struct Addresses {
     a: Box<[u8]>,
     aaaa: Box<[u8]>,
     by_address: Box<[u32]>,
 }
 
+/// Makes the address records of `hosts`, each address once, and picks the host that its PTR record
+/// names.
 fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[EndpointRef]) -> Addresses {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for (position, host) in (0u32..).zip(hosts) {
@@ -291,10 +304,10 @@ mod tests {
     use crate::store::endpoints::Endpoint;
     use crate::store::slice::Port;
 
-    /// Two hosts whose labels have the same hash.
+    /// Returns two hostnames whose labels have the same hash.
     fn colliding_hosts() -> [String; 2] {
         let mut seen: HashMap<u32, String> = HashMap::new();
-        // 32 bits: among a million labels there are a hundred such pairs.
+        // With hashes of 32 bits, a million labels have about a hundred colliding pairs.
         (0..1_000_000)
             .map(|number| format!("h{number}"))
             .find_map(|host| {
@@ -316,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_a_run_is_found_with_few_looks() {
+    fn the_length_of_a_leading_run_is_found_in_few_calls() {
         for all in (0..100).chain([10_000]) {
             for leads in (0..=all).filter(|leads| all < 100 || leads % 97 < 2) {
                 let calls = std::cell::Cell::new(0);
@@ -332,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_endpoints_without_names_has_no_records() {
+    fn a_port_whose_endpoints_have_no_names_has_no_records() {
         let group = Group::new(5, &slice(&[("", 1), ("", 2)]), None);
         assert!(group.ports().is_empty() && group.all_srv().iter().next().is_none());
         assert_eq!(group.addresses().count(), 2);
     }
 
     #[test]
-    fn labels_of_one_hash_are_kept_apart() {
+    fn labels_with_equal_hashes_are_told_apart() {
         let [one, two] = &colliding_hosts();
         let label = |host: &str| [&[host.len() as u8], host.as_bytes()].concat();
         let addresses = |slices: &[Arc<Slice>], host: &str| -> Vec<IpAddr> {
@@ -348,11 +361,11 @@ mod tests {
             hosts.iter().map(|host| host.endpoint(slices).address).collect()
         };
         let of = |last: [u8; 2]| last.map(|number| IpAddr::from([10, 0, 0, number]));
-        // Their addresses are mixed, and both have one in common.
+        // Their addresses alternate, and they have one in common.
         let both = slice(&[(one, 1), (two, 2), (one, 3), (two, 3)]);
         assert_eq!(addresses(&both, one), of([1, 3]));
         assert_eq!(addresses(&both, two), of([2, 3]));
-        // A name that is not there is none though its hash is.
+        // A label that is missing is not found, although another one has its hash.
         for (there, missing) in [(one, two), (two, one)] {
             let slices = slice(&[(there, 1), (there, 2)]);
             assert_eq!(addresses(&slices, there), of([1, 2]));

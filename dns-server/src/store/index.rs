@@ -1,8 +1,8 @@
-//! Objects in, services out: what DNS needs of services and slices, in whatever order they arrive. Pure.
+//! Index of services and their slices, which arrive in any order. Pure.
 //!
-//! Slices wait for a service that is not there yet, and outlive one that went: a service answers as
-//! long as both exist. Only ready endpoints are kept; an endpoint that nobody may be told of cannot
-//! leak.
+//! A slice may arrive before its service, and may outlive it; a service is answered only while both
+//! exist. Only ready endpoints are stored, so that an endpoint that must not be served cannot leak
+//! into an answer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -14,27 +14,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::slice::{Port, Slice};
 
-/// What DNS needs of a MultiNetworkService.
+/// The parts of a MultiNetworkService that DNS needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Time to live in seconds; the server's where absent.
+    /// Time to live in seconds. If absent, the server's default applies.
     pub ttl: Option<u32>,
-    /// When it was created.
+    /// Time of creation.
     pub created: Created,
 }
 
-/// When a service was created, as its `creationTimestamp` says, in seconds since 1970. One that does not say so, as in
-/// most manifests, counts as the youngest.
+/// Creation time of a service in seconds since 1970, from its `creationTimestamp`. A service
+/// without one, as in most manifests, counts as the youngest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Created(u32);
 
 impl Created {
-    /// Before which there is none.
+    /// The earliest possible creation time.
     pub const EARLIEST: Self = Self(0);
 
-    /// So many seconds after 1970.
+    /// Returns a creation time of `seconds` after 1970. Negative numbers become 0.
     pub fn at(seconds: i64) -> Self {
-        // Until 2106.
+        // 32 bits suffice until 2106.
         Self(u32::try_from(seconds.max(0)).unwrap_or(u32::MAX))
     }
 }
@@ -55,22 +55,23 @@ impl From<&MultiNetworkService> for Service {
     }
 }
 
-/// What DNS is to say about one service.
+/// The inputs from which the answers of one service are built.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceView<'a> {
-    /// Time to live of its records, in seconds.
+    /// Time to live of the service's records, in seconds.
     pub ttl: u32,
-    /// When it was created.
+    /// Time of creation.
     pub created: Created,
-    /// Its slices, whoever wrote them, in a stable order.
+    /// Slices of the service, from all writers, in a stable order.
     pub slices: Vec<&'a Arc<Slice>>,
 }
 
-/// All services and slices, and which services have changed since they were last asked for.
+/// All services and slices, with the set of services that have changed since
+/// [`next_changed`](Self::next_changed) last returned them.
 #[derive(Debug, Default)]
 pub struct Index {
     services: BTreeMap<ObjectKey, ServiceEntry>,
-    /// Which service of its namespace a slice belongs to: its label may change.
+    /// Name of the service that each slice belongs to, since the label of a slice may change.
     slices: HashMap<ObjectKey, Box<str>>,
     changed: BTreeSet<ObjectKey>,
 }
@@ -80,15 +81,16 @@ pub struct Index {
 struct ServiceEntry {
     service: Option<Service>,
     slices: BTreeMap<String, Arc<Slice>>,
-    /// The lists of ports that slices had lately. Nearly always it is one; there are two while slices are written anew.
+    /// Port lists that slices of the service had lately. Usually there is one; there are two while
+    /// slices are being rewritten after a change of the ports.
     ports: Vec<Weak<[Port]>>,
 }
 
-/// How many lists of ports a service's slices share.
+/// Number of port lists that the slices of a service can share.
 const SHARED_LISTS: usize = 4;
 
 impl ServiceEntry {
-    /// Lets a slice share the list of ports of another one that has the same.
+    /// Replaces the port list of a slice by an equal one of another slice, to save memory.
     fn share_ports(&mut self, slice: &mut Slice) {
         self.ports.retain(|ports| ports.strong_count() > 0);
         match self.ports.iter().filter_map(Weak::upgrade).find(|ports| *ports == slice.ports) {
@@ -102,7 +104,7 @@ impl ServiceEntry {
 }
 
 impl Index {
-    /// A new or changed service.
+    /// Adds or replaces a service.
     pub fn apply_service(&mut self, key: ObjectKey, service: Service) {
         let known = self.services.entry(key.clone()).or_default();
         if known.service.as_ref() != Some(&service) {
@@ -111,7 +113,7 @@ impl Index {
         }
     }
 
-    /// A service that is gone; its slices stay, for it may come back.
+    /// Removes a service. Its slices stay, since the service may come back.
     pub fn delete_service(&mut self, key: &ObjectKey) {
         if let Some(known) = self.services.get_mut(key)
             && known.service.take().is_some()
@@ -121,7 +123,7 @@ impl Index {
         }
     }
 
-    /// Forgets all services but these.
+    /// Removes all services that are not in `live`.
     pub fn retain_services(&mut self, live: &HashSet<ObjectKey>) {
         let gone: Vec<ObjectKey> = self
             .services
@@ -132,7 +134,7 @@ impl Index {
         gone.iter().for_each(|key| self.delete_service(key));
     }
 
-    /// A new or changed slice; whether anything differs from what was known.
+    /// Adds or replaces a slice. Tells whether it differs from the version before.
     pub fn apply_slice(&mut self, key: &ObjectKey, mut slice: Slice) -> bool {
         if self.slices.get(key).is_some_and(|before| *before != slice.service) {
             self.delete_slice(key);
@@ -149,7 +151,7 @@ impl Index {
         changed
     }
 
-    /// A slice that is gone, or is nobody's any more.
+    /// Removes a slice that was deleted or no longer belongs to a service.
     pub fn delete_slice(&mut self, key: &ObjectKey) {
         let Some(service) = self.slices.remove(key) else {
             return;
@@ -162,7 +164,7 @@ impl Index {
         self.changed.insert(owner);
     }
 
-    /// Forgets all slices but these.
+    /// Removes all slices that are not in `live`.
     pub fn retain_slices(&mut self, live: &HashSet<ObjectKey>) {
         let gone: Vec<ObjectKey> = self.slices.keys().filter(|key| !live.contains(key)).cloned().collect();
         gone.iter().for_each(|key| self.delete_slice(key));
@@ -174,12 +176,13 @@ impl Index {
         }
     }
 
-    /// A service that has changed since it was last given here; none if there is none.
+    /// Returns a service that has changed since this function last returned it, or `None` if there
+    /// is no such service.
     pub fn next_changed(&mut self) -> Option<ObjectKey> {
         self.changed.pop_first()
     }
 
-    /// What DNS is to say about a service, if it exists.
+    /// Returns the inputs for the answers of a service, if it exists.
     pub fn view(&self, key: &ObjectKey, default_ttl: u32) -> Option<ServiceView<'_>> {
         let known = self.services.get(key)?;
         let service = known.service.as_ref()?;
@@ -187,12 +190,12 @@ impl Index {
         Some(ServiceView { ttl, created: service.created, slices: known.slices.values().collect() })
     }
 
-    /// Every service, in the order of their names.
+    /// Returns all services, sorted by namespace and name.
     pub fn services(&self) -> impl Iterator<Item = (&ObjectKey, &Service)> {
         self.services.iter().filter_map(|(key, known)| Some((key, known.service.as_ref()?)))
     }
 
-    /// Every slice, in the order of services and slices, with its own key.
+    /// Returns all slices with their keys, sorted by service, then by name.
     pub fn slices(&self) -> impl Iterator<Item = (ObjectKey, &Arc<Slice>)> {
         self.services.iter().flat_map(|(owner, known)| {
             known.slices.iter().map(|(name, slice)| {

@@ -1,26 +1,30 @@
-//! What changed from version to version of each zone, for incremental transfers (RFC 1995): pure, and bounded.
+//! The changes from version to version of each zone, for incremental transfers (RFC 1995). Pure,
+//! and bounded in size.
 //!
 //! # The feed
 //!
-//! Whoever changes the answers says so record by record, and then that a version is complete:
+//! The publisher reports changes record by record, then that a version is complete:
 //!
 //! ```text
-//!   removed(record)*  added(record)*  commit(before, after)
+//!   remove(record)*  add(record)*  commit(before, after)
 //! ```
 //!
-//! in any order within a version: a record that is removed and added again has not changed. A commit whose `before` is not the last `after` tells of a gap, and the journal
-//! begins anew. SOA records are not told of: a version is one serial, and that is all an SOA changes.
+//! The order within a version does not matter: a record that is removed and added again has not
+//! changed. If `before` of a commit is not `after` of the last one, the journal has missed a
+//! version, and starts anew. SOA records are not reported: a new version always changes the serial
+//! in them, and nothing else.
 //!
 //! # What is kept
 //!
-//! Serials are common to all zones, differences are not: a version is kept in the zones whose records it
-//! changed. In the others nothing but its serial is remembered, so that whoever has it can be given the newest
-//! with no record between the SOAs. That costs little, so serials are remembered for long: a zone that does
-//! not change is not sent again because others do.
+//! All zones share serials, but not changes: a version is stored only for the zones whose records
+//! it changed. For the others, the journal remembers the serial. A secondary that has this serial
+//! gets the newest one with no record between the SOAs. Remembering serials is cheap, so they are
+//! kept for long: an unchanged zone need not be sent again because others have changed.
 //!
-//! A zone's differences together are never larger than the zone, since a difference that is larger is worth
-//! less than the zone (RFC 1995 §4), nor than [`JournalLimits`]. What is too old is forgotten; the answer then is the
-//! whole zone. What a transfer sends, it shares, so forgetting does not disturb it.
+//! The differences of a zone are together at most as large as the zone, since otherwise the whole
+//! zone is the shorter answer (RFC 1995 §4), and at most as large as [`JournalLimits`] allow. Older
+//! differences are dropped; secondaries that need them get the whole zone. Running transfers share
+//! the data they send, so dropping it does not disturb them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,20 +33,21 @@ use crate::store::name::{self, Name};
 use crate::store::records;
 use crate::store::rrset::Record;
 
-/// What a version costs beside its records, in bytes.
+/// Memory that a version takes beside its records, in bytes.
 const OVERHEAD: usize = 128;
 
-/// Bytes of a record between its owner and its data.
+/// Length of a record between its owner and its data.
 const FIXED: usize = 10;
 
-/// How much is kept at most.
+/// Bounds of a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct JournalLimits {
-    /// Bytes of differences, in each zone.
+    /// Largest size of a zone's differences, in bytes.
     pub bytes: usize,
-    /// Differences, in each zone.
+    /// Largest number of a zone's differences.
     pub differences: usize,
-    /// Serials; no more than lie within half of the circle that they go round in (RFC 1982).
+    /// Largest number of serials. Serials that are half of the number circle apart cannot be
+    /// compared (RFC 1982), so older ones are dropped in any case.
     pub serials: usize,
 }
 
@@ -52,59 +57,61 @@ impl Default for JournalLimits {
     }
 }
 
-/// What changed in each zone.
+/// The changes of all zones.
 #[derive(Debug)]
 pub struct Journal {
-    /// The longest apex first, so that the first match is the closest.
+    /// Sorted by length of the apex, the longest first, so that the first match is the closest
+    /// zone.
     zones: Vec<ZoneJournal>,
     limits: JournalLimits,
-    /// The versions that can still be asked for, by their serials, the oldest first. None before the start.
+    /// Serials of the versions that a secondary may still ask for, the oldest first. Empty before
+    /// the start.
     serials: VecDeque<u32>,
-    /// The number of the first of them; versions are counted from the start.
+    /// Number of the first of these versions. Versions are numbered from the start.
     first: u64,
 }
 
 #[derive(Debug)]
 struct ZoneJournal {
     apex: Name,
-    /// Bytes of all its records but the SOA.
+    /// Size of all records of the zone except the SOA, in bytes.
     size: usize,
     pending: Pending,
-    /// What changed, by the number of the version that it led to.
+    /// Differences, with the number of the version that each leads to.
     differences: VecDeque<(u64, Arc<Difference>)>,
-    /// What they cost together.
+    /// Size of all differences, in bytes.
     bytes: usize,
-    /// The oldest version from which they lead to the newest.
+    /// Number of the oldest version from which the differences lead to the newest.
     oldest: u64,
-    /// The version that last changed the zone.
+    /// Number of the version that last changed the zone.
     changed: u64,
 }
 
-/// What has been said of the version to come.
+/// Changes since the last commit.
 #[derive(Debug, Default)]
 struct Pending {
-    /// How often each record was added, less how often it was removed.
+    /// For each record, how often it was added minus how often it was removed.
     balance: BTreeMap<Box<[u8]>, i32>,
     bytes: usize,
-    /// Whether it is too much to be kept.
+    /// `true` if the changes exceed the limits and were dropped.
     is_lost: bool,
 }
 
-/// What one version changed in a zone: records in wire format, one behind the other.
+/// The records that one version changed in a zone, in wire format, one behind the other.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Those that were there before.
+    /// Records of the version before that are gone.
     pub removed: Arc<[u8]>,
-    /// Those that are there now.
+    /// Records that are new.
     pub added: Arc<[u8]>,
 }
 
 /// A step from one version of a zone to a later one.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// The serial that it leads to.
+    /// Serial of the later version.
     pub to: u32,
-    /// What it changes; nothing if only the serial does.
+    /// Changes of the records. Empty if only the serial differs.
     pub difference: Arc<Difference>,
 }
 
@@ -115,7 +122,7 @@ impl Difference {
 }
 
 impl Journal {
-    /// A journal of the zones with these apexes, which are empty. It keeps nothing until it is started.
+    /// Makes a journal of empty zones with these apexes. It stores no changes until it is started.
     pub fn new(apexes: impl IntoIterator<Item = Name>, limits: JournalLimits) -> Self {
         let zone = |apex| ZoneJournal {
             apex,
@@ -131,17 +138,18 @@ impl Journal {
         Self { zones, limits, serials: VecDeque::new(), first: 0 }
     }
 
-    /// A record is no longer there. All feeding functions are cheap until the start.
+    /// Reports that a record was removed. Reports cost little before the start.
     pub fn remove(&mut self, record: Record<'_>) {
         self.change(record, -1);
     }
 
-    /// A record is there now.
+    /// Reports that a record was added.
     pub fn add(&mut self, record: Record<'_>) {
         self.change(record, 1);
     }
 
-    /// A record of the zone below is there in the zone with this apex, too, and stays.
+    /// Reports a record of a zone below `apex` that the zone at `apex` contains, too, and that
+    /// never changes.
     pub fn add_delegated(&mut self, apex: &Name, record: Record<'_>) {
         if let Some(zone) = self.zones.iter_mut().find(|zone| zone.apex == *apex) {
             zone.size += length(record);
@@ -166,7 +174,8 @@ impl Journal {
         *zone.pending.balance.entry(wire.into()).or_default() += by;
     }
 
-    /// What has been said of so far is the version `serial`, the first that anybody can have.
+    /// Starts with the version `serial`, which consists of all that was reported so far. It is the
+    /// first version that a secondary can have.
     pub fn start(&mut self, serial: u32) {
         let number = self.first + self.serials.len() as u64 + 1;
         self.serials.clear();
@@ -179,7 +188,8 @@ impl Journal {
         }
     }
 
-    /// What has been said of since the last version leads from `before` to `after`.
+    /// Completes a version: the reports since the last commit lead from the serial `before` to the
+    /// serial `after`.
     pub fn commit(&mut self, before: u32, after: u32) {
         match self.serials.back() {
             None => return,
@@ -201,12 +211,14 @@ impl Journal {
         }
     }
 
-    /// The steps from version `serial` of a zone to the newest, each with its serial, if they are known and neither
-    /// more than the zone itself nor than `most` bytes. `soa` is how long its SOA record is.
+    /// Returns the steps from version `serial` of a zone to the newest. `soa` is the length of the
+    /// zone's SOA record. Returns `None` if the journal lacks a step, or if the steps are larger
+    /// than the zone or than `most` bytes.
     pub fn since(&self, apex: &Name, serial: u32, soa: usize, most: usize) -> Option<Vec<Step>> {
         let zone = self.zones.iter().find(|zone| zone.apex == *apex)?;
         let newest = *self.serials.back()?;
-        // Ever smaller, since all are within half of the circle.
+        // Ages decrease along the list, since all serials are within half of the circle. So a
+        // binary search works.
         let age = |known: u32| newest.wrapping_sub(known);
         let at = self.serials.partition_point(|&known| age(known) > age(serial));
         if self.serials.get(at) != Some(&serial) {
@@ -227,7 +239,8 @@ impl Journal {
             let to = *self.serials.get(usize::try_from(number - self.first).ok()?)?;
             steps.push(Step { to, difference: Arc::clone(difference) });
         }
-        // The newest version need not have changed this zone; its serial still is this zone's.
+        // The newest version may not have changed this zone, but its serial is the zone's current
+        // one.
         match steps.last_mut() {
             Some(last) => last.to = newest,
             None => steps.push(Step { to: newest, difference: Arc::default() }),
@@ -235,13 +248,14 @@ impl Journal {
         Some(steps)
     }
 
-    /// For each zone, its apex and a number that grows whenever its records change; none before the start.
+    /// Returns each zone's apex with a number that grows whenever the zone's records change.
+    /// Returns nothing before the start.
     pub fn changes(&self) -> impl Iterator<Item = (&Name, u64)> {
         let is_started = !self.serials.is_empty();
         self.zones.iter().filter(move |_| is_started).map(|zone| (&zone.apex, zone.changed))
     }
 
-    /// Bytes that differences take.
+    /// Returns the size of all differences in bytes.
     pub fn bytes(&self) -> usize {
         self.zones.iter().map(|zone| zone.bytes).sum()
     }
@@ -272,7 +286,8 @@ impl ZoneJournal {
         }
     }
 
-    /// Nobody can ask any more for what changed before the version `number`, or led to it.
+    /// Drops the differences that lead to version `number` or an earlier one, since no secondary
+    /// can ask for them any more.
     fn forget_until(&mut self, number: u64) {
         while self.differences.front().is_some_and(|&(to, _)| to <= number) {
             self.forget_oldest();
@@ -286,7 +301,7 @@ impl ZoneJournal {
         }
     }
 
-    /// Nothing leads to the version `number`.
+    /// Drops all differences, so that none leads to version `number`.
     fn forget_all(&mut self, number: u64) {
         self.differences.clear();
         self.bytes = 0;
@@ -294,7 +309,7 @@ impl ZoneJournal {
     }
 }
 
-/// Cuts records in uncompressed wire format, of our own making, apart.
+/// Splits consecutive records in uncompressed wire format, as this server writes them.
 pub fn split_records(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (record, rest) = wire.split_at_checked(record_length(wire)?)?;
@@ -303,12 +318,12 @@ pub fn split_records(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// How long a record is on the wire.
+/// Returns the length of a record in wire format.
 fn length(record: Record<'_>) -> usize {
     record.owner.len() + FIXED + record.data.len()
 }
 
-/// How long the first of some records is.
+/// Returns the length of the first of some consecutive records.
 fn record_length(wire: &[u8]) -> Option<usize> {
     let mut root = wire;
     while let Some(above) = name::parent(root) {

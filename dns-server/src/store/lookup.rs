@@ -1,5 +1,5 @@
-//! From a name to what stands there, by the schema of names below a service (docs/dns.md): the other way round than
-//! [`records`](crate::store::records). Pure.
+//! Finds the records at a name below a service, as docs/dns.md defines them.
+//! [`records`](crate::store::records) goes the other way: it lists all names of a service. Pure.
 
 use crate::store::build::ServiceAnswers;
 use crate::store::group::{EndpointRef, Group, NamedPort};
@@ -7,37 +7,38 @@ use crate::store::name::{Labels, MAX_NAME, NETWORKS, PIN, PREFER, ZONES};
 use crate::store::rrset::Node;
 use crate::store::slice::ProtocolLabel;
 
-/// What a name is.
+/// Result of looking up a name.
 #[derive(Debug)]
 pub enum Found<'a> {
-    /// No name at all: NXDOMAIN.
+    /// The name does not exist: NXDOMAIN.
     Nothing,
-    /// An empty non-terminal: it exists because a name below it does (RFC 8020).
+    /// An empty non-terminal: the name owns no records, but a name below it does (RFC 8020).
     Empty,
     /// One of a zone's own names.
     Node(&'a Node),
-    /// A service, or one of its networks.
+    /// The base name of a service or of one of its networks.
     Base(&'a ServiceAnswers, &'a Group),
-    /// The endpoints of a service in a zone, or all; as many labels stand below the name of the service.
+    /// The endpoints of a service in a topology zone, or all of them. The number is that of the
+    /// labels in front of the service's name.
     Zone(&'a ServiceAnswers, &'a Group, usize),
     /// A host of a service, with its endpoints.
     Host(&'a ServiceAnswers, &'a [EndpointRef]),
     /// A named port.
     Port(&'a ServiceAnswers, &'a Group, &'a NamedPort),
-    /// A reverse name: the time to live, and the names that it gives, in parts.
+    /// A reverse name: the time to live of its PTR records, and their targets, each in four parts.
     Pointers(u32, &'a [[&'a [u8]; 4]]),
 }
 
-/// How many labels `_<port>._<proto>` are.
+/// Number of labels in `_<port>._<proto>`.
 pub(crate) const PORT_LABELS: usize = 2;
 
 impl Found<'_> {
-    /// Whether the name exists.
+    /// Tells whether the name exists.
     pub fn exists(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
 
-    /// Returns the time to live of the name's records; none where it owns none.
+    /// Returns the time to live of the name's records, or `None` if it owns none.
     pub(crate) fn ttl(&self) -> Option<u32> {
         match *self {
             Self::Nothing | Self::Empty => None,
@@ -51,7 +52,7 @@ impl Found<'_> {
     }
 }
 
-/// What a name is whose first `below` labels stand below the name of the service.
+/// Looks up a name whose first `below` labels are in front of the service's name.
 pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
     match below.checked_sub(1) {
         None => Found::Base(service, &service.all),
@@ -67,8 +68,9 @@ pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> 
     }
 }
 
-/// Finds a name whose first `below` labels stand below [`ZONES`]: `<zone>.pin`, `<zone>.prefer` or a name below them.
-/// The name of every zone exists, as in CoreDNS, though most have no endpoints at the moment.
+/// Looks up a name whose first `below` labels are in front of [`ZONES`]: `<zone>.pin`,
+/// `<zone>.prefer`, or a name below these. The name of every zone exists, as in CoreDNS, whether or
+/// not the zone has endpoints.
 fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
     let Some(labels) = below.checked_sub(1) else { return Found::Empty };
     let directive = name.label(labels);
@@ -82,7 +84,7 @@ fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) ->
     }
 }
 
-/// What a name is whose first `below` labels stand below the base of a group.
+/// Looks up a name whose first `below` labels are in front of a group's base name.
 fn find_in<'a>(service: &'a ServiceAnswers, group: &'a Group, name: Labels<'_>, below: usize) -> Found<'a> {
     let protocol = |position| ProtocolLabel::from_wire(name.label(position));
     match below {
@@ -112,7 +114,8 @@ fn exists_if<'a>(exists: bool) -> Found<'a> {
     if exists { Found::Empty } else { Found::Nothing }
 }
 
-/// Whether any target's name is short enough; nearly always that of the first.
+/// Tells whether a port has a record whose target's name is short enough for DNS. Nearly always the
+/// first record decides.
 fn has_records(service: &ServiceAnswers, group: &Group, port: &NamedPort, base: &[u8]) -> bool {
     let label = |host| group.label_at(&service.slices, host);
     group.srv(port).iter().any(|record| label(record.host()).len() + base.len() <= MAX_NAME)

@@ -1,8 +1,8 @@
-//! Domain names in the one form that the answer path compares: lowercased, uncompressed wire format
-//! (RFC 1035 §3.1), so that a query's name and a stored name are equal exactly when their bytes are.
+//! Domain names in lowercased, uncompressed wire format (RFC 1035 §3.1). Two names are equal
+//! exactly if their bytes are, so the answer path compares bytes only.
 //!
-//! Everything that knows how a Kubernetes object becomes a label is here too: host labels, reverse
-//! names, the fixed labels of the schema.
+//! This module also makes the labels that come from Kubernetes objects: host labels, reverse names,
+//! and the fixed labels of the schema.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,44 +10,45 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Longest domain name in wire format, root label included (RFC 1035 §2.3.4).
+/// Length of the longest domain name in wire format, with the root label (RFC 1035 §2.3.4).
 pub const MAX_NAME: usize = 255;
 
-/// Longest label (RFC 1035 §2.3.4).
+/// Length of the longest label (RFC 1035 §2.3.4).
 pub const MAX_LABEL: usize = 63;
 
-/// The label that separates the names of one network from those of the service.
+/// Label `_net`, between a network's alias and the name of the service.
 pub const NETWORKS: &[u8] = b"\x04_net";
 
-/// The label above the names of topology zones below a service.
+/// Label `_zone`, below the name of a service and above the names of its topology zones.
 pub const ZONES: &[u8] = b"\x05_zone";
 
-/// The label between a zone's name and that label, for the endpoints in the zone.
+/// Label `pin`, between a topology zone's name and `_zone`: only the endpoints in that zone.
 pub const PIN: &[u8] = b"\x03pin";
 
-/// The same, for those of the whole service if there are none in the zone.
+/// Label `prefer`, in the place of `pin`: the endpoints in that zone, or all endpoints of the
+/// service if the zone has none.
 pub const PREFER: &[u8] = b"\x06prefer";
 
-/// A lowercased domain name in uncompressed wire format, root label included.
+/// A domain name, lowercased, in uncompressed wire format, with the root label.
 ///
-/// Cloning shares the bytes.
+/// Clones share their bytes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<[u8]>);
 
 impl Name {
-    /// The root, `.`.
+    /// Returns the root, `.`.
     pub fn root() -> Self {
         Self(Arc::from([0u8]))
     }
 
-    /// Takes wire format that a parser has already checked and lowercased.
+    /// Copies a name that a parser has already checked and lowercased.
     pub(crate) fn from_checked_wire(wire: &[u8]) -> Self {
         debug_assert!(wire.len() <= MAX_NAME && wire.last() == Some(&0));
         Self(Arc::from(wire))
     }
 
-    /// `label` in front of this name, or nothing where DNS has no such name: an empty label, one of
-    /// more than 63 bytes, or a whole of more than 255.
+    /// Returns `label` in front of this name. Returns `None` if DNS has no such name: if the label
+    /// is empty or longer than 63 bytes, or the name is longer than 255 bytes.
     pub fn child(&self, label: &str) -> Option<Self> {
         let total = 1 + label.len() + self.0.len();
         if label.is_empty() || label.len() > MAX_LABEL || total > MAX_NAME {
@@ -62,28 +63,28 @@ impl Name {
         ))
     }
 
-    /// The name without its first label; nothing above the root.
+    /// Returns the name without its first label, or `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         parent(&self.0).map(Self::from_checked_wire)
     }
 
-    /// The wire format.
+    /// Returns the wire format.
     pub fn as_wire(&self) -> &[u8] {
         &self.0
     }
 
-    /// Runs `read` on the name with its labels.
+    /// Calls `read` with the name and the positions of its labels.
     pub fn with_labels<R>(&self, read: impl FnOnce(Labels<'_>) -> R) -> R {
         read(Labels::new(&self.0, &label_starts(&self.0)))
     }
 
-    /// Whether this name is `other` or below it.
+    /// Tells whether this name is `other` or below it.
     pub fn is_within(&self, other: &Self) -> bool {
         is_within(&self.0, &other.0)
     }
 }
 
-/// The wire format without its first label; nothing above the root.
+/// Returns a wire-format name without its first label, or `None` for the root.
 pub fn parent(wire: &[u8]) -> Option<&[u8]> {
     match wire.first() {
         None | Some(0) => None,
@@ -91,7 +92,7 @@ pub fn parent(wire: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether the wire-format name `wire` is `apex` or below it.
+/// Tells whether the wire-format name `wire` is `apex` or below it.
 pub fn is_within(wire: &[u8], apex: &[u8]) -> bool {
     let mut rest = Some(wire);
     while let Some(name) = rest {
@@ -103,43 +104,45 @@ pub fn is_within(wire: &[u8], apex: &[u8]) -> bool {
     false
 }
 
-/// A lowercased wire-format name with the places at which its labels begin.
+/// A lowercased wire-format name with the positions at which its labels begin.
 #[derive(Debug, Clone, Copy)]
 pub struct Labels<'a> {
     wire: &'a [u8],
     starts: &'a [u8],
 }
 
-/// Most labels that a name can have, without the root.
+/// Number of labels that the longest name has, without the root.
 pub const MAX_LABELS: usize = MAX_NAME / 2;
 
 impl<'a> Labels<'a> {
-    /// A name and where its labels begin, without the root, as a parser has found them.
+    /// Wraps a name and the positions of its labels (without the root) as a parser has found them.
     pub(crate) fn new(wire: &'a [u8], starts: &'a [u8]) -> Self {
         Self { wire, starts }
     }
 
-    /// The whole name.
+    /// Returns the whole name.
     pub fn wire(&self) -> &'a [u8] {
         self.wire
     }
 
-    /// How many labels it has, without the root.
+    /// Returns the number of labels, without the root.
     pub fn count(&self) -> usize {
         self.starts.len()
     }
 
-    /// The label at a position below [`count`](Self::count), with its byte of length.
+    /// Returns the label at `position`, with its length byte. `position` is below
+    /// [`count`](Self::count).
     pub fn label(&self, position: usize) -> &'a [u8] {
         &self.wire[self.start(position)..self.start(position + 1)]
     }
 
-    /// The name from the label at a position on; that at [`count`](Self::count) is the root.
+    /// Returns the name from the label at `position` on. At [`count`](Self::count) that is the
+    /// root.
     pub fn from(&self, position: usize) -> &'a [u8] {
         &self.wire[self.start(position)..]
     }
 
-    /// The labels between two positions, without what is behind them.
+    /// Returns the labels from position `begin` to position `end`, the latter excluded.
     pub fn between(&self, begin: usize, end: usize) -> &'a [u8] {
         &self.wire[self.start(begin)..self.start(end)]
     }
@@ -149,7 +152,8 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Where the labels of a well-formed wire-format name begin, without the root.
+/// Returns the positions at which the labels of a well-formed wire-format name begin, without the
+/// root.
 pub fn label_starts(wire: &[u8]) -> Vec<u8> {
     let mut starts = Vec::new();
     let mut at = 0;
@@ -178,8 +182,8 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Shows a wire-format name in presentation format (RFC 1035 §5.1): bytes that are not printable
-/// ASCII as `\DDD`, so that a name from the network is safe in a log.
+/// Displays a wire-format name in presentation format (RFC 1035 §5.1). Bytes that are not printable
+/// ASCII become `\DDD`, so that a name from the network is safe in a log.
 pub struct Presented<'a>(pub &'a [u8]);
 
 impl fmt::Display for Presented<'_> {
@@ -209,19 +213,19 @@ impl fmt::Display for Presented<'_> {
     }
 }
 
-/// Why a text is not a domain name.
+/// Reason why a text is not a domain name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing at all, or two dots in a row.
+    /// The text is empty, or has two dots in a row.
     #[error("a name is labels separated by single dots")]
     EmptyLabel,
-    /// A label of more than 63 bytes.
+    /// A label has more than 63 bytes.
     #[error("the label {0:?} is longer than 63 characters")]
     LongLabel(String),
-    /// A character other than a letter, digit, `-` or `_`.
+    /// A character is not a letter, digit, `-` or `_`.
     #[error("{0:?} may not stand in a zone name: use letters, digits, '-' and '_'")]
     BadCharacter(char),
-    /// More than 255 bytes in wire format.
+    /// The name has more than 255 bytes in wire format.
     #[error("the name is longer than 253 characters")]
     TooLong,
 }
@@ -229,7 +233,7 @@ pub enum NameError {
 impl FromStr for Name {
     type Err = NameError;
 
-    /// Reads a name as people write zones: `multinet.cluster.local`, with or without the last dot.
+    /// Parses a name as people write zones: `multinet.cluster.local`, with or without the last dot.
     fn from_str(text: &str) -> Result<Self, NameError> {
         let text = text.strip_suffix('.').unwrap_or(text);
         let mut name = Self::root();
@@ -250,9 +254,9 @@ impl FromStr for Name {
     }
 }
 
-/// The label of an endpoint that has no hostname: its address with `-` for every `.` and `:`, and a
-/// `0` where that would begin or end the label with `-` (as CoreDNS does at the end; `::1` needs it
-/// at the beginning too).
+/// Returns the label of an endpoint without a hostname: its address with `-` for each `.` and `:`.
+/// If that begins or ends with `-`, a `0` is added there. (CoreDNS adds it at the end; `::1` needs
+/// one at the beginning too.)
 pub fn address_label(address: IpAddr) -> String {
     let mut label = address.to_string().replace(['.', ':'], "-");
     if label.starts_with('-') {
@@ -264,7 +268,7 @@ pub fn address_label(address: IpAddr) -> String {
     label
 }
 
-/// The name that a PTR query for `address` asks for (RFC 1035 §3.5, RFC 3596 §2.5).
+/// Returns the name that a PTR query for `address` asks for (RFC 1035 §3.5, RFC 3596 §2.5).
 pub fn reverse_name(address: IpAddr) -> Name {
     let mut wire = Vec::with_capacity(74);
     match address {
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_lowercased_and_dot_agnostic() {
+    fn parsed_names_are_lowercased_and_need_no_last_dot() {
         assert_eq!(n("Cluster.LOCAL."), n("cluster.local"));
         assert_eq!(n("cluster.local").as_wire(), b"\x07cluster\x05local\0");
         assert_eq!(n("a.b").to_string(), "a.b.");
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_names_say_why() {
+    fn parsing_a_bad_name_fails_with_the_reason() {
         assert_eq!("".parse::<Name>(), Err(NameError::EmptyLabel));
         assert_eq!("a..b".parse::<Name>(), Err(NameError::EmptyLabel));
         assert_eq!("a b".parse::<Name>(), Err(NameError::BadCharacter(' ')));
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn within_respects_label_boundaries() {
+    fn a_name_is_within_another_only_at_a_label_boundary() {
         assert!(n("a.cluster.local").is_within(&n("cluster.local")));
         assert!(n("cluster.local").is_within(&n("cluster.local")));
         assert!(!n("xcluster.local").is_within(&n("cluster.local")));
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn within_is_not_fooled_by_octets_that_look_like_labels() {
+    fn bytes_of_a_label_that_look_like_labels_do_not_match_an_apex() {
         // One label whose bytes end in the wire form of `cluster.local`.
         let label = b"x\x07cluster\x05local";
         let mut wire = vec![label.len() as u8];
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn children_that_dns_cannot_name_do_not_exist() {
+    fn a_child_exists_only_if_dns_can_express_its_name() {
         assert_eq!(n("a").child("B"), Some(n("b.a")));
         assert_eq!(n("a").child(""), None);
         assert_eq!(n("a").child(&"x".repeat(64)), None);
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn reverse_names() {
+    fn reverse_names_have_the_form_of_their_family() {
         assert_eq!(reverse_name("192.0.2.10".parse().unwrap()), n("10.2.0.192.in-addr.arpa"));
         assert_eq!(
             reverse_name("2001:db8::1".parse().unwrap()),
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn presentation_escapes_what_is_not_plain() {
+    fn presentation_escapes_bytes_that_are_not_printable() {
         assert_eq!(Presented(b"\x04a.\n\xff\x01b\0").to_string(), "a\\.\\010\\255.b.");
     }
 }

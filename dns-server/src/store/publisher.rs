@@ -1,5 +1,5 @@
-//! The only writer of [`Answers`]: puts services in and takes them out, so that at every moment a name exists
-//! exactly if it owns records, or a name below it does.
+//! The only writer of [`Answers`]. It adds and removes services so that at every moment, a name
+//! exists exactly if it owns records or a name below it does.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,27 +23,27 @@ use crate::sync::Entry;
 #[derive(Debug)]
 pub struct Publisher {
     answers: Arc<Answers>,
-    /// What changes, if anybody may want to know.
+    /// Records the changes for secondaries, if enabled.
     journal: Option<Journal>,
 }
 
-/// The addresses whose reverse names another version of a service changes, ascending.
+/// The addresses whose PTR records differ between two versions of a service, sorted.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct PointerChanges {
-    /// Those that only the version before points from, and those that only the new one does.
+    /// Addresses that only the old version publishes, and those that only the new one does.
     gone: Vec<IpAddr>,
     come: Vec<IpAddr>,
-    /// Those that point from then on to something else, for another time, or with another age.
+    /// Addresses whose PTR records have a new target, time to live, or age.
     changed: Vec<IpAddr>,
 }
 
 impl Publisher {
-    /// A publisher that has published nothing yet.
+    /// Makes a publisher that has published nothing yet.
     pub fn new(answers: Arc<Answers>) -> Self {
         Self { answers, journal: None }
     }
 
-    /// Keeps a journal from now on; nothing may have been published yet.
+    /// Starts to keep a journal. Must be called before anything is published.
     pub fn enable_journal(&mut self, limits: JournalLimits) {
         let zones = self.answers.zones();
         let mut journal = Journal::new(zones.iter().map(|zone| zone.apex().clone()), limits);
@@ -58,27 +58,27 @@ impl Publisher {
         self.journal = Some(journal);
     }
 
-    /// The journal, if one is kept.
+    /// Returns the journal, if there is one.
     pub fn journal(&mut self) -> Option<&mut Journal> {
         self.journal.as_mut()
     }
 
-    /// What is being published to.
+    /// Returns the answers that are written to.
     pub fn answers(&self) -> &Arc<Answers> {
         &self.answers
     }
 
-    /// Replaces all that each of some services says; without answers, a service is withdrawn. The serial rises
-    /// once, if any answer changed.
+    /// Replaces the answers of some services; a service without answers is withdrawn. The serial
+    /// rises once if any answer has changed.
     pub fn publish(&mut self, services: impl IntoIterator<Item = (ObjectKey, Option<ServiceAnswers>)>) {
         let mut changed = false;
         for (key, answers) in services {
-            // A name that DNS cannot express is nobody's.
+            // A service whose name DNS cannot express has no names.
             if let Some((service, namespace)) = service_key(&key) {
                 let is_there = answers.is_some();
                 if self.replace(service, &namespace, answers) {
                     changed = true;
-                    debug!(service = %key, is_there, "the answers of a service have changed");
+                    debug!(service = %key, is_there, "answers of a service changed");
                 }
             }
         }
@@ -91,12 +91,13 @@ impl Publisher {
         }
     }
 
-    /// Replaces a service, and tells the journal; whether any answer changed.
+    /// Replaces a service and reports the changes to the journal. Tells whether any answer has
+    /// changed.
     fn replace(&mut self, service: ServiceKey, namespace: &[u8], now: Option<ServiceAnswers>) -> bool {
         let now = now.map(Arc::new);
         let before = self.answers.services.get(&service).map(|known| Arc::clone(&known));
         if before == now {
-            // The slices that the older one is made of are not to stay in memory.
+            // The answers are equal, but replacing them frees the old slices.
             now.map(|now| self.answers.services.insert(service, now));
             return false;
         }
@@ -111,7 +112,8 @@ impl Publisher {
         true
     }
 
-    /// Tells the journal of every PTR record of some addresses.
+    /// Reports every PTR record of some addresses to the journal. Called before and after a change,
+    /// so that the journal sees the difference.
     fn journal_pointers(&mut self, pointers: &PointerChanges, note: fn(&mut Journal, Record<'_>)) {
         let Some(journal) = &mut self.journal else { return };
         for &address in [&pointers.gone, &pointers.come, &pointers.changed].into_iter().flatten() {
@@ -127,8 +129,8 @@ impl Publisher {
         }
     }
 
-    /// Tells the journal which records of a service are gone and which have come. All items are compared; records are
-    /// made only of those that differ.
+    /// Reports the records of a service that were removed or added to the journal. It compares all
+    /// items, but makes records only of those that differ.
     fn journal_records(
         &mut self,
         service: &[u8],
@@ -151,7 +153,7 @@ impl Publisher {
         });
     }
 
-    /// The addresses whose reverse names change with a service.
+    /// Returns the addresses whose PTR records change with a service.
     fn pointers<'a>(
         &self,
         service: &[u8],
@@ -189,8 +191,10 @@ impl Publisher {
         if before.is_none() {
             *answers.namespaces.entry(namespace.into()).or_default() += 1;
         }
+        // Queries read meanwhile. The service is replaced before any address leads to it, and new
+        // addresses are added before old ones are removed, so that no query finds a gap.
         answers.services.insert(Arc::clone(service), Arc::clone(now));
-        // The key that is there already, if there is one, so that there are not two of them in memory.
+        // Use the key that the map has already, so that memory holds only one copy.
         let service = answers
             .services
             .get(service)
@@ -214,6 +218,7 @@ impl Publisher {
     ) {
         let Some(before) = before else { return };
         let answers = &self.answers;
+        // The addresses may lead to the missing service for a moment; queries skip it then.
         answers.services.remove(service);
         answers.addresses.remove(pointers.gone.iter().copied(), before.created, service);
         if let Entry::Occupied(mut services) = answers.namespaces.entry(namespace.into()) {
@@ -224,16 +229,16 @@ impl Publisher {
         }
     }
 
-    /// Every service that has names. Nothing is published meanwhile, since publishing takes `&mut self`, so
-    /// this is one version of all zones.
+    /// Returns every service that has names. Publishing takes `&mut self`, so the result is one
+    /// version of all zones.
     pub fn services(&self) -> Vec<(ServiceKey, Arc<ServiceAnswers>)> {
         let services = self.answers.services.iter();
         services.map(|entry| (Arc::clone(entry.key()), Arc::clone(entry.value()))).collect()
     }
 }
 
-/// The addresses of a service whose reverse names have a target below `apex`, and the label of that; ascending. A
-/// target whose name is too long for DNS is none.
+/// Returns the addresses of a service that have a PTR record, with the label that it points at,
+/// sorted by address. Addresses are left out if the target below `apex` would be too long for DNS.
 pub fn pointers<'a>(
     service: &[u8],
     answers: &'a ServiceAnswers,
@@ -243,7 +248,8 @@ pub fn pointers<'a>(
     answers.all.pointers(&answers.slices).filter(move |(_, label)| label.len() <= most)
 }
 
-/// `<service>.<namespace>` and `<namespace>` in wire format, lowercased.
+/// Returns `<service>.<namespace>` and `<namespace>` in wire format, lowercased. Returns `None` if
+/// DNS cannot express one of them.
 fn service_key(key: &ObjectKey) -> Option<(ServiceKey, Box<[u8]>)> {
     let namespace = wire_label(&key.namespace)?;
     let service = wire_label(&key.name)?;

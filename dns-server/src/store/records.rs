@@ -1,9 +1,9 @@
-//! All records that a service stands for, by the schema of names below it (docs/dns.md): what transfers send, and
-//! what changes are made of. Pure.
+//! Lists all records of a service, at all names that docs/dns.md defines. Zone transfers send them,
+//! and the journal compares them. Pure.
 //!
-//! They come in items, of which each is a record or few. Whatever version a service has, its items are in the same
-//! order, so that what differs between two versions is found by walking through both, and whoever has had enough
-//! for now goes on from the [`Cursor`] where they stopped.
+//! The records come in items of one or a few records. The items of every version of a service are
+//! in the same order. So the difference between two versions is found in one pass over both, and a
+//! transfer can stop at any item and later continue from its [`Cursor`].
 
 use std::cmp::Ordering;
 use std::iter;
@@ -15,7 +15,7 @@ use crate::store::name::{MAX_NAME, NETWORKS};
 use crate::store::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, Record, rtype};
 use crate::store::slice::ProtocolLabel;
 
-/// Where the next item of a service is.
+/// Position of the next item of a service.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     group: usize,
@@ -23,51 +23,51 @@ pub struct Cursor {
     at: usize,
 }
 
-/// Records that come and go together.
+/// Records that are added and removed together.
 #[derive(Debug, Clone, Copy)]
 pub struct Item<'a> {
     service: &'a ServiceAnswers,
-    /// Of the network, in wire format; empty for all networks together.
+    /// Alias of the network in wire format; empty for all networks together.
     alias: &'a [u8],
     group: &'a Group,
     kind: ItemKind<'a>,
     content: Content<'a>,
 }
 
-/// The items of a group, in their order.
+/// Kind of an item. A group's items are sorted by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ItemKind<'a> {
     A,
     Aaaa,
     AllPorts,
     Hosts,
-    /// A named port, by its protocol and its label without the byte of length.
+    /// A named port, by its protocol and its label without the length byte.
     Port(ProtocolLabel, &'a [u8]),
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Content<'a> {
-    /// Type and data of an address record at the base.
+    /// Type and data of an address record at the base name.
     Address(u16, &'a [u8]),
-    /// A record of a named port, or of all of them at the base.
+    /// An SRV record of a named port, or (with `None`) one at the base name.
     Service(Option<&'a NamedPort>, SrvRecord),
-    /// The endpoints of a label.
+    /// The endpoints with one label.
     Host(&'a [EndpointRef]),
 }
 
-/// What items are sorted by; no two of a service have the same.
+/// Sort key of items. No two items of a service have the same.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ItemKey<'a> {
     alias: &'a [u8],
     kind: ItemKind<'a>,
     hash: u32,
-    /// Of a host or a target; of an address its bytes.
+    /// Label of a host or of an SRV target, or the bytes of an address.
     label: &'a [u8],
     port: u16,
     weight: u16,
 }
 
-/// The item at a place, and the place behind it.
+/// Returns the item at `cursor`, and moves `cursor` behind it.
 pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<Item<'a>> {
     let mut groups = iter::once((&[][..], &service.all)).chain(service.networks()).skip(cursor.group);
     let (mut alias, mut group) = groups.next()?;
@@ -85,7 +85,8 @@ pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option
     }
 }
 
-/// The section at a place, and the next item there with its position, if there is any.
+/// Returns the kind of the items in the cursor's section, with the next item there and its
+/// position, if one is left. Returns `None` if the group has no such section.
 fn section<'a>(
     service: &'a ServiceAnswers,
     group: &'a Group,
@@ -114,14 +115,14 @@ fn section<'a>(
     })
 }
 
-/// All items of a service, ascending.
+/// Returns all items of a service, sorted by key.
 pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = Item<'_>> {
     let mut cursor = Cursor::default();
     iter::from_fn(move || next_item(service, &mut cursor))
 }
 
 impl<'a> Item<'a> {
-    /// What it is sorted by.
+    /// Returns the sort key.
     pub fn key(&self) -> ItemKey<'a> {
         let host = |host: &EndpointRef| host.order(&self.service.slices);
         let (hash, label, port, weight) = match self.content {
@@ -135,12 +136,12 @@ impl<'a> Item<'a> {
                 (hash, label, 0, 0)
             }
         };
-        // Networks are sorted by their aliases as text.
+        // Networks are sorted by their aliases as text, without the length byte.
         let alias = self.alias.get(1..).unwrap_or_default();
         ItemKey { alias, kind: self.kind, hash, label, port, weight }
     }
 
-    /// Whether another version's item of the same key has the same records.
+    /// Tells whether this item and another version's item with the same key have the same records.
     pub fn has_same_records(&self, other: &Self) -> bool {
         self.service.ttl == other.service.ttl
             && match (self.content, other.content) {
@@ -149,7 +150,7 @@ impl<'a> Item<'a> {
             }
     }
 
-    /// What records are made of, of each endpoint.
+    /// Returns the parts of each endpoint from which records are made: address and TXT data.
     fn described(&self, hosts: &'a [EndpointRef]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
         let slices = &self.service.slices;
         hosts.iter().map(move |host| {
@@ -158,7 +159,8 @@ impl<'a> Item<'a> {
         })
     }
 
-    /// Appends the name of two labels below the base of the item's group; whether DNS has a name of that length.
+    /// Appends the name that consists of `labels` and the base name of the item's group. Tells
+    /// whether the name is short enough for DNS.
     fn push_name(&self, out: &mut Vec<u8>, labels: [&[u8]; 2], base: &[u8]) -> bool {
         let begin = out.len();
         let networks: &[u8] = if self.alias.is_empty() { &[] } else { NETWORKS };
@@ -170,7 +172,7 @@ impl<'a> Item<'a> {
 }
 
 impl Content<'_> {
-    /// How many places it takes.
+    /// Returns the number of positions that the item takes in its section.
     fn length(&self) -> usize {
         match self {
             Self::Address(..) | Self::Service(..) => 1,
@@ -179,7 +181,7 @@ impl Content<'_> {
     }
 }
 
-/// Writes the records of a service under the names that it has in one zone.
+/// Writes the records of a service under its names in one zone.
 #[derive(Debug)]
 pub struct RecordWriter<'b> {
     base: &'b [u8],
@@ -189,13 +191,14 @@ pub struct RecordWriter<'b> {
 }
 
 impl<'b> RecordWriter<'b> {
-    /// For a service whose name in wire format is `base`.
+    /// Makes a writer for the service whose name is `base`, in wire format.
     pub fn new(base: &'b [u8]) -> Self {
         let [owner, target, data] = [const { 2 * MAX_NAME }; 3].map(Vec::with_capacity);
         Self { base, owner, target, data }
     }
 
-    /// Gives `each` every record of an item. Names that are too long for DNS have none.
+    /// Calls `each` with every record of an item. Records whose names are too long for DNS are left
+    /// out.
     pub fn records(&mut self, item: &Item<'_>, each: &mut impl FnMut(Record<'_>)) {
         let Self { base, owner, target, data } = self;
         let (service, ttl) = (item.service, item.service.ttl);
@@ -233,8 +236,8 @@ impl<'b> RecordWriter<'b> {
     }
 }
 
-/// Walks through two ascending sequences at once: `each` is given what only the first has, what only the second
-/// has, and pairs of the same key.
+/// Merges two sorted sequences. Calls `each` with every pair of items with equal keys, and with
+/// every item that only one sequence has, in order.
 pub fn merge<T, K: Ord>(
     one: impl Iterator<Item = T>,
     two: impl Iterator<Item = T>,
@@ -262,7 +265,7 @@ fn of_address(owner: &[u8], ttl: u32, address: IpAddr, each: &mut impl FnMut(Rec
     }
 }
 
-/// Appends a record as messages have it.
+/// Appends a record in wire format.
 pub fn push(out: &mut Vec<u8>, record: Record<'_>) {
     crate::store::rrset::push_record(out, record.owner, record.rtype, record.ttl, record.data);
 }

@@ -1,10 +1,12 @@
-//! Reverse names: which address one stands for (RFC 1035 §3.5, RFC 3596 §2.5), and who publishes it.
+//! Reverse names: the addresses that they stand for (RFC 1035 §3.5, RFC 3596 §2.5), and the
+//! services that publish each address.
 //!
-//! Addresses are kept sorted, so that a name above some of them is one look at a range: it exists if an
-//! address lies in it, and nothing has to be kept for each of the up to 31 names above an IPv6 address.
+//! Addresses are kept sorted. A name above some of them exists if an address is within its range,
+//! which is one search. So nothing is stored for the up to 31 names above an IPv6 address.
 //!
-//! A tenant that writes slices chooses the addresses in them. So only addresses within [`ReverseRanges`] have names, and where
-//! many services have one address, the oldest are named: a newer service takes no name away.
+//! A tenant who writes slices chooses the addresses in them. Therefore only addresses within
+//! [`ReverseRanges`] have names. If many services publish an address, its PTR records name the
+//! oldest, so that a newer service cannot take a name away.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,27 +19,27 @@ use crate::store::index::Created;
 use crate::store::name::Labels;
 use crate::sync::RwLock;
 
-/// Names that an address has at most.
+/// Largest number of PTR records that an address has.
 pub const MAX_POINTERS: usize = 16;
 
 /// The private ranges (RFC 1918, RFC 6598, RFC 4193).
 pub const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
-/// A service, by its two labels `<service>.<namespace>` in wire format.
+/// Key of a service: its two labels `<service>.<namespace>` in wire format.
 pub type ServiceKey = Arc<[u8]>;
 
-/// What a reverse name stands for.
+/// The addresses that a reverse name stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReverseName {
-    /// One address.
+    /// The name of one address.
     Address(IpAddr),
-    /// All addresses that it is above of.
+    /// A name above those of all addresses in this range.
     Range(RangeInclusive<IpAddr>),
 }
 
 impl ReverseName {
-    /// What a name below `in-addr.arpa` or `ip6.arpa` stands for, those two included. None for any other, and for
-    /// one that no address has.
+    /// Parses a name that is `in-addr.arpa`, `ip6.arpa` or below these. Returns `None` for any
+    /// other name, and for one that no address can have.
     pub fn of(name: Labels<'_>) -> Option<Self> {
         let count = name.count().checked_sub(2)?;
         if name.label(count + 1) != b"\x04arpa" {
@@ -70,7 +72,7 @@ impl ReverseName {
         if first == last { Self::Address(first) } else { Self::Range(first..=last) }
     }
 
-    /// Whether an address' own name is this one or below it.
+    /// Tells whether the reverse name of an address is this name or below it.
     pub fn contains(&self, address: &IpAddr) -> bool {
         match self {
             Self::Address(own) => own == address,
@@ -87,12 +89,12 @@ pub struct ReverseRanges {
 }
 
 impl ReverseRanges {
-    /// The addresses in any of `included` and in none of `excluded`.
+    /// Makes the ranges of addresses that are in any of `included` and in none of `excluded`.
     pub fn new(included: Vec<IpNet>, excluded: Vec<IpNet>) -> Self {
         Self { included, excluded }
     }
 
-    /// Whether an address is one of them; IPv4 is IPv4 however it is written.
+    /// Tells whether an address is in the ranges. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
@@ -101,13 +103,14 @@ impl ReverseRanges {
 }
 
 impl Default for ReverseRanges {
-    /// The private ranges.
+    /// Returns the private ranges.
     fn default() -> Self {
         Self::new(PRIVATE.iter().filter_map(|range| range.parse().ok()).collect(), Vec::new())
     }
 }
 
-/// An byte as RFC 1035 §3.5 has it: no leading zeros, which would be another name.
+/// Parses a label as a decimal byte (RFC 1035 §3.5). Leading zeros are rejected: they make another
+/// name.
 fn decimal(label: &[u8]) -> Option<u8> {
     let digits = &label[1..];
     if digits.len() > 1 && digits[0] == b'0' || !digits.iter().all(u8::is_ascii_digit) {
@@ -116,6 +119,7 @@ fn decimal(label: &[u8]) -> Option<u8> {
     str::from_utf8(digits).ok()?.parse().ok()
 }
 
+/// Parses a label as one hexadecimal digit (RFC 3596 §2.5).
 fn nibble(label: &[u8]) -> Option<u128> {
     match label {
         &[1, digit] => char::from(digit).to_digit(16).map(u128::from),
@@ -123,16 +127,18 @@ fn nibble(label: &[u8]) -> Option<u128> {
     }
 }
 
-/// Who publishes each address.
+/// The services that publish each address.
 #[derive(Debug, Default)]
 pub struct AddressIndex(RwLock<BTreeSet<AddressEntry>>);
 
-/// A service that publishes an address. Of one address they are sorted by age.
+/// An address and a service that publishes it. Entries of an address are sorted by the service's
+/// age.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct AddressEntry {
     address: IpAddr,
     created: Created,
-    /// There, but in the [`AddressEntry`] before all others of an address.
+    /// Key of the service. `None` only in the search key that sorts before all entries of an
+    /// address.
     service: Option<ServiceKey>,
 }
 
@@ -143,7 +149,7 @@ impl AddressEntry {
 }
 
 impl AddressIndex {
-    /// Runs `read` on the services that publish an address, the oldest first.
+    /// Calls `read` with the services that publish an address, the oldest first.
     pub fn with_services<R>(
         &self,
         address: IpAddr,
@@ -156,14 +162,14 @@ impl AddressIndex {
         read(&mut of_address.filter_map(|entry| entry.service.as_ref()))
     }
 
-    /// Whether any address in the range is published.
+    /// Tells whether any address in the range is published.
     pub fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
         let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let first = entries.range(AddressEntry::before_all_of(*range.start())..).next();
         first.is_some_and(|entry| entry.address <= *range.end())
     }
 
-    /// Adds the addresses of a service that was created then.
+    /// Adds addresses of a service with this creation time.
     pub fn insert(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
         for address in addresses {
             self.change(|entries| {
@@ -172,7 +178,7 @@ impl AddressIndex {
         }
     }
 
-    /// Takes addresses of a service that was created then away.
+    /// Removes addresses of a service with this creation time.
     pub fn remove(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
         let mut entry = AddressEntry { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
         for address in addresses {
@@ -183,7 +189,8 @@ impl AddressIndex {
         }
     }
 
-    /// Gives addresses of a service the place of another age. None of them is without the service meanwhile.
+    /// Moves entries of a service to another creation time. Each address keeps the service at every
+    /// moment.
     pub fn reorder(
         &self,
         addresses: impl Iterator<Item = IpAddr>,
@@ -199,12 +206,13 @@ impl AddressIndex {
         }
     }
 
-    /// One address at a time: who reads has not to wait for all of them.
+    /// Changes the entries under the lock. Callers change one address at a time, so that queries
+    /// never wait for a whole service.
     fn change(&self, change: impl FnOnce(&mut BTreeSet<AddressEntry>)) {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Every address with each service that publishes it, in their order.
+    /// Returns each address with each service that publishes it, in order.
     #[cfg(test)]
     pub(crate) fn pairs(&self) -> Vec<(IpAddr, ServiceKey)> {
         let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -226,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_addresss_own_name_stands_for_it() {
+    fn the_reverse_name_of_an_address_stands_for_it() {
         for text in ["192.0.2.10", "0.0.0.0", "255.255.255.255", "2001:db8::1", "::", "ffff::"] {
             let address: IpAddr = text.parse().unwrap();
             assert_eq!(reverse(&reverse_name(address).to_string()), Some(ReverseName::Address(address)));
@@ -234,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn names_above_hold_what_is_below() {
+    fn a_name_above_contains_the_addresses_below_it() {
         let cases = [
             ("in-addr.arpa", "10.0.0.1", true),
             ("10.in-addr.arpa", "10.255.0.1", true),
@@ -254,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_address_has_stand_for_nothing() {
+    fn a_name_that_no_address_can_have_stands_for_nothing() {
         for name in [
             "1.1.0.0.10.in-addr.arpa",
             "256.0.0.10.in-addr.arpa",
@@ -273,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_what_is_included_and_not_excluded() {
+    fn ranges_contain_addresses_that_are_included_and_not_excluded() {
         let networks =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
         let private = ReverseRanges::default();
@@ -305,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_each_of_its_publishers_once() {
+    fn an_address_has_each_of_its_services_once_oldest_first() {
         let index = AddressIndex::default();
         let [before, address, after] =
             ["10.0.0.0", "10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().unwrap());

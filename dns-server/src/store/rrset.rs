@@ -1,7 +1,7 @@
-//! Records in wire format, and whole RRsets of them: the bytes that a reply carries behind its question.
+//! Records and RRsets in wire format, as they stand behind a reply's question.
 //!
-//! Every record's owner is the pointer `0xC00C` to the question (RFC 1035 §4.1.4), so that it does not
-//! depend on the name that it stands under.
+//! The owner of every record in an [`Rrset`] is the pointer `0xC00C` to the question's name (RFC
+//! 1035 §4.1.4). So the bytes of a set do not depend on the name that it is served under.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -9,20 +9,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::store::name::Name;
 
-/// One record, in uncompressed wire format.
+/// A record in uncompressed wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Record<'a> {
-    /// Its owner.
+    /// Name of the owner.
     pub owner: &'a [u8],
-    /// Its type.
+    /// Record type.
     pub rtype: u16,
-    /// Its time to live, in seconds.
+    /// Time to live, in seconds.
     pub ttl: u32,
-    /// Its data.
+    /// Record data.
     pub data: &'a [u8],
 }
 
-/// Record types and classes, by their numbers (IANA DNS Parameters).
+/// Numbers of record types and classes (IANA DNS Parameters).
 pub mod rtype {
     /// IPv4 address (RFC 1035).
     pub const A: u16 = 1;
@@ -32,7 +32,7 @@ pub mod rtype {
     pub const SOA: u16 = 6;
     /// Pointer (RFC 1035).
     pub const PTR: u16 = 12;
-    /// Host information (RFC 1035); here only what stands for all records of a name (RFC 8482).
+    /// Host information (RFC 1035). Used only to answer ANY queries (RFC 8482).
     pub const HINFO: u16 = 13;
     /// Text (RFC 1035).
     pub const TXT: u16 = 16;
@@ -59,61 +59,64 @@ pub mod rtype {
 /// Length of a message header (RFC 1035 §4.1.1).
 pub const HEADER: usize = 12;
 
-/// Pointer to the question's name.
+/// Compression pointer to the question's name.
 pub const QUESTION_POINTER: [u8; 2] = [0xc0, HEADER as u8];
 
-/// Bytes of a record with a compressed owner before its data.
+/// Length of a record with a compressed owner, without its data.
 pub const RECORD_FIXED: usize = QUESTION_POINTER.len() + 2 + 2 + 4 + 2;
 
-/// Bytes of an A record with a compressed owner.
+/// Length of an A record with a compressed owner.
 pub const A_LEN: usize = RECORD_FIXED + size_of::<Ipv4Addr>();
 
-/// Bytes of an AAAA record with a compressed owner.
+/// Length of an AAAA record with a compressed owner.
 pub const AAAA_LEN: usize = RECORD_FIXED + size_of::<Ipv6Addr>();
 
-/// The largest offset that a compression pointer reaches.
+/// Largest offset that a compression pointer can express.
 const MAX_POINTER: usize = 0x3fff;
 
-/// All records of one type at one name, in wire format, owners as pointers to the question.
+/// An RRset: all records of one type at one name, in wire format. Their owner is a pointer to the
+/// question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rrset {
-    /// The record type.
+    /// Record type.
     pub rtype: u16,
     /// Time to live, in seconds.
     pub ttl: u32,
-    /// How many records `body` holds.
+    /// Number of records in `body`.
     pub records: usize,
     /// The records, one behind the other.
     pub body: Box<[u8]>,
-    /// Bytes per record where all are of one length and their order is free: address records.
+    /// Length of each record if all have the same length and may be sent in any order: only for
+    /// addresses.
     pub stride: Option<usize>,
-    /// Additional records that save the asker a query, in the order of their worth.
+    /// Additional records that save the client further queries, the most useful first.
     pub glue: Vec<Glue>,
 }
 
-/// Additional records that are sent whole or not at all (RFC 2181 §9: no partial RRsets).
+/// Additional records that are sent as a whole or not at all, since a partial RRset is not allowed
+/// (RFC 2181 §9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glue {
     /// The records, one behind the other.
     pub bytes: Box<[u8]>,
-    /// How many there are.
+    /// Number of records.
     pub records: u16,
 }
 
-/// All that one name owns. A node without RRsets is an empty non-terminal: the name exists.
+/// All RRsets at one name. A node without RRsets is an empty non-terminal: its name exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// The RRsets, one per type.
+    /// The RRsets, one for each type.
     pub rrsets: Vec<Rrset>,
 }
 
 impl Node {
-    /// The RRset of a type.
+    /// Returns the RRset of a type.
     pub fn rrset(&self, rtype: u16) -> Option<&Rrset> {
         self.rrsets.iter().find(|rrset| rrset.rtype == rtype)
     }
 
-    /// Every record, as one of `owner`.
+    /// Returns all records, with `owner` as their owner.
     pub fn records<'a>(&'a self, owner: &'a Name) -> impl Iterator<Item = Record<'a>> {
         self.rrsets.iter().flat_map(move |rrset| {
             let mut rest = &rrset.body[..];
@@ -129,7 +132,7 @@ impl Node {
     }
 }
 
-/// Addresses as A and AAAA RRsets, in ascending order.
+/// Makes the A and AAAA RRsets of some addresses, sorted.
 pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
     let mut v4 = RrsetWriter::new(rtype::A, ttl);
     let mut v6 = RrsetWriter::new(rtype::AAAA, ttl);
@@ -144,7 +147,7 @@ pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
     [v4, v6].into_iter().filter_map(RrsetWriter::finish).collect()
 }
 
-/// Collects the records of one RRset.
+/// Builder for an [`Rrset`].
 pub struct RrsetWriter {
     rtype: u16,
     ttl: u32,
@@ -154,7 +157,7 @@ pub struct RrsetWriter {
 }
 
 impl RrsetWriter {
-    /// An empty set.
+    /// Starts an RRset without records.
     pub fn new(rtype: u16, ttl: u32) -> Self {
         Self { rtype, ttl, records: 0, body: Vec::new(), stride: None }
     }
@@ -165,7 +168,7 @@ impl RrsetWriter {
         self.records += 1;
     }
 
-    /// The set, if it has a record.
+    /// Returns the RRset, or `None` if it has no records.
     pub fn finish(self) -> Option<Rrset> {
         (self.records > 0).then(|| Rrset {
             rtype: self.rtype,
@@ -178,17 +181,17 @@ impl RrsetWriter {
     }
 }
 
-/// The addresses of A records that stand one behind the other.
+/// Returns the addresses of consecutive A records.
 pub fn v4_addresses(body: &[u8]) -> impl Iterator<Item = Ipv4Addr> {
     body.chunks_exact(A_LEN).filter_map(|record| Some(Ipv4Addr::from(*record.last_chunk::<4>()?)))
 }
 
-/// The addresses of AAAA records that stand one behind the other.
+/// Returns the addresses of consecutive AAAA records.
 pub fn v6_addresses(body: &[u8]) -> impl Iterator<Item = Ipv6Addr> {
     body.chunks_exact(AAAA_LEN).filter_map(|record| Some(Ipv6Addr::from(*record.last_chunk::<16>()?)))
 }
 
-/// Which of some address records has this data; they are ascending.
+/// Returns the index of the address record with this data. The records are sorted.
 pub fn find_address(body: &[u8], data: &[u8]) -> Option<usize> {
     let length = RECORD_FIXED + data.len();
     let (mut low, mut high) = (0, body.len() / length);
@@ -203,14 +206,14 @@ pub fn find_address(body: &[u8], data: &[u8]) -> Option<usize> {
     None
 }
 
-/// Appends one record of class IN.
+/// Appends a record of class IN.
 pub fn push_record(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, data: &[u8]) {
     push_record_header(out, owner, rtype, ttl, data.len());
     out.extend_from_slice(data);
 }
 
-/// Appends what stands before the data of a record of class IN; of data there are `length` bytes, less than 64 KiB by
-/// construction of every caller.
+/// Appends the part of a record before its data. `length` is that of the data; every caller passes
+/// less than 64 KiB.
 pub fn push_record_header(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, length: usize) {
     out.extend_from_slice(owner);
     out.extend_from_slice(&rtype.to_be_bytes());
@@ -219,7 +222,7 @@ pub fn push_record_header(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32,
     out.extend_from_slice(&(length as u16).to_be_bytes());
 }
 
-/// The NS RRset of a zone's apex: its one server, with that server's addresses as glue.
+/// Makes the NS RRset of a zone's apex: its only name server, with the server's addresses as glue.
 pub fn name_server(owner: &Name, ttl: u32, host: &Name, addresses: &[Rrset]) -> Option<Rrset> {
     let host_at = HEADER + owner.as_wire().len() + 4 + RECORD_FIXED;
     let mut set = RrsetWriter::new(rtype::NS, ttl);
@@ -230,15 +233,15 @@ pub fn name_server(owner: &Name, ttl: u32, host: &Name, addresses: &[Rrset]) -> 
     Some(rrset)
 }
 
-/// An address RRset under another owner.
+/// Makes glue from an address RRset, with another owner.
 fn glue(owner: &[u8; 2], rrset: &Rrset) -> Glue {
     let records = rrset.body.chunks_exact(rrset.stride.unwrap_or(A_LEN));
     let bytes =
         records.flat_map(|record| owner.iter().chain(&record[QUESTION_POINTER.len()..])).copied().collect();
-    Glue { bytes, records: rrset.records as u16 } // as many as a server has addresses
+    Glue { bytes, records: rrset.records as u16 } // a server has few addresses
 }
 
-/// A compression pointer, where one reaches that far.
+/// Makes a compression pointer to `offset`, or returns `None` if a pointer cannot express it.
 pub fn pointer(offset: usize) -> Option<[u8; 2]> {
     (offset <= MAX_POINTER).then(|| (0xc000 | offset as u16).to_be_bytes())
 }
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_have_one_length_each() {
+    fn address_records_of_a_family_have_one_length() {
         let rrsets = addresses(5, &set(&["10.0.0.2", "10.0.0.1", "fd00::1"]));
         assert_eq!(rrsets.len(), 2);
         assert_eq!(rrsets[0].stride, Some(16));
@@ -263,12 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_set_is_no_rrset() {
+    fn no_addresses_make_no_rrset() {
         assert_eq!(addresses(5, &set(&[])), []);
     }
 
     #[test]
-    fn addresses_are_found_in_their_records() {
+    fn an_address_is_found_in_sorted_records() {
         let texts = ["10.0.0.1", "10.0.0.2", "10.0.1.0", "192.168.0.1"];
         let rrsets = addresses(5, &set(&texts));
         let found: Vec<String> = v4_addresses(&rrsets[0].body).map(|address| address.to_string()).collect();

@@ -1,4 +1,4 @@
-//! What DNS needs of a MultiNetworkEndpointSlice.
+//! The parts of a MultiNetworkEndpointSlice that DNS needs.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,30 +11,31 @@ use serde::{Deserialize, Serialize};
 use crate::store::endpoints::{Endpoint, Endpoints, EndpointsBuilder};
 use crate::store::{name, txt};
 
-/// What DNS needs of a MultiNetworkEndpointSlice.
+/// The parts of a MultiNetworkEndpointSlice that DNS needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// The service that the slice belongs to, in its own namespace.
+    /// Name of the service that the slice belongs to, in the slice's namespace.
     pub service: Box<str>,
-    /// Alias of the network that its addresses are on.
+    /// Alias of the network that the addresses are on.
     pub network: Box<str>,
-    /// Ports that every endpoint has; the index has a service's slices share them.
+    /// Ports that every endpoint has. The index lets slices of a service with equal ports share
+    /// them.
     #[serde(with = "ports")]
     pub ports: Arc<[Port]>,
-    /// The endpoints that are ready.
+    /// The ready endpoints.
     pub endpoints: Endpoints,
-    /// How many more are not.
+    /// Number of endpoints that are not ready.
     pub not_ready: u32,
 }
 
-/// A port; one without a name has no SRV record.
+/// A port. A port without a name has no SRV record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Port {
     /// Name, a DNS label or empty.
     pub name: Box<str>,
-    /// Protocol, as SRV names have it: `_tcp`.
+    /// Protocol, in the form that SRV names have: `_tcp`.
     pub protocol: ProtocolLabel,
-    /// Number.
+    /// Port number.
     pub number: u16,
 }
 
@@ -52,7 +53,7 @@ pub enum ProtocolLabel {
 impl ProtocolLabel {
     const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
-    /// The label in wire format.
+    /// Returns the label in wire format.
     pub fn as_wire(self) -> &'static [u8] {
         match self {
             Self::Tcp => b"\x04_tcp",
@@ -61,12 +62,12 @@ impl ProtocolLabel {
         }
     }
 
-    /// From the label in wire format, lowercased.
+    /// Returns the protocol with this label, which is lowercased and in wire format.
     pub fn from_wire(label: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|protocol| protocol.as_wire() == label)
     }
 
-    /// The label.
+    /// Returns the label as text.
     pub fn as_str(self) -> &'static str {
         // All of them are ASCII.
         str::from_utf8(&self.as_wire()[1..]).unwrap_or_default()
@@ -83,7 +84,8 @@ impl From<Protocol> for ProtocolLabel {
     }
 }
 
-/// Ports in files: those of each slice by themselves.
+/// Serializes the ports of each slice as a list of their own, whether or not slices share it in
+/// memory.
 mod ports {
     use std::sync::Arc;
 
@@ -101,10 +103,12 @@ mod ports {
 }
 
 impl Slice {
-    /// Takes from a slice what DNS needs. `None` for a slice without the label that names its service: it
-    /// is nobody's. So is one that is being deleted: its writer has replaced it, and looks after it no more, however long a
-    /// finalizer holds it. An endpoint whose address does not parse is an error; the API server and the
-    /// manifests source refuse such slices beforehand.
+    /// Parses a slice. Returns `Ok(None)` if the slice belongs to no service, because it lacks the
+    /// label with the service's name, or is being deleted. The writer of a deleted slice has
+    /// replaced it and no longer updates it, however long a finalizer keeps it.
+    ///
+    /// Fails if the address of an endpoint does not parse. The API server and the manifests source
+    /// reject such slices earlier.
     pub fn parse(slice: &MultiNetworkEndpointSlice) -> Result<Option<Self>, BadAddress> {
         let label = |key| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key));
         let Some(service) =
@@ -150,13 +154,13 @@ impl Slice {
     }
 }
 
-/// When the change happened that this version of a slice tells of, if it says so. It is no part of a [`Slice`]: two
-/// that differ in nothing else say the same.
+/// Returns the time of the change that led to this version of a slice, if the slice names it. The
+/// time is not part of [`Slice`], so that two versions that differ only in it are equal.
 pub fn trigger_time(slice: &MultiNetworkEndpointSlice) -> Option<Timestamp> {
     slice.metadata.annotations.as_ref()?.get(labels::LAST_CHANGE_TRIGGER_TIME)?.parse().ok()
 }
 
-/// An endpoint's address that is none.
+/// An endpoint's address that does not parse.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.endpoints[{position}].addresses: {text:?} is not an IP address")]
 pub struct BadAddress {
@@ -164,8 +168,9 @@ pub struct BadAddress {
     text: String,
 }
 
-/// The TXT data of an endpoint: each known fact a character string. A fact too long for one (255 bytes,
-/// RFC 1035 §3.3) is left out: half a node name would be a wrong one.
+/// Makes the TXT data of an endpoint: one character string for each known property. A property that
+/// is longer than a character string may be (255 bytes, RFC 1035 §3.3) is left out, since a
+/// truncated node name would be wrong.
 fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) -> Vec<u8> {
     let device = endpoint.device.as_ref();
     let pod = endpoint.target_ref.as_ref();
@@ -198,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_is_nobodys_without_its_label_and_while_a_finalizer_holds_it() {
+    fn a_slice_without_its_label_or_being_deleted_belongs_to_no_service() {
         let counts = |labels, deleted: Option<&str>| {
             let slice = json!({
                 "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkEndpointSlice",

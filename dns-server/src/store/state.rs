@@ -1,10 +1,10 @@
-//! Where events become answers: the index and the publisher behind one lock, fed by whichever source there
-//! is.
+//! Turns events into answers: the index and the publisher behind one lock, fed by the source.
 //!
-//! A change holds the lock until it is published. Queries never wait for that, for they read [`Answers`]; over UDP
-//! those for what has changed look here, and do without if somebody is there. Over a stream such a query does wait,
-//! and so do one for a whole zone and a scrape, without holding up others of their thread; under the lock they only
-//! take what is made into records later.
+//! A change holds the lock until it is published. Most queries read [`Answers`] and never take the
+//! lock; an IXFR query needs it. Over UDP, such a query gets another answer if the lock is held.
+//! Over a stream it waits, as do transfers of whole zones and scrapes of metrics, while the other
+//! connections of its thread continue. Readers only take references under the lock, and make
+//! records later.
 
 mod report;
 
@@ -32,10 +32,10 @@ use crate::sync;
 pub use report::StateReport;
 use report::Synced;
 
-/// All that is known, as it outlives a process.
+/// All objects that are known, in the form in which a snapshot stores them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Objects {
-    /// The serial of the answers.
+    /// Serial of the answers.
     pub serial: u32,
     /// The services.
     pub services: Vec<(ObjectKey, Service)>,
@@ -43,7 +43,7 @@ pub struct Objects {
     pub slices: Vec<(ObjectKey, Arc<Slice>)>,
 }
 
-/// What the server knows and what it says of it.
+/// The objects that the server knows, and their answers.
 pub struct State {
     inner: Mutex<Inner>,
     answers: Arc<Answers>,
@@ -52,22 +52,23 @@ pub struct State {
     changes: watch::Sender<Changes>,
 }
 
-/// Zones with a number each that grows whenever the zone's records change; none while there is nothing to tell.
+/// For each zone, a number that grows whenever the zone's records change. Empty before the journal
+/// starts.
 pub type Changes = Vec<(Name, u64)>;
 
 struct Inner {
     index: Index,
     publisher: Publisher,
     services_synced: bool,
-    /// Not within a list either.
+    /// `false` also while a list is being received.
     slices_synced: bool,
-    /// When the changes happened that the next commit makes visible.
+    /// Times of the changes that the next commit publishes.
     triggered: Vec<Timestamp>,
 }
 
 impl State {
-    /// An empty state that publishes to `answers`. `on_latency` is told how long each change took from its
-    /// cause in the cluster to its answer.
+    /// Makes an empty state that publishes to `answers`. `on_latency` is called with the time from
+    /// each change's cause in the cluster to its answer.
     pub fn new(
         answers: Arc<Answers>,
         default_ttl: u32,
@@ -84,22 +85,23 @@ impl State {
         Self { inner: Mutex::new(inner), answers, default_ttl, on_latency: Box::new(on_latency), changes }
     }
 
-    /// Remembers from now on what changes in each zone, within bounds; to be called before anything is known.
+    /// Starts to record the changes of each zone, within `limits`. Must be called before any object
+    /// is applied.
     pub fn enable_journal(&self, limits: journal::JournalLimits) {
         self.lock().publisher.enable_journal(limits);
     }
 
-    /// Follows which zones change, if a journal is kept.
+    /// Returns a channel that tells which zones have changed, if there is a journal.
     pub fn changes(&self) -> watch::Receiver<Changes> {
         self.changes.subscribe()
     }
 
-    /// The answers that are published to.
+    /// Returns the answers that this state publishes to.
     pub fn answers(&self) -> &Arc<Answers> {
         &self.answers
     }
 
-    /// Serves what an earlier run knew, marked as stale, until the source has synced.
+    /// Serves the objects of an earlier run, marked as stale, until the source has synced.
     pub fn restore(&self, objects: Objects) {
         let mut inner = self.lock();
         for (key, service) in objects.services {
@@ -112,13 +114,14 @@ impl State {
         self.answers.set_freshness(Freshness::Stale);
     }
 
-    /// A copy of all that is known, of one moment. None within a list, when it would be a part of the new and a part of the old.
+    /// Returns a consistent copy of all objects. Returns `None` while a list is being received,
+    /// since the index then mixes old and new objects.
     pub fn objects(&self) -> Option<Objects> {
         let inner = self.lock();
         inner.is_complete().then(|| inner.objects(self.answers.serial()))
     }
 
-    /// One moment's whole zone.
+    /// Returns a consistent copy of a whole zone.
     pub fn zone_copy(&self, apex: &Name) -> Option<ZoneCopy> {
         let (version, services) = {
             let inner = self.lock_aside();
@@ -127,13 +130,14 @@ impl State {
         ZoneCopy::new(version, services, &self.answers)
     }
 
-    /// The newest version of a zone, and the steps to it from the version with the serial `known`, if a journal
-    /// has them.
+    /// Returns the newest version of a zone, and the steps to it from the version with the serial
+    /// `known`. Returns `None` if the journal does not have them.
     pub fn zone_since(&self, apex: &Name, known: u32) -> Option<(ZoneVersion, Vec<Step>)> {
         self.since(&mut self.lock_aside(), apex, known, usize::MAX)
     }
 
-    /// The same, if the steps have no more than `most` bytes, and if nobody changes anything at this moment.
+    /// Like [`zone_since`](Self::zone_since), but never waits. Returns `None` also if the steps
+    /// have more than `most` bytes, or if the lock is held.
     pub fn try_zone_since(&self, apex: &Name, known: u32, most: usize) -> Option<(ZoneVersion, Vec<Step>)> {
         let mut inner = self.try_lock()?;
         self.since(&mut inner, apex, known, most)
@@ -151,7 +155,7 @@ impl State {
         Some((version, steps))
     }
 
-    /// The newest version of a zone.
+    /// Returns the newest version of a zone.
     pub fn version(&self, apex: &Name) -> Option<ZoneVersion> {
         let zone = self.answers.zones().iter().find(|zone| zone.apex() == apex)?;
         let serial = self.answers.serial();
@@ -160,12 +164,12 @@ impl State {
         Some(ZoneVersion { apex: apex.clone(), serial, soa })
     }
 
-    /// How many bytes the journal takes.
+    /// Returns the size of the journal in bytes.
     pub fn journal_bytes(&self) -> usize {
         self.lock_aside().publisher.journal().map_or(0, |journal| journal.bytes())
     }
 
-    /// How many services, slices and ready endpoints are known.
+    /// Returns the numbers of services, slices and ready endpoints.
     pub fn sizes(&self) -> (usize, usize, usize) {
         let inner = self.lock_aside();
         let (slices, endpoints) = inner
@@ -175,7 +179,8 @@ impl State {
         (inner.index.services().count(), slices, endpoints)
     }
 
-    /// All that is known, sorted, for people. What it holds is shared with the index, and put into words when it is shown.
+    /// Returns a report of all objects, sorted. The report shares its data with the index, and is
+    /// formatted only when it is serialized.
     pub fn describe(&self) -> StateReport {
         let inner = self.lock();
         StateReport {
@@ -187,13 +192,13 @@ impl State {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere cannot leave the index half-changed: services that were not yet published still count as
-        // changed and come with the next commit, but for the one that could not be. Going on serves better than
-        // falling silent.
+        // Ignoring the poison is safe: a panic cannot leave the index half-changed. Services that
+        // were not yet published still count as changed, and come with the next commit, except for
+        // the one that caused the panic. Continuing is better than answering nothing.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None while there is a change.
+    /// Takes the lock, or returns `None` if it is held.
     fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
         match self.inner.try_lock() {
             Ok(inner) => Some(inner),
@@ -202,15 +207,17 @@ impl State {
         }
     }
 
-    /// For who serves connections: a change of everything takes a while.
+    /// Takes the lock on behalf of a task that serves connections. Waiting may take long, so other
+    /// tasks of the thread are moved elsewhere first.
     fn lock_aside(&self) -> MutexGuard<'_, Inner> {
         self.try_lock().unwrap_or_else(|| sync::block_in_place(|| self.lock()))
     }
 
     fn commit(&self) {
         let mut inner = self.lock();
-        // What is known in part only is kept back: a set cut short would be a wrong answer. Until then the answers, a
-        // snapshot's too, stay as they are. What was there before the first list is no change that anybody waits for.
+        // Part of a list is not published, since a truncated set would be a wrong answer; the
+        // answers, also those of a snapshot, stay as they are. The objects of the first list are no
+        // changes whose latency is of interest.
         if !inner.is_complete() {
             if self.answers.freshness() != Freshness::Current {
                 inner.triggered.clear();
@@ -245,7 +252,7 @@ impl State {
 }
 
 impl Inner {
-    /// Whether the index is all that there is, and nothing that is gone.
+    /// Tells whether the index has all objects of the source, and no others.
     fn is_complete(&self) -> bool {
         self.services_synced && self.slices_synced
     }
@@ -258,7 +265,7 @@ impl Inner {
         }
     }
 
-    /// Publishes every service that changed.
+    /// Publishes every service that has changed.
     fn publish(&mut self, default_ttl: u32) {
         let Self { index, publisher, .. } = self;
         publisher.publish(iter::from_fn(|| {
@@ -269,7 +276,7 @@ impl Inner {
     }
 }
 
-/// What an object is called; sources never deliver one without a name.
+/// Returns the key of an object. Sources never deliver an object without a name.
 fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
     let namespace = metadata.namespace.clone().unwrap_or_default();
     Some(ObjectKey { namespace, name: metadata.name.clone()? })
@@ -302,7 +309,7 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
         let Some(key) = key_of(&object.metadata) else {
             return;
         };
-        // Parsing happens before the lock is taken.
+        // Parsing takes time, so it happens before the lock is taken.
         let (parsed, triggered) = (Slice::parse(&object), trigger_time(&object));
         let mut inner = self.lock();
         match parsed {
@@ -313,7 +320,7 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
             }
             Ok(None) => inner.index.delete_slice(&key),
             Err(error) => {
-                warn!(namespace = key.namespace, name = key.name, %error, "slice kept as it was");
+                warn!(namespace = key.namespace, name = key.name, %error, "slice is invalid; this version is ignored");
             }
         }
     }
@@ -322,7 +329,8 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
         self.lock().index.delete_slice(key);
     }
 
-    /// An endpoint may have moved to a slice that comes later in the list. (Each service is whole by itself.)
+    /// Until the list is complete, an endpoint that moved to a later slice of the list would be
+    /// missing. (A service has no such dependency.)
     fn start(&self) {
         self.lock().slices_synced = false;
     }
@@ -352,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_change_holds_up_nobody_else() {
+    fn waiting_for_a_change_does_not_block_other_tasks_of_the_thread() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let apex: Name = "z".parse().unwrap();
         let state = Arc::new(state(&apex));
@@ -376,12 +384,12 @@ mod tests {
             let served = served.recv_timeout(Duration::from_secs(30));
             drop(change);
             runtime.block_on(waits).unwrap();
-            assert!(served.is_ok(), "another task of the thread waits, too");
+            assert!(served.is_ok(), "another task of the thread is blocked, too");
         }
     }
 
     #[test]
-    fn who_must_not_wait_does_without_while_there_is_a_change() {
+    fn a_query_that_must_not_wait_gets_nothing_during_a_change() {
         let apex: Name = "z".parse().unwrap();
         let state = state(&apex);
         state.enable_journal(journal::JournalLimits::default());

@@ -1,6 +1,6 @@
-//! Data of TXT records: character strings, each an byte of length and so many bytes (RFC 1035 §3.3).
+//! Data of TXT records: character strings, each with a length byte (RFC 1035 §3.3).
 
-/// Appends `key=value` as a character string, if it is short enough to be one.
+/// Appends `key=value` as a character string. A pair that is longer than 255 bytes is left out.
 pub fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
     if let Ok(length) = u8::try_from(key.len() + 1 + value.len()) {
         txt.push(length);
@@ -10,7 +10,7 @@ pub fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
     }
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 pub fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
     let mut rest = txt;
     while let Some((&length, tail)) = rest.split_first() {
@@ -23,7 +23,7 @@ pub fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
     None
 }
 
-/// The strings, for people and for files.
+/// Returns the character strings as text.
 pub fn strings(txt: &[u8]) -> Vec<String> {
     let mut rest = txt;
     let mut strings = Vec::new();
@@ -40,10 +40,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_strings() {
+    fn pairs_are_character_strings_found_by_their_keys() {
         let mut txt = Vec::new();
         push_pair(&mut txt, "net", "rail0");
-        push_pair(&mut txt, "node", &"x".repeat(251)); // 256 bytes with the key: too many
+        push_pair(&mut txt, "node", &"x".repeat(251)); // 256 bytes with the key, one too many
         push_pair(&mut txt, "zone", &"y".repeat(250));
         assert_eq!(strings(&txt), ["net=rail0".to_owned(), format!("zone={}", "y".repeat(250))]);
         assert_eq!(value(&txt, b"net"), Some(&b"rail0"[..]));

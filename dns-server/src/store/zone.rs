@@ -1,5 +1,5 @@
-//! The zones that the server speaks for, and the names that every zone has: its apex, its name server,
-//! the schema version (Kubernetes DNS specification §2.2).
+//! The zones that the server is authoritative for, and the names that every zone has: its apex, its
+//! name server, and the schema version (Kubernetes DNS specification §2.2).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,36 +10,37 @@ use crate::store::rrset::{self, HEADER, Node, RrsetWriter, rtype};
 /// Version of the Kubernetes DNS specification that the answers follow.
 const SCHEMA_VERSION: &[u8] = b"\x051.1.0";
 
-/// Time to live of the schema version, as the specification's example has it, in seconds.
+/// Time to live of the schema version's record in seconds, as in the specification's example.
 const SCHEMA_VERSION_TTL: u32 = 28_800;
 
-/// SOA timers, as CoreDNS has them: refresh, retry, expire, in seconds.
+/// SOA timers in seconds, as CoreDNS sets them: refresh, retry, expire.
 const TIMERS: [u32; 3] = [7_200, 1_800, 86_400];
 
-/// With an apex of more bytes, an SOA record with its names in full might not fit 512 bytes: behind the longest
-/// question (12 + 255 + 4), and before an OPT record with cookie and error (11 + 28 + 6), it takes 50 and twice the apex.
+/// Length of the longest apex whose SOA record fits a 512-byte reply with its names in full. The
+/// record takes 50 bytes and twice the apex. Before it comes the longest question (12 + 255 + 4
+/// bytes), after it an OPT record with a cookie and an error (11 + 28 + 6 bytes).
 const LONG_APEX: usize = 73;
 
-/// What all zones have in common.
+/// Settings that all zones share.
 #[derive(Debug, Clone)]
 pub struct ZoneSettings {
     /// Time to live of the zones' own records and of negative answers, in seconds.
     pub ttl: u32,
-    /// The server's addresses: what `ns.dns.<zone>` owns.
+    /// Addresses of the name server, which `ns.dns.<zone>` resolves to.
     pub ns_addresses: BTreeSet<IpAddr>,
 }
 
-/// All zones. The first forward zone's names are those that reverse zones mention.
+/// All zones. Reverse zones point at names in the first forward zone.
 #[derive(Debug)]
 pub struct Zones {
-    /// Longest first, so that the first match is the closest.
+    /// Sorted by length, the longest apex first, so that the first match is the closest zone.
     zones: Vec<Zone>,
     forward: Vec<Name>,
 }
 
 impl Zones {
-    /// Zones by their apexes; `None` without a forward zone, or where the names of the first leave no
-    /// room below them.
+    /// Makes zones with these apexes. Returns `None` if there is no forward zone, or if the first
+    /// one is so long that the names below it do not fit.
     pub fn new(forward: Vec<Name>, reverse: &[Name], settings: &ZoneSettings) -> Option<Self> {
         let first = forward.first()?;
         let mut zones = Vec::new();
@@ -61,34 +62,34 @@ impl Zones {
         Some(Self { zones, forward })
     }
 
-    /// The apexes of the forward zones, in the order given.
+    /// Returns the apexes of the forward zones, in the order given.
     pub fn forward(&self) -> &[Name] {
         &self.forward
     }
 
-    /// All zones.
+    /// Returns an iterator over all zones, the longest apex first.
     pub fn iter(&self) -> impl Iterator<Item = &Zone> {
         self.zones.iter()
     }
 
-    /// The closest zone that holds a name.
+    /// Returns the closest zone that contains a name.
     pub fn find(&self, name: Labels<'_>) -> Option<&Zone> {
         self.zones.iter().find(|zone| zone.contains(name))
     }
 
-    /// The closest zone that holds a name.
+    /// Returns the closest zone that contains a name.
     pub fn of(&self, name: &Name) -> Option<&Zone> {
         name.with_labels(|labels| self.find(labels))
     }
 
-    /// What a copy of a zone says of the zones right below it, so that who has it alone refers to them (RFC 1034
-    /// §4.2.1).
+    /// Returns the NS records and glue for the zones directly below `zone`. A secondary that has
+    /// only this zone refers clients to them (RFC 1034 §4.2.1).
     pub fn delegations(&self, zone: &Zone) -> Vec<(Name, Node)> {
         let is_above = |below: &&Zone| self.above(below).is_some_and(|above| above.apex == zone.apex);
         self.zones.iter().filter(is_above).flat_map(Zone::delegation).collect()
     }
 
-    /// The closest other zone that holds a zone's name.
+    /// Returns the closest other zone that contains a zone's apex.
     fn above(&self, zone: &Zone) -> Option<&Zone> {
         zone.apex.with_labels(|name| {
             self.zones.iter().find(|above| above.labels < zone.labels && above.contains(name))
@@ -96,11 +97,10 @@ impl Zones {
     }
 }
 
-/// One zone.
+/// One zone that the server is authoritative for.
 #[derive(Debug)]
 pub struct Zone {
     apex: Name,
-    /// How many labels its name has.
     labels: usize,
     is_forward: bool,
     name_server: Name,
@@ -109,29 +109,29 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// The zone's name.
+    /// Returns the zone's name.
     pub fn apex(&self) -> &Name {
         &self.apex
     }
 
-    /// How many labels its name has, without the root.
+    /// Returns the number of labels of the apex, without the root.
     pub fn labels(&self) -> usize {
         self.labels
     }
 
-    /// Whether a name is in it, or in a zone below it.
+    /// Tells whether a name is in this zone or in a zone below it.
     fn contains(&self, name: Labels<'_>) -> bool {
         let below = name.count().checked_sub(self.labels);
         below.is_some_and(|below| name.from(below) == self.apex.as_wire())
     }
 
-    /// Whether services have names in it; else addresses have.
+    /// Tells whether this is a zone of services' names. Otherwise it is a reverse zone.
     pub fn is_forward(&self) -> bool {
         self.is_forward
     }
 
-    /// The names that exist whatever the cluster holds. The SOA is not among the records: it carries the
-    /// serial of the moment, so [`Zone::push_soa`] writes it per reply.
+    /// Returns the names that exist regardless of the cluster's objects. The SOA record is not
+    /// among them: it carries the current serial, so [`Zone::push_soa`] writes it for each reply.
     pub fn fixed_names(&self) -> Vec<(Name, Node)> {
         let addresses = rrset::addresses(self.settings.ttl, &self.settings.ns_addresses);
         let ns = rrset::name_server(&self.apex, self.settings.ttl, &self.name_server, &addresses);
@@ -147,20 +147,23 @@ impl Zone {
         names
     }
 
-    /// Its NS records, and as glue the addresses of its server where that has a name in it.
+    /// Returns the zone's NS records, with the addresses of its name server as glue if that is in
+    /// this zone.
     fn delegation(&self) -> impl Iterator<Item = (Name, Node)> {
         self.fixed_names().into_iter().filter(|(name, _)| *name == self.apex || *name == self.name_server)
     }
 
-    /// Appends the SOA record (RFC 1035 §3.3.13) to a reply whose question has a name of `qname` bytes
-    /// in this zone. Its time to live is the negative one (RFC 2308 §5); the minimum is the same.
+    /// Appends the SOA record (RFC 1035 §3.3.13) to a reply. `qname` is the length of the
+    /// question's name, which is in this zone. The record's time to live is that of negative
+    /// answers (RFC 2308 §5), and so is its minimum field.
     pub fn push_soa(&self, out: &mut Vec<u8>, qname: usize, serial: u32) {
         let apex_at = HEADER + qname - self.apex.as_wire().len();
         let apex = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before byte 273
         out.extend_from_slice(&apex);
         if self.is_forward && self.apex.as_wire().len() > LONG_APEX {
-            // Compressed, the names take on the question's case; but so the reply fits every datagram. Where they are
-            // those of another zone, there is nothing to point at.
+            // Compressed names take on the letter case of the question, but this way the reply fits
+            // every datagram. In a reverse zone the names are in another zone, so there is nothing
+            // to point at.
             let (ns, hostmaster) = (b"\x02ns\x03dns".as_slice(), b"\x0ahostmaster".as_slice());
             self.push_soa_behind(out, [&[ns, &apex], &[hostmaster, &apex]], serial);
         } else {
@@ -168,13 +171,13 @@ impl Zone {
         }
     }
 
-    /// The SOA record behind its owner, with names in full.
+    /// Appends the SOA record without its owner. Its names are not compressed.
     pub fn push_soa_body(&self, out: &mut Vec<u8>, serial: u32) {
         let (ns, hostmaster) = ([self.name_server.as_wire()], [self.hostmaster.as_wire()]);
         self.push_soa_behind(out, [&ns, &hostmaster], serial);
     }
 
-    /// The SOA record behind its owner; its two names come in parts.
+    /// Appends the SOA record without its owner. Each of its two names comes in parts.
     fn push_soa_behind(&self, out: &mut Vec<u8>, names: [&[&[u8]]; 2], serial: u32) {
         let parts = || names.iter().copied().flatten().copied();
         let length = parts().map(<[u8]>::len).sum::<usize>() + 20;
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_zone_is_found() {
+    fn a_name_in_nested_zones_belongs_to_the_closest_one() {
         let zones = zones(&["cluster.local", "multinet.cluster.local"], &["in-addr.arpa"]);
         assert_eq!(found(&zones, "a.multinet.cluster.local").as_deref(), Some("multinet.cluster.local."));
         assert_eq!(found(&zones, "xmultinet.cluster.local").as_deref(), Some("cluster.local."));
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn reverse_zones_name_the_first_zones_server() {
+    fn a_reverse_zone_has_the_name_server_of_the_first_forward_zone() {
         let zones = zones(&["multinet.cluster.local"], &["in-addr.arpa"]);
         let zone = zones.of(&"in-addr.arpa".parse().unwrap()).unwrap();
         let names = zone.fixed_names();
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_delegates_those_right_below_it() {
+    fn a_zone_delegates_the_zones_directly_below_it() {
         let forward = ["z", "a.b.z", "c.a.b.z", "d.z", "xz"];
         let reverse = ["in-addr.arpa", "10.in-addr.arpa", "1.10.in-addr.arpa", "ip6.arpa"];
         let names = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Name>>();
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soa_points_at_the_zone_in_the_question() {
+    fn the_owner_of_the_soa_points_at_the_zone_in_the_question() {
         let zones = zones(&["z.test"], &[]);
         let zone = zones.of(&"z.test".parse().unwrap()).unwrap();
         let mut out = Vec::new();

@@ -1,4 +1,5 @@
-//! A whole zone at one moment: as little as its records can be made of while they are sent.
+//! A consistent copy of a whole zone for a transfer. It holds references to answers, from which
+//! records are made while they are sent.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -12,43 +13,44 @@ use crate::store::reverse::{ReverseName, ServiceKey};
 use crate::store::rrset::{Node, Record, rtype};
 use crate::sync;
 
-/// How much is made at a time. One label's records stay together, so it may be a little more.
+/// Size of a batch of records in bytes. The records of one label stay together, so a batch may be
+/// slightly larger.
 const BATCH: usize = 64 << 10;
 
-/// A day in the serial's hundredths of a second.
+/// A day, in the hundredths of a second that serials count.
 const A_DAY: u32 = 24 * 60 * 60 * 100;
 
-/// Which version of which zone.
+/// A version of a zone.
 #[derive(Debug, Clone)]
 pub struct ZoneVersion {
-    /// The zone's name.
+    /// Name of the zone.
     pub apex: Name,
-    /// Its serial.
+    /// Serial of the version.
     pub serial: u32,
-    /// The SOA record, names in full.
+    /// SOA record with uncompressed names.
     pub soa: Vec<u8>,
 }
 
 impl ZoneVersion {
-    /// Whether who has the version `known` needs nothing. Whoever has a newer one is not sent back to ours
-    /// (RFC 1995 §2). It can only be a little newer, from a replica whose clock is ahead; a serial far off, such
-    /// as 0, was never one of ours.
+    /// Tells whether a secondary with the serial `known` is up to date. A secondary with a newer
+    /// serial is not sent back to ours (RFC 1995 §2). Its serial can only be slightly newer, from a
+    /// replica whose clock is ahead. A serial that is far off, such as 0, was never one of ours.
     pub fn is_known_to(&self, known: u32) -> bool {
         known.wrapping_sub(self.serial) < A_DAY
     }
 }
 
-/// A zone at one moment.
+/// A consistent copy of a zone.
 #[derive(Debug)]
 pub struct ZoneCopy {
-    /// Which version it is.
+    /// Version of the copy.
     pub version: ZoneVersion,
-    /// Its own names, and those of the zones below it.
+    /// Nodes of the zone's own names, and delegations of the zones below it.
     fixed: Vec<(Name, Node)>,
-    /// The services, sorted, and the rest of their names.
+    /// The services, sorted by age and key, whose names end in `home`.
     services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
     home: Name,
-    /// What a reverse zone holds instead of them.
+    /// The addresses, in a reverse zone.
     reverse: Option<ReverseAddresses>,
 }
 
@@ -56,19 +58,21 @@ pub struct ZoneCopy {
 #[derive(Debug)]
 struct ReverseAddresses {
     answers: Arc<Answers>,
-    /// Each with the places of the services that publish it, ascending. There are as many as endpoints, so they are
-    /// gathered when they are first sent, and not while others wait.
+    /// Pairs of an address and the index of a service that publishes it, sorted. There are as many
+    /// as endpoints, so they are gathered when the first batch is made, and not under the state's
+    /// lock.
     pairs: OnceLock<Vec<(IpAddr, u32)>>,
 }
 
 impl ZoneCopy {
-    /// What the zone of `version` holds if there are these services; none for what is no zone.
+    /// Makes a copy of the zone of `version`, given all services. Returns `None` if there is no
+    /// such zone.
     pub fn new(
         version: ZoneVersion,
         mut services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
         answers: &Arc<Answers>,
     ) -> Option<Self> {
-        // The oldest first, as the names of an address are.
+        // Oldest first, as in PTR records.
         services.sort_unstable_by(|(one, a), (two, b)| (a.created, one).cmp(&(b.created, two)));
         let zones = answers.zones();
         let zone = zones.iter().find(|zone| *zone.apex() == version.apex)?;
@@ -83,24 +87,25 @@ impl ZoneCopy {
         })
     }
 
-    /// Every address in the zone with the place of each service that publishes it, ascending.
+    /// Returns pairs of each address in the zone and the index of each service that publishes it,
+    /// sorted.
     fn pairs(&self, answers: &Answers) -> Vec<(IpAddr, u32)> {
         let Some(own) = self.version.apex.with_labels(ReverseName::of) else { return Vec::new() };
         let is_own = |address: &IpAddr| answers.reverse_zone_of(address) == Some(&own);
         let mut pairs = Vec::new();
-        for (place, (key, service)) in (0u32..).zip(&self.services) {
+        for (index, (key, service)) in (0u32..).zip(&self.services) {
             let addresses =
                 publisher::pointers(key, service, self.home.as_wire()).map(|(address, _)| address);
-            pairs.extend(addresses.filter(is_own).map(|address| (address, place)));
+            pairs.extend(addresses.filter(is_own).map(|address| (address, index)));
         }
         pairs.sort_unstable();
         pairs
     }
 
-    /// The PTR records of one address, which these services publish.
+    /// Appends the PTR records of one address. `pairs` are its services.
     fn push_pointers(&self, pairs: &[(IpAddr, u32)], out: &mut Vec<u8>) {
         let Some(&(address, _)) = pairs.first() else { return };
-        let services = pairs.iter().map(|&(_, place)| &self.services[place as usize]);
+        let services = pairs.iter().map(|&(_, index)| &self.services[index as usize]);
         let services = services.map(|(key, service)| (key, &**service));
         let Some((ttl, targets)) = answers::pointers(address, services, self.home.as_wire()) else { return };
         let owner = reverse_name(address);
@@ -111,14 +116,14 @@ impl ZoneCopy {
     }
 }
 
-/// Makes the records of a zone, some at a time, and remembers no more than where it is.
+/// Iterator over the records of a zone, in batches. It stores only its position.
 #[derive(Debug)]
 pub(crate) struct Batches {
     copy: Arc<ZoneCopy>,
     is_begun: bool,
-    /// Of a service, or of an address.
+    /// Index of the current service, or in a reverse zone of the current pair.
     position: usize,
-    /// Within the service.
+    /// Position within the current service.
     cursor: Cursor,
 }
 
@@ -127,7 +132,8 @@ impl Batches {
         Self { copy, is_begun: false, position: 0, cursor: Cursor::default() }
     }
 
-    /// Appends the next records of a service, as many as fit a batch.
+    /// Appends records of the current service until the batch is full. Returns `None` after the
+    /// last service.
     fn push_service(&mut self, out: &mut Vec<u8>) -> Option<()> {
         let copy = &self.copy;
         let (key, service) = copy.services.get(self.position)?;
@@ -143,7 +149,7 @@ impl Batches {
         Some(())
     }
 
-    /// Appends the records of the next address.
+    /// Appends the PTR records of the next address. Returns `None` after the last one.
     fn push_address(&mut self, pointers: &[(IpAddr, u32)], out: &mut Vec<u8>) -> Option<()> {
         let rest = pointers.get(self.position..)?;
         let same = rest.chunk_by(|(one, _), (two, _)| one == two).next()?;
@@ -156,7 +162,7 @@ impl Batches {
 impl Iterator for Batches {
     type Item = Vec<u8>;
 
-    /// Records in wire format, one behind the other.
+    /// Returns the next records in wire format, one behind the other.
     fn next(&mut self) -> Option<Vec<u8>> {
         let copy = Arc::clone(&self.copy);
         let mut out = Vec::with_capacity(BATCH);
@@ -195,7 +201,7 @@ mod tests {
     use crate::store::slice::{Port, ProtocolLabel, Slice};
     use crate::store::zone::{ZoneSettings, Zones};
 
-    /// A service with many endpoints, and what it is called.
+    /// Makes a service with many endpoints, and its key.
     fn service(name: &str, endpoints: u32) -> (ServiceKey, Arc<ServiceAnswers>) {
         let hosts: Vec<(Ipv4Addr, String)> = (0..endpoints)
             .map(|number| (Ipv4Addr::from_bits(0x0a00_0000 | number), format!("host-{number}")))
@@ -228,7 +234,7 @@ mod tests {
         Batches::new(Arc::new(ZoneCopy::new(version, services, &answers).unwrap())).collect()
     }
 
-    /// How many records there are; none is there twice.
+    /// Returns the number of records. Panics if a record occurs twice.
     fn count(batches: &[Vec<u8>]) -> usize {
         let records: Vec<&[u8]> = batches.iter().flat_map(|batch| journal::split_records(batch)).collect();
         assert_eq!(records.iter().collect::<HashSet<_>>().len(), records.len());
@@ -236,29 +242,32 @@ mod tests {
     }
 
     #[test]
-    fn a_large_service_comes_in_batches() {
+    fn a_large_service_is_split_into_batches() {
         let batches = batches("z", vec![service("b", 3000), service("a", 1), service("c", 0x1_0000 / 40)]);
-        // No item here has as much as 200 bytes.
+        // Every item here has less than 200 bytes.
         let (last, full) = batches.split_last().unwrap();
         assert!(full.len() > 10 && last.len() <= BATCH + 200);
         assert!(full.iter().all(|batch| (BATCH..BATCH + 200).contains(&batch.len())));
-        // At the service and at its network A and SRV, SRV at the port, A and TXT of each host; NS and the version.
+        // Ten records per endpoint: one A and one SRV record at the service and at its network, an
+        // SRV record at the port of both, and an A and a TXT record of both hosts. Then the NS
+        // record and the schema version.
         assert_eq!(count(&batches), (3000 + 1 + 0x1_0000 / 40) * 10 + 2);
     }
 
     #[test]
-    fn an_address_stands_in_the_closest_zone() {
-        // 10.0.0.0 and 256 addresses further on 10.0.1.0, which both services have.
+    fn an_address_is_in_the_closest_zone_only() {
+        // The zone above has 10.0.0.0/24, the zone below the addresses from 10.0.1.0 on, which both
+        // services have.
         let services = || vec![service("a", 300), service("b", 257)];
-        // The NS records are its own and that of the zone below it.
+        // The NS records are those of the zone itself and of the zone below it.
         assert_eq!(count(&batches("in-addr.arpa", services())), 256 + 256 + 2);
         assert_eq!(count(&batches("1.0.10.in-addr.arpa", services())), 44 + 1 + 1);
     }
 
     #[test]
-    fn an_address_has_no_more_names_than_are_answered() {
+    fn an_address_has_no_more_ptr_records_than_in_answers() {
         let services = (0..20).map(|number| service(&format!("s{number}"), 1)).collect();
-        // Beside the NS records of the zone and of the one below it.
+        // The other two are the NS records of the zone and of the one below it.
         assert_eq!(count(&batches("in-addr.arpa", services)), MAX_POINTERS + 2);
     }
 }

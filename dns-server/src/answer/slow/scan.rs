@@ -1,47 +1,49 @@
-//! A look over a whole packet that understands nothing but the OPT record and the serial of an SOA record: where
-//! names and records end, and whether all of it is there. It allocates nothing and follows no pointer, so that
-//! rubbish is recognised for less than what a good query with as many labels costs (docs/benchmarks.md).
+//! A scan of a whole packet. It finds the ends of names and records, and reads only the OPT record
+//! and the serial of an SOA record. It allocates nothing and follows no pointer, so that rejecting
+//! garbage costs less than answering a valid query with as many labels (docs/benchmarks.md).
 
 use crate::answer::cookie::Cookie;
 use crate::answer::query::Edns;
 use crate::store::name::MAX_NAME;
 use crate::store::rrset::{HEADER, rtype};
 
-/// What a packet holds that is in one piece.
+/// Result of scanning a packet that is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketScan {
     /// The OPT record and its version.
     pub(super) edns: Option<(Edns, u8)>,
-    /// Records in the answer section, which no query has.
+    /// Number of records in the answer section. A query has none.
     pub(super) answers: u16,
-    /// Records in the authority section, which a query has for an incremental transfer only.
+    /// Number of records in the authority section. Among queries, only an IXFR has any.
     pub(super) authorities: u16,
-    /// The first SOA record among those: what the asker has already (RFC 1995 §3).
+    /// The first SOA record in the authority section: the version that the client has (RFC 1995
+    /// §3).
     pub(super) soa: Option<SoaSerial>,
-    /// Whether the additional section holds a signature with a shared key (RFC 8945), or with a public one (RFC 2931).
-    /// What else there is beside OPT means nothing, and is passed over.
+    /// `true` if the additional section has a TSIG record (RFC 8945). Records other than OPT, TSIG
+    /// and SIG are skipped.
     pub(super) has_tsig: bool,
+    /// `true` if the additional section has a SIG record (RFC 2931).
     pub(super) has_sig: bool,
 }
 
-/// An SOA record's data.
+/// Serial of an SOA record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SoaSerial {
-    /// With this serial.
+    /// The serial.
     Valid(u32),
-    /// None as they should be. That is for who wants the serial to complain about: an UPDATE may have a record
-    /// without data (RFC 2136 §2.5.2).
+    /// The record's data are malformed. That is an error only for a query that needs the serial: an
+    /// UPDATE may have a record without data (RFC 2136 §2.5.2).
     Malformed,
 }
 
-/// The options of the OPT record that this server looks at (RFC 7873, RFC 7828, RFC 7830).
+/// Codes of the EDNS options that this server handles (RFC 7873, RFC 7828, RFC 7830).
 const COOKIE: u16 = 10;
 const KEEPALIVE: u16 = 11;
 const PADDING: u16 = 12;
 
 impl PacketScan {
-    /// Nothing where a record is cut off or anything follows the last one, where there are two OPT records or
-    /// one that is not sound (RFC 6891 §6.1.1, RFC 7873 §5.2.2).
+    /// Scans a packet. Returns `None` if a record is cut off, if bytes follow the last record, or
+    /// if the packet has two OPT records or a malformed one (RFC 6891 §6.1.1, RFC 7873 §5.2.2).
     pub(super) fn of(packet: &[u8]) -> Option<Self> {
         let count = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
         let (answers, authorities, additionals) = (count(6)?, count(8)?, count(10)?);
@@ -77,7 +79,7 @@ impl PacketScan {
     }
 }
 
-/// Where a record's parts are.
+/// Positions of a record's parts, and its type.
 struct RecordBounds {
     name_end: usize,
     rtype: u16,
@@ -92,21 +94,21 @@ impl RecordBounds {
         (end <= packet.len()).then_some(Self { name_end, rtype: u16::from_be_bytes([head[0], head[1]]), end })
     }
 
-    /// The record as OPT, with its version.
+    /// Parses the record as OPT. Returns its fields and its version.
     fn opt(&self, packet: &[u8]) -> Option<(Edns, u8)> {
         let (head, mut options) = packet.get(self.name_end..self.end)?.split_first_chunk::<10>()?;
         let mut edns = Edns::new(u16::from_be_bytes([head[2], head[3]]), head[6]);
         let version = head[5];
         if version > 0 {
-            // What follows is for who knows that version to read: all that there is to say is which one we know
-            // (RFC 6891 §6.1.3).
+            // Options of an unknown version cannot be parsed. The reply only states the version
+            // that this server knows (RFC 6891 §6.1.3).
             return Some((edns, version));
         }
         while !options.is_empty() {
             let (&[code_high, code_low, high, low], rest) = options.split_first_chunk()?;
             let (data, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([high, low])))?;
             match u16::from_be_bytes([code_high, code_low]) {
-                // Of several the first counts (RFC 7873 §5.2).
+                // If there are several cookies, the first one counts (RFC 7873 §5.2).
                 COOKIE if edns.cookie.is_none() => edns.cookie = Some(Cookie::read(data)?),
                 KEEPALIVE => edns.keepalive = true,
                 PADDING => edns.padded = true,
@@ -117,8 +119,8 @@ impl RecordBounds {
         Some((edns, version))
     }
 
-    /// The serial of the record as SOA: behind two names the first of five numbers, and nothing behind those
-    /// (RFC 1035 §3.3.13).
+    /// Parses the record as SOA and returns its serial: the data are two names and five numbers, of
+    /// which the serial is the first (RFC 1035 §3.3.13).
     fn serial(&self, packet: &[u8]) -> Option<u32> {
         let names_end = name_end(packet, name_end(packet, self.name_end + 10)?)?;
         let numbers: &[u8; 20] = packet.get(names_end..self.end)?.try_into().ok()?;
@@ -126,8 +128,8 @@ impl RecordBounds {
     }
 }
 
-/// Where the name at an offset ends: behind its root or its pointer, which has to lead backwards. One that is too
-/// long is not walked to its end.
+/// Returns the end of the name that begins at an offset: behind its root label or its pointer,
+/// which must point backwards. A name that is too long is not scanned to its end.
 fn name_end(packet: &[u8], begin: usize) -> Option<usize> {
     let mut at = begin;
     loop {
@@ -150,7 +152,7 @@ fn name_end(packet: &[u8], begin: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A query for `a.` with these counts, and what follows the question.
+    /// Makes a query for `a.` with these counts, followed by `rest`.
     fn packet(counts: [u8; 3], rest: &[u8]) -> Vec<u8> {
         let mut packet =
             vec![0, 1, 0, 0, 0, 1, 0, counts[0], 0, counts[1], 0, counts[2], 1, b'a', 0, 0, 1, 0, 1];
@@ -164,7 +166,7 @@ mod tests {
         opt
     }
 
-    /// A record whose owner has so many bytes.
+    /// Makes a record whose owner's name has this length.
     fn record_of(bytes: usize) -> Vec<u8> {
         let first = [&[2 - bytes as u8 % 2][..], &[b'b'; 2][bytes % 2..]].concat();
         [&first[..], &[1, b'b'].repeat((bytes - first.len()) / 2), &[0], &RECORD[2..]].concat()
@@ -173,7 +175,7 @@ mod tests {
     const RECORD: [u8; 12] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 0];
 
     #[test]
-    fn what_is_in_one_piece_is_counted() {
+    fn a_complete_packet_is_scanned() {
         let edns = Edns::new(1024, 0x80);
         let cookie = Cookie::read(&[7; 8]);
         let cookie_option = [&[0, 10, 0, 8][..], &[7; 8]].concat();
@@ -187,7 +189,7 @@ mod tests {
             (packet([0, 0, 1], &opt(0, &two)), Some((Edns { cookie, ..edns }, 0)), false),
             (packet([0, 0, 1], &opt(0, &[0, 12, 0, 1, 0])), Some((Edns { padded: true, ..edns }, 0)), false),
             (packet([0, 0, 1], &opt(0, &[0, 11, 0, 0])), Some((Edns { keepalive: true, ..edns }, 0)), false),
-            // Of another version nothing is known but that.
+            // Of an OPT record of another version, only the version is read.
             (packet([0, 0, 1], &opt(1, &[0, 10, 0, 1, 7])), Some((edns, 1)), false),
             (packet([0, 0, 1], &opt(1, &[7])), Some((edns, 1)), false),
             (packet([0, 0, 2], &[&RECORD[..], &opt(0, &[])].concat()), Some((edns, 0)), false),
@@ -197,7 +199,7 @@ mod tests {
         ] {
             let scan = PacketScan::of(&packet).unwrap();
             assert_eq!((scan.edns, scan.has_tsig, scan.has_sig), (found, signed, false), "{packet:?}");
-            // Cut off anywhere, or longer, it is not.
+            // The packet is rejected if it is cut off anywhere, or has an additional byte.
             for length in 0..packet.len() {
                 assert_eq!(PacketScan::of(&packet[..length]), None, "{length} of {packet:?}");
             }
@@ -206,15 +208,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sound_is_refused() {
+    fn a_malformed_packet_is_rejected() {
         for (counts, rest) in [
-            // Two OPT records, one that is not at the root, options cut off, a cookie of 9 bytes.
+            // Two OPT records, one that is not at the root, options that are cut off, a cookie of 9
+            // bytes.
             ([0, 0, 2], [opt(0, &[]), opt(0, &[])].concat()),
             ([0, 0, 1], [&[1, b'b'][..], &opt(0, &[])].concat()),
             ([0, 0, 1], opt(0, &[0, 3, 0])),
             ([0, 0, 1], opt(0, &[0, 3, 0, 1])),
             ([0, 0, 1], opt(0, &[&[0, 10, 0, 9][..], &[7; 9]].concat())),
-            // Pointers forwards and to themselves, other label types.
+            // Pointers forwards and to themselves, unknown label types.
             ([1, 0, 0], [&[0xc0, 19][..], &RECORD[2..]].concat()),
             ([1, 0, 0], [&[0xc0, 200][..], &RECORD[2..]].concat()),
             ([1, 0, 0], [&[0x40, 0][..], &RECORD[2..]].concat()),

@@ -1,4 +1,4 @@
-//! A notification on the wire (RFC 1996), and whether a message answers it.
+//! NOTIFY messages (RFC 1996), and matching of the replies to them.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::secondary::tsig::{Key, Signer};
 use crate::store::rrset::{HEADER, rtype};
 use crate::store::zone_copy::ZoneVersion;
 
-/// Bytes of a code, with QR and the opcode NOTIFY before it.
+/// Third byte of a reply's header without flags: QR, and the opcode NOTIFY.
 const ANSWER: u8 = 0x80 | 4 << 3;
 
 /// A notification that was sent.
@@ -19,8 +19,8 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Tells of a version of a zone: its SOA is the answer section, which a secondary may take as a hint
-    /// (§3.7).
+    /// Makes a notification of a version of a zone. The answer section has its SOA record, which a
+    /// secondary may use as a hint (§3.7).
     pub(super) fn new(id: u16, version: &ZoneVersion, key: Option<&Arc<Key>>, now: u64) -> Self {
         let ZoneVersion { apex, soa, .. } = version;
         let mut packet = id.to_be_bytes().to_vec();
@@ -38,7 +38,8 @@ impl Notify {
         Self { packet, question_end, signer }
     }
 
-    /// The code of `reply`, if that is the answer to this: the same id and question, and signed if this was.
+    /// Returns the response code of `reply` if that is the answer to this notification: it has the
+    /// same id and question, and a valid signature if this was signed.
     pub(super) fn answered_by(&self, reply: &[u8], now: u64) -> Option<u8> {
         let header = reply.first_chunk::<HEADER>()?;
         let is_ours = header[..2] == self.packet[..2] && header[2] & 0xf8 == ANSWER;
@@ -72,7 +73,7 @@ mod tests {
         Key::new("k".parse().unwrap(), Algorithm::HmacSha256, secret)
     }
 
-    /// What a secondary says.
+    /// Makes the answer of a secondary.
     fn answer(notify: &Notify, code: u8) -> Vec<u8> {
         let mut reply = notify.packet[..notify.question_end].to_vec();
         reply[2..HEADER].copy_from_slice(&[0xa4, code, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_is_a_message_with_the_soa() {
+    fn a_notification_has_the_soa_record_as_its_answer() {
         let notify = Notify::new(0x1234, &version(), None, 0);
         let message = hickory_proto::op::Message::from_vec(&notify.packet).unwrap();
         assert_eq!(message.metadata.op_code, hickory_proto::op::OpCode::Notify);
@@ -90,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_answer_counts() {
+    fn only_the_answer_to_the_same_notification_matches() {
         let notify = Notify::new(0x1234, &version(), None, 0);
         let good = answer(&notify, 0);
         assert_eq!(notify.answered_by(&good, 0), Some(0));
         assert_eq!(notify.answered_by(&answer(&notify, 5), 0), Some(5));
-        // Some secondaries leave the question out of an error.
+        // Some secondaries omit the question in errors.
         let mut short = answer(&notify, 1);
         short.truncate(HEADER);
         short[5] = 0;
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_with_a_signature_answers_with_one() {
+    fn a_signed_notification_needs_a_signed_answer() {
         let notify = Notify::new(0x1234, &version(), Some(&Arc::new(key(&[1; 32]))), 1000);
         let keys: Keyring = [key(&[1; 32])].into_iter().collect();
         let mut opened = tsig::verify(&notify.packet, &keys, 1000).unwrap();
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(notify.answered_by(&signed, 2000), None);
         signed[3] = 5;
         assert_eq!(notify.answered_by(&signed, 1002), None);
-        // Of somebody with another key of that name.
+        // Signed with another key of the same name.
         let mut other = Signer::of_query(Arc::new(key(&[2; 32])), 0x1234);
         let mut forged = unsigned;
         other.sign(&mut forged, 0, 1001);

@@ -1,4 +1,4 @@
-//! What is counted of notifications, for each secondary.
+//! Counters of notifications for each secondary.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 
 type BySecondary = Family<[(&'static str, String); 1], Counter>;
 
-/// The counters of all secondaries.
+/// Counters of all secondaries.
 #[derive(Debug, Clone, Default)]
 pub struct NotifierMetrics {
     sent: BySecondary,
@@ -14,30 +14,34 @@ pub struct NotifierMetrics {
     failed: BySecondary,
 }
 
-/// Those of one.
+/// Counters of one secondary.
 #[derive(Debug, Clone)]
 pub(super) struct Counters {
-    /// NOTIFY messages sent, repeated ones too.
+    /// NOTIFY messages sent, including repeated ones.
     pub(super) sent: Counter,
-    /// Those that were accepted.
+    /// Messages that the secondary accepted.
     pub(super) acknowledged: Counter,
-    /// Those without answer, or refused.
+    /// Messages that the secondary rejected or did not answer.
     pub(super) failed: Counter,
 }
 
 impl NotifierMetrics {
-    /// The counters of one secondary.
+    /// Returns the counters of one secondary.
     pub(super) fn of(&self, secondary: &str) -> Counters {
         let of = |by: &BySecondary| by.get_or_create_owned(&[("secondary", secondary.to_owned())]);
         Counters { sent: of(&self.sent), acknowledged: of(&self.acknowledged), failed: of(&self.failed) }
     }
 
-    /// Registers all.
+    /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
         for (name, help, metric) in [
             ("notifies_sent", "NOTIFY messages sent", &self.sent),
             ("notifies_acknowledged", "NOTIFY messages that the secondary accepted", &self.acknowledged),
-            ("notifies_failed", "NOTIFY messages without answer, or refused", &self.failed),
+            (
+                "notifies_failed",
+                "NOTIFY messages that the secondary rejected or did not answer",
+                &self.failed,
+            ),
         ] {
             registry.register(name, help, metric.clone());
         }

@@ -1,9 +1,10 @@
-//! When one secondary is told of which zone: pure.
+//! Decides when a secondary is notified of which zone. Pure.
 //!
-//! There is at most one notification of a zone under way. What changes meanwhile is told with the next, so a
-//! burst of changes is one notification at once and one when the first has been answered, [`INTERVAL`] after it
-//! at the earliest. Without an answer it is repeated, ever more slowly, until there is one: a secondary that
-//! comes back is told at once, and not when its own timers run out.
+//! At most one notification of a zone is in flight. Changes in the meantime are covered by the next
+//! one. So a burst of changes causes one notification at once, and one when the first has been
+//! answered, at least [`INTERVAL`] after it. A notification without an answer is repeated at
+//! growing intervals until it is answered. So a secondary that returns is notified soon, and need
+//! not wait for its own timers.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +12,16 @@ use super::message::Notify;
 use crate::store::name::Name;
 use crate::store::state::Changes;
 
-/// Between two notifications of a zone.
+/// Shortest time between two notifications of a zone.
 pub(super) const INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the first answer may take; then twice as long each time.
+/// Time to wait for the first answer. It doubles with each attempt.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// The longest of these waits.
+/// Longest time to wait for an answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
-/// The zones, and what one secondary knows of each.
+/// The zones, and how far one secondary has been notified of each.
 #[derive(Debug, Default)]
 pub(super) struct Schedule(Vec<ZoneSchedule>);
 
@@ -28,40 +29,41 @@ pub(super) struct Schedule(Vec<ZoneSchedule>);
 struct ZoneSchedule {
     apex: Name,
     changed: u64,
-    /// The change that was told of last.
+    /// Number of the change that the secondary was last notified of.
     notified: u64,
     phase: Phase,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Nothing is under way, and nothing may be before this.
+    /// No notification is in flight. The next one may be sent from this time on.
     Idle(Instant),
-    /// A notification was sent, and is answered until then.
+    /// A notification is in flight. It is repeated at `until`. `notify` is `None` if the secondary
+    /// has rejected it.
     Waiting { notify: Option<Notify>, attempt: u32, since: Instant, until: Instant },
 }
 
-/// What a message from the secondary means.
+/// Meaning of a secondary's reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotifyReply {
-    /// It has heard.
+    /// The secondary accepted the notification.
     Accepted,
-    /// It wants nothing of it, with this code.
+    /// The secondary rejected the notification of this zone, with this response code.
     Refused(Name, u8),
 }
 
-/// What is to be sent.
+/// A notification to send now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DueNotify {
     pub(super) apex: Name,
-    /// How often the last one has been sent in vain.
+    /// Number of attempts so far that were not accepted.
     pub(super) unanswered: u32,
-    /// Whether the last one was not even refused.
+    /// `true` if the last attempt got no reply at all.
     pub(super) is_lost: bool,
 }
 
 impl Schedule {
-    /// Zones have changed.
+    /// Takes note of the zones' current change numbers.
     pub(super) fn changed(&mut self, changes: &Changes, now: Instant) {
         for (apex, changed) in changes {
             match self.0.iter_mut().find(|zone| zone.apex == *apex) {
@@ -76,17 +78,18 @@ impl Schedule {
         }
     }
 
-    /// A zone that is to be told of now; [`Self::sent`] has to follow.
+    /// Returns a notification that is due. The caller must send it and call [`Self::sent`].
     pub(super) fn due(&self, now: Instant) -> Option<DueNotify> {
         self.0.iter().filter(|zone| zone.due_at().is_some_and(|due| due <= now)).map(ZoneSchedule::due).next()
     }
 
-    /// When something will be due, if nothing else happens.
+    /// Returns the time at which the next notification is due, unless something else happens
+    /// before.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.iter().filter_map(ZoneSchedule::due_at).min()
     }
 
-    /// What was due has been sent, or could not be, which is no different from being lost.
+    /// Records that a due notification was sent. A failure to send counts as a lost message.
     pub(super) fn sent(&mut self, apex: &Name, notify: Notify, now: Instant) {
         let Some(zone) = self.0.iter_mut().find(|zone| zone.apex == *apex) else { return };
         let attempt = match zone.phase {
@@ -98,7 +101,8 @@ impl Schedule {
         zone.phase = Phase::Waiting { notify: Some(notify), attempt, since: now, until: now + wait };
     }
 
-    /// A message has come; nothing if it answers nothing. `clock` is in seconds since 1970.
+    /// Handles a message from the secondary. Returns `None` if it is not the reply to a
+    /// notification. `clock` is in seconds since 1970.
     pub(super) fn received(&mut self, reply: &[u8], clock: u64) -> Option<NotifyReply> {
         self.0.iter_mut().find_map(|zone| {
             let Phase::Waiting { notify, since, .. } = &mut zone.phase else { return None };
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_one_at_once_and_one_later() {
+    fn a_burst_of_changes_causes_one_notification_at_once_and_one_later() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
         assert_eq!((schedule.due(start), schedule.next()), (None, None));
@@ -180,13 +184,13 @@ mod tests {
         schedule.sent(&apex(), second, later);
         assert_eq!(schedule.received(&answer, 0), Some(NotifyReply::Accepted));
         assert_eq!(schedule.next(), None);
-        // After a silence, again at once.
+        // After a quiet interval, a notification is sent at once again.
         changed(&mut schedule, 100, later + INTERVAL);
         assert!(schedule.due(later + INTERVAL).is_some());
     }
 
     #[test]
-    fn without_an_answer_it_is_repeated_ever_more_slowly() {
+    fn an_unanswered_notification_is_repeated_at_growing_intervals() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
         changed(&mut schedule, 1, start);
@@ -201,14 +205,14 @@ mod tests {
             now = next;
         }
         assert_eq!(waits, [1, 2, 4, 8, 15, 15, 15]);
-        // Only the last one can be answered.
+        // Only the last attempt can be answered.
         assert_eq!(schedule.received(&reply(&notify(5), 0), 0), None);
         assert_eq!(schedule.received(&reply(&notify(6), 0), 0), Some(NotifyReply::Accepted));
         assert_eq!(schedule.next(), None);
     }
 
     #[test]
-    fn who_refuses_is_asked_again_no_sooner() {
+    fn a_rejected_notification_is_repeated_no_sooner_than_a_lost_one() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
         changed(&mut schedule, 1, start);

@@ -1,4 +1,4 @@
-//! Who is told of changes: `--notify`.
+//! The secondaries to notify: `--notify`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,21 +6,22 @@ use std::str::FromStr;
 
 use crate::store::name::Name;
 
-/// The port of DNS.
+/// Default port of DNS.
 const PORT: u16 = 53;
 
-/// A secondary.
+/// A secondary to notify.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Secondary {
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: SocketAddr,
-    /// The name of the key that notifications to it are signed with.
+    /// Name of the key that signs notifications to it.
     pub key: Option<Name>,
 }
 
 impl Secondary {
-    /// Where it is told from, by a server that serves plain DNS at these addresses: from the only one of its family, by
-    /// which it knows its primary; else from the one that the system chooses.
+    /// Returns the source address of notifications to it. `listening` are the addresses on which
+    /// this server serves plain DNS. If exactly one of them can reach the secondary, that is the
+    /// address by which the secondary knows its primary. Otherwise the kernel chooses.
     pub fn source_address(&self, listening: &[SocketAddr]) -> SocketAddr {
         let is_ipv4 = self.address.is_ipv4();
         let mut own = listening
@@ -37,7 +38,8 @@ impl Secondary {
     }
 }
 
-/// IPv4 as such; of a link-local address of IPv6 the interface is a part.
+/// Converts an IPv4-mapped address to IPv4. An IPv6 address keeps its scope, which names the
+/// interface of a link-local address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
@@ -45,7 +47,8 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether `other` may hear of `own`: addresses of a host or a link lead no further.
+/// Tells whether packets from `own` can reach `other`: loopback and link-local addresses lead no
+/// further than their host or link.
 fn can_reach(own: SocketAddr, other: SocketAddr) -> bool {
     let is_of_link = |ip| match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -59,7 +62,7 @@ fn is_same_host(one: SocketAddr, other: SocketAddr) -> bool {
     one.ip() == other.ip() && interface(one) == interface(other)
 }
 
-/// The number of the interface of a link-local address.
+/// Returns the number of the interface of a link-local address, or 0.
 fn interface(address: SocketAddr) -> u32 {
     match address {
         SocketAddr::V4(_) => 0,
@@ -70,7 +73,7 @@ fn interface(address: SocketAddr) -> u32 {
 impl FromStr for Secondary {
     type Err = String;
 
-    /// `ADDR[:PORT][@KEY]`; an IPv6 address with a port stands in brackets.
+    /// Parses `ADDR[:PORT][@KEY]`. An IPv6 address with a port is in brackets.
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, key) = match text.split_once('@') {
             Some((address, key)) => {
@@ -87,7 +90,7 @@ impl FromStr for Secondary {
             "write a secondary as 10.0.0.1, 10.0.0.1:5353 or [fd00::1]:5353, with @KEY to sign".to_owned()
         })?;
         if address.port() == 0 {
-            return Err("nobody listens on port 0; leave the port out for 53".to_owned());
+            return Err("port 0 is not a valid port; leave the port out for 53".to_owned());
         }
         Ok(Self { address: canonical(address), key })
     }
@@ -105,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_ports_and_keys() {
+    fn a_secondary_is_an_address_with_optional_port_and_key() {
         for (text, expected) in [
             ("10.0.0.1", "10.0.0.1:53"),
             ("10.0.0.1:5353", "10.0.0.1:5353"),
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_from_the_only_address_of_its_family() {
+    fn the_source_address_is_the_only_one_of_the_secondarys_family() {
         let (any4, any6) = ("0.0.0.0:0", "[::]:0");
         for (secondary, listening, expected) in [
             ("10.0.0.7", &["10.0.0.1:53"][..], "10.0.0.1:0"),
@@ -144,7 +147,7 @@ mod tests {
             ("[fe80::7%2]:53", &["[fe80::1%2]:53"], "[fe80::1%2]:0"),
             ("127.0.0.1", &["127.0.0.2:53"], "127.0.0.2:0"),
             ("127.0.0.1", &["10.0.0.1:53"], "10.0.0.1:0"),
-            // None, several, a wildcard.
+            // No address, several addresses, a wildcard address.
             ("10.0.0.7", &[], any4),
             ("10.0.0.7", &["[fd00::1]:53"], any4),
             ("fd00::7", &["10.0.0.1:53"], any6),
@@ -153,7 +156,7 @@ mod tests {
             ("10.0.0.7", &["[::]:53"], any4),
             ("fd00::7", &["[::]:53"], any6),
             ("10.0.0.7", &["10.0.0.1:5353", "[::]:53"], any4),
-            // One from which nothing gets there.
+            // An address from which packets do not reach the secondary.
             ("10.0.0.7", &["127.0.0.1:53"], any4),
             ("10.0.0.7", &["169.254.20.10:53"], any4),
             ("fd00::7", &["[fe80::1%2]:53"], any6),

@@ -1,4 +1,5 @@
-//! Transfers under way: a limited number, each of which keeps its place only as long as its client takes messages.
+//! The running transfers. Their number is limited, so a transfer whose client stops taking messages
+//! may lose its place.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -9,27 +10,29 @@ use tokio::time::Instant;
 use super::ZoneVersion;
 use crate::store::name::Name;
 
-/// Transfers at one time.
+/// Largest number of transfers at a time.
 pub(super) const MAX_TRANSFERS: usize = 32;
 
-/// A client that has taken no message, of 64 KiB, for so long makes room for one that has come.
+/// Time after which a transfer is stalled if its client takes no message (of up to 64 KiB). A
+/// stalled transfer is ended when a new one needs its place.
 pub(super) const STALL_TIME: Duration = Duration::from_secs(1);
 
-/// All that are under way.
+/// All running transfers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ActiveTransfers(Arc<Mutex<Vec<Arc<ActiveTransfer>>>>);
 
+/// A running transfer.
 #[derive(Debug)]
 struct ActiveTransfer {
-    /// When its client last took a message.
+    /// Time at which the client last took a message.
     last_progress: Mutex<Instant>,
-    /// Ends its connection.
+    /// Handle that closes the client's connection.
     connection: OnceLock<ConnectionCloser>,
-    /// The zone and version of which it has a copy.
+    /// Zone and serial of the zone copy that the transfer holds, if any.
     copy: OnceLock<(Name, u32)>,
 }
 
-/// Place of a transfer; free again when it is dropped.
+/// Place of a running transfer, which dropping it frees.
 #[derive(Debug)]
 pub struct TransferSlot {
     transfer: Arc<ActiveTransfer>,
@@ -37,7 +40,8 @@ pub struct TransferSlot {
 }
 
 impl ActiveTransfers {
-    /// A place, if need be that of the transfer that has stood still for longest.
+    /// Takes a place. If all are taken, the transfer that has been stalled for longest is ended for
+    /// it. Returns `None` if no transfer is stalled.
     pub(super) fn take(&self, now: Instant) -> Option<TransferSlot> {
         let mut active = lock(&self.0);
         if active.len() >= MAX_TRANSFERS {
@@ -52,14 +56,14 @@ impl ActiveTransfers {
         Some(TransferSlot { transfer, active: self.clone() })
     }
 
-    /// Ends all transfers that stand still.
+    /// Ends all stalled transfers.
     pub(super) fn evict_stalled(&self, now: Instant) {
         for transfer in lock(&self.0).extract_if(.., |transfer| transfer.is_stalled(now)) {
             transfer.evict();
         }
     }
 
-    /// Whether a transfer under way has a copy of this version.
+    /// Tells whether a running transfer holds a copy of this version.
     pub(super) fn has_copy_of(&self, version: &ZoneVersion) -> bool {
         let is_it = |(apex, serial): &(Name, u32)| (apex, serial) == (&version.apex, &version.serial);
         lock(&self.0).iter().any(|transfer| transfer.copy.get().is_some_and(is_it))
@@ -67,12 +71,14 @@ impl ActiveTransfers {
 }
 
 impl ActiveTransfer {
-    /// Whether the client has taken nothing for long. One that has been sent nothing yet waits for the server.
+    /// Tells whether the transfer is stalled. A transfer without a connection has not sent anything
+    /// yet: its client waits for the server.
     fn is_stalled(&self, now: Instant) -> bool {
         self.connection.get().is_some()
             && now.saturating_duration_since(*lock(&self.last_progress)) >= STALL_TIME
     }
 
+    /// Closes the client's connection.
     fn evict(&self) {
         if let Some(connection) = self.connection.get() {
             connection.close();
@@ -81,17 +87,17 @@ impl ActiveTransfer {
 }
 
 impl TransferSlot {
-    /// Notes that the client takes a message.
+    /// Records that the client takes a message.
     pub(super) fn note_progress(&self, now: Instant) {
         *lock(&self.transfer.last_progress) = now;
     }
 
-    /// Notes what ends the connection. The first time counts.
+    /// Sets the handle that closes the connection. Only the first call has an effect.
     pub(super) fn set_connection(&self, connection: ConnectionCloser) {
         let _ = self.transfer.connection.set(connection);
     }
 
-    /// Notes of which version the transfer has a copy. The first time counts.
+    /// Records the version of which the transfer holds a copy. Only the first call has an effect.
     pub(super) fn set_copy(&self, version: &ZoneVersion) {
         let _ = self.transfer.copy.set((version.apex.clone(), version.serial));
     }
@@ -104,7 +110,7 @@ impl Drop for TransferSlot {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is held is whole at every moment.
+    // Ignoring the poison is safe: the values are consistent at every moment.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -124,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_stands_still_loses_its_place_to_a_newcomer() {
+    fn a_stalled_transfer_loses_its_place_to_a_new_one() {
         let (active, begin) = (ActiveTransfers::default(), Instant::now());
         let places = ConnectionLimit::new(100, Counter::default());
         let under_way: Vec<(ConnectionSlot, TransferSlot)> = (0..MAX_TRANSFERS)
@@ -137,7 +143,8 @@ mod tests {
         let late = begin + STALL_TIME;
         let just_before = late - Duration::from_millis(1);
         assert!(active.take(just_before).is_none());
-        // All go on but the sixth and the seventh, of which one had gone on for longer.
+        // All transfers make progress except the sixth and the seventh. Of these, the seventh made
+        // some progress later.
         for (number, (_, slot)) in under_way.iter().enumerate().filter(|(number, _)| *number != 5) {
             slot.note_progress(if number == 6 { begin + Duration::from_millis(1) } else { late });
         }
@@ -145,7 +152,7 @@ mod tests {
         assert!(newcomer.is_some());
         let ended: Vec<usize> = (0..MAX_TRANSFERS).filter(|&number| is_ended(&under_way[number].0)).collect();
         assert_eq!(ended, [5]);
-        // What has lost its place gives none back.
+        // A transfer that has lost its place does not free another.
         drop(under_way.into_iter().nth(5));
         assert_eq!(lock(&active.0).len(), 1);
         drop(newcomer);
@@ -153,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_held_as_long_as_its_transfer_goes_on() {
+    fn a_copy_is_held_as_long_as_its_transfer_runs() {
         let (active, begin) = (ActiveTransfers::default(), Instant::now());
         let version = |serial| ZoneVersion { apex: "z".parse().unwrap(), serial, soa: Vec::new() };
         let place = ConnectionLimit::new(1, Counter::default()).admit([10, 0, 0, 1].into());

@@ -1,4 +1,4 @@
-//! Who may transfer zones: `--transfer-to`.
+//! The clients that may transfer zones: `--transfer-to`.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -7,17 +7,18 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::store::name::Name;
 
-/// What lets somebody have a zone; any one of several is enough.
+/// Clients that may transfer zones. If there are several of these, one that matches is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedClient {
-    /// An address in this network.
+    /// Clients with an address in this network.
     Network(IpNet),
-    /// A query signed with the key of this name.
+    /// Clients that sign with the key of this name.
     Key(Name),
 }
 
 impl AllowedClient {
-    /// Whether it lets `peer` have a zone, who signed with the key of this name.
+    /// Tells whether a client with this address matches. `key` is the name of the key that its
+    /// query is signed with.
     pub fn matches(&self, peer: IpAddr, key: Option<&Name>) -> bool {
         match self {
             Self::Network(network) => network.contains(&peer.to_canonical()),
@@ -29,7 +30,7 @@ impl AllowedClient {
 impl FromStr for AllowedClient {
     type Err = String;
 
-    /// A network, a single address, or `key:NAME`.
+    /// Parses a network, a single address, or `key:NAME`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(name) = text.strip_prefix("key:") {
             return name.parse().map(Self::Key).map_err(|error| format!("{error}"));
@@ -40,14 +41,15 @@ impl FromStr for AllowedClient {
     }
 }
 
-/// How networks are written.
+/// Examples of networks, for error messages.
 pub const NETWORKS: &str = "10.0.0.0/8 or fd00::/8";
 
-/// How many bits come before an IPv4 address that is written as an IPv6 one.
+/// Length of the prefix of IPv4-mapped IPv6 addresses.
 const MAPPED: u8 = 96;
 
-/// A network as people write it, or a single address. IPv4 is IPv4 however it is written, as peers' addresses are; one
-/// that would hold all of it and more is none.
+/// Parses a network or a single address. A network of IPv4-mapped addresses becomes an IPv4
+/// network, since clients' addresses are converted, too. Returns `None` for an IPv6 network that
+/// contains all mapped addresses and others.
 pub fn network(text: &str) -> Option<IpNet> {
     let network: IpNet = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;
     match network.addr().to_canonical() {
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_and_keys() {
+    fn a_client_matches_by_its_network_or_key() {
         let key: Name = "k".parse().unwrap();
         for (allowed, peer, signed, expected) in [
             ("10.0.0.0/8", "10.1.2.3", false, true),

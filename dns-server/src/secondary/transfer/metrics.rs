@@ -1,4 +1,4 @@
-//! What is counted of transfers and of signatures.
+//! Counters of transfers and of signature errors.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -9,10 +9,10 @@ use crate::secondary::tsig::TsigError;
 /// Counters by the value of one label.
 type CounterFamily = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// What becomes of a request for a transfer.
+/// Outcomes of requests for a transfer.
 const TRANSFER_KINDS: [&str; 5] = ["axfr", "ixfr", "current", "busy", "refused"];
 
-/// What may be wrong with a signature.
+/// Errors of signatures. `None` is a malformed one.
 const TSIG_ERRORS: [Option<TsigError>; 5] = [
     None,
     Some(TsigError::BadKey),
@@ -21,7 +21,7 @@ const TSIG_ERRORS: [Option<TsigError>; 5] = [
     Some(TsigError::BadTrunc),
 ];
 
-/// All of them.
+/// The counters.
 #[derive(Debug, Clone)]
 pub struct TransferMetrics {
     transfers: CounterFamily,
@@ -31,7 +31,7 @@ pub struct TransferMetrics {
 impl Default for TransferMetrics {
     fn default() -> Self {
         let (transfers, tsig_errors) = (CounterFamily::default(), CounterFamily::default());
-        // What has not happened yet is zero, not unknown.
+        // Create every counter now, so that those without events are exported as 0.
         for kind in TRANSFER_KINDS {
             drop(transfers.get_or_create(&[("kind", kind)]));
         }
@@ -43,24 +43,20 @@ impl Default for TransferMetrics {
 }
 
 impl TransferMetrics {
-    /// Counts a transfer, by one of [`TRANSFER_KINDS`].
+    /// Counts a request for a transfer by its outcome, one of [`TRANSFER_KINDS`].
     pub(super) fn count_transfer(&self, kind: &'static str) {
         self.transfers.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// Counts a signature that is no good; without a code it is no signature at all.
+    /// Counts an invalid signature. `None` stands for a malformed one.
     pub fn count_tsig_error(&self, error: Option<TsigError>) {
         self.tsig_errors.get_or_create(&[("error", name(error))]).inc();
     }
 
-    /// Registers all.
+    /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "transfers",
-            "Zone transfers asked for, by what became of them",
-            self.transfers.clone(),
-        );
-        registry.register("tsig_errors", "Signed queries that were not accepted", self.tsig_errors.clone());
+        registry.register("transfers", "Requests for zone transfers, by outcome", self.transfers.clone());
+        registry.register("tsig_errors", "Signed queries that were rejected", self.tsig_errors.clone());
     }
 }
 

@@ -1,10 +1,10 @@
-//! Where transfers are given out: who may have one, how many there are at a time, and the counting.
+//! Gives out transfers: checks who may have one, limits their number, and counts them.
 //!
-//! **Bounds.** There are at most [`MAX_TRANSFERS`](super::active::MAX_TRANSFERS) at a time, and they hold at most
-//! [`MAX_COPIES`] copies of zones together: who asks for the same version shares its copy. When all is taken, a
-//! transfer whose client takes nothing ends for a newcomer (`turns.rs`). If all go on, the newcomer is told so
-//! (SERVFAIL), and may come again. Differences belong to the journal, which has its own bounds. Who has the
-//! newest version is told so however many transfers there are.
+//! **Limits.** At most [`MAX_TRANSFERS`](super::active::MAX_TRANSFERS) run at a time. They hold at
+//! most [`MAX_COPIES`] zone copies together; transfers of the same version share a copy. When all
+//! places are taken, a stalled transfer is ended for a new one (`active.rs`). If none is stalled,
+//! the new client gets SERVFAIL and may try again. Differences belong to the journal, which has
+//! limits of its own. A client that is up to date gets its answer in any case.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,7 +23,7 @@ use crate::store::name::Name;
 use crate::store::state::State;
 use crate::store::zone_copy::{ZoneCopy, ZoneVersion};
 
-/// Copies of whole zones at one time.
+/// Largest number of zone copies at a time.
 const MAX_COPIES: usize = 6;
 
 /// Gives out transfers.
@@ -35,17 +35,18 @@ pub struct TransferServer {
     metrics: TransferMetrics,
 }
 
-/// Why there is no transfer for now.
+/// The transfer cannot run now. The client may try again.
 #[derive(Debug)]
 pub struct Busy;
 
 impl TransferServer {
-    /// A desk for those who are allowed.
+    /// Makes a server for the allowed clients.
     pub fn new(allowed: Vec<AllowedClient>, metrics: TransferMetrics) -> Self {
         Self { allowed, active: ActiveTransfers::default(), copies: Mutex::default(), metrics }
     }
 
-    /// Whether `peer`, who signed with this key, may have zones; counted if not.
+    /// Tells whether a client may transfer zones, given its address and the key that it signed
+    /// with. A rejected client is counted.
     pub fn allows(&self, peer: IpAddr, key: Option<&Name>) -> bool {
         let is_allowed = self.allowed.iter().any(|allowed| allowed.matches(peer, key));
         if !is_allowed {
@@ -54,7 +55,8 @@ impl TransferServer {
         is_allowed
     }
 
-    /// What is sent over a stream to who wants that of a zone; a zone that is not there is busy.
+    /// Starts a transfer of a zone over a stream. Returns its contents, and its place if it needs
+    /// one. Fails with [`Busy`] also if there is no such zone.
     pub fn begin(
         &self,
         state: &State,
@@ -85,9 +87,10 @@ impl TransferServer {
         Ok((contents, slot))
     }
 
-    /// What `write` makes of what is sent to who has the version `known`, if that is not the whole zone, surely is
-    /// not more than `room`, and `write` finds room for it. Nothing either while the zones are being changed: a
-    /// thread that answers queries does not wait.
+    /// Answers an incremental query over UDP: calls `write` with the difference to the version
+    /// `known`, and returns its result. Returns `None` if only the whole zone would do, if the
+    /// difference exceeds `room`, or if `write` returns `None`. It never waits: while the zones are
+    /// being changed, it returns `None`, too.
     pub fn write_datagram<T>(
         &self,
         state: &State,
@@ -105,7 +108,8 @@ impl TransferServer {
         Some(written)
     }
 
-    /// The zone as it is; that of another transfer, if that has the same version.
+    /// Returns a copy of the newest version of a zone, shared with another transfer if that has the
+    /// same version. Returns `None` if there are too many copies.
     fn whole(&self, state: &State, apex: &Name) -> Option<Arc<ZoneCopy>> {
         let version = state.version(apex)?;
         let mut copies = self.copies();
@@ -116,7 +120,8 @@ impl TransferServer {
             return None;
         }
         drop(copies);
-        // Others find theirs meanwhile, for this may have to wait for a change.
+        // Making a copy may have to wait for a change. Meanwhile, other transfers can use the list,
+        // so check it again afterwards.
         let made = Arc::new(state.zone_copy(apex)?);
         let mut copies = self.copies();
         if let Some(copy) = find(&mut copies, &made.version) {
@@ -129,7 +134,8 @@ impl TransferServer {
         Some(made)
     }
 
-    /// Whether there may be one more copy, if need be for those whose transfers stand still, and which go with them.
+    /// Tells whether one more copy is allowed. If necessary, ends stalled transfers, whose copies
+    /// no longer count.
     fn has_room(&self, copies: &mut Vec<Weak<ZoneCopy>>) -> bool {
         if copies.len() >= MAX_COPIES {
             self.active.evict_stalled(Instant::now());
@@ -146,7 +152,7 @@ impl TransferServer {
     }
 }
 
-/// The copy of a version, if somebody has it; forgets those that nobody has.
+/// Returns the copy of a version, if a transfer holds one. Removes copies that no transfer holds.
 fn find(copies: &mut Vec<Weak<ZoneCopy>>, version: &ZoneVersion) -> Option<Arc<ZoneCopy>> {
     copies.retain(|copy| copy.strong_count() > 0);
     let is_same =
@@ -154,13 +160,13 @@ fn find(copies: &mut Vec<Weak<ZoneCopy>>, version: &ZoneVersion) -> Option<Arc<Z
     copies.iter().filter_map(Weak::upgrade).find(is_same)
 }
 
-/// What is said to who has the version `known`, if that is all.
+/// Returns the contents for a client that is up to date, or `None` if it is not.
 fn current(state: &State, apex: &Name, known: Option<u32>) -> Option<Contents> {
     let version = state.version(apex)?;
     version.is_known_to(known?).then_some(Contents::Current(version))
 }
 
-/// What is sent to who has the version `known`, by what `since` says has changed since then.
+/// Returns the difference to the version `known`, which `since` gets from the journal.
 fn difference(
     known: Option<u32>,
     since: impl FnOnce(u32) -> Option<(ZoneVersion, Vec<Step>)>,
@@ -178,7 +184,7 @@ mod tests {
     use crate::store::zone::{ZoneSettings, Zones};
 
     #[test]
-    fn who_is_up_to_date_is_told_so_however_many_transfers_there_are() {
+    fn an_up_to_date_client_gets_its_answer_when_all_places_are_taken() {
         let apex: Name = "z".parse().unwrap();
         let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
         let zones = Zones::new(vec![apex.clone()], &[], &settings).unwrap();
@@ -189,7 +195,8 @@ mod tests {
         assert!(under_way.iter().all(|(_, slot)| slot.is_some()));
         assert!(ask(TransferKind::Whole).is_err());
         assert!(ask(TransferKind::Since(6)).is_err());
-        // Also with a serial somewhat ahead, as of a server that has been running for longer.
+        // A slightly newer serial counts, too: it comes from a server that has been running for
+        // longer.
         for known in [7, 1007] {
             let (contents, slot) = ask(TransferKind::Since(known)).unwrap();
             assert!(matches!(contents, Contents::Current(_)) && slot.is_none());

@@ -1,4 +1,4 @@
-//! Keys, and the file that they come from: BIND's `key` statements, as `tsig-keygen` writes them.
+//! Keys, and their file: BIND's `key` statements, as `tsig-keygen` writes them.
 //!
 //! ```text
 //! key "secondary" {
@@ -19,11 +19,11 @@ use ring::hmac;
 
 use crate::store::name::Name;
 
-/// The fewest bytes of a secret that are taken for one (RFC 8945 §10 wants as many as the hash has; BIND's and
-/// Knot's generators give them).
+/// Length of the shortest secret that is accepted. RFC 8945 §10 recommends the length of the hash,
+/// which the generators of BIND and Knot use.
 const MIN_SECRET: usize = 16;
 
-/// An algorithm (RFC 8945 §6).
+/// A MAC algorithm (RFC 8945 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Algorithm {
@@ -33,7 +33,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name in wire format.
+    /// Returns the name in wire format.
     pub fn name(self) -> &'static [u8] {
         match self {
             Self::HmacSha256 => b"\x0bhmac-sha256\0",
@@ -42,7 +42,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a MAC.
+    /// Returns the length of a MAC.
     pub fn length(self) -> usize {
         match self {
             Self::HmacSha256 => 32,
@@ -73,7 +73,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// A key. Its secret is never shown.
+/// A key. Its secret is never displayed.
 pub struct Key {
     name: Name,
     algorithm: Algorithm,
@@ -81,17 +81,17 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key with this secret.
+    /// Makes a key with this secret.
     pub fn new(name: Name, algorithm: Algorithm, secret: &[u8]) -> Self {
         Self { name, algorithm, secret: hmac::Key::new(algorithm.ring(), secret) }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// What it is used with.
+    /// Returns the algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -110,27 +110,28 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Keys by their names. Clones have the same, also when they are read again.
+/// Keys by name. Clones share the keys, also after [`replace_by`](Self::replace_by).
 #[derive(Debug, Clone, Default)]
 pub struct Keyring(Arc<ArcSwap<Vec<Arc<Key>>>>);
 
 impl Keyring {
-    /// The key with this name, in wire format.
+    /// Returns the key with this name, which is in wire format.
     pub fn find(&self, name: &[u8]) -> Option<Arc<Key>> {
         self.0.load().iter().find(|key| key.name.as_wire() == name).cloned()
     }
 
-    /// Reads a file.
+    /// Reads the keys from a file.
     ///
     /// # Errors
     ///
-    /// If it cannot be read or holds anything but keys; what it says of secrets is not repeated.
+    /// Fails if the file cannot be read, or holds anything but keys. The message does not repeat
+    /// secrets.
     pub fn load(file: &Path) -> Result<Self, String> {
         let text = multinet_pem::read_text(file).map_err(|error| format!("{}: {error}", file.display()))?;
         text.parse().map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    /// Takes the keys of another one instead.
+    /// Replaces the keys by those of another keyring.
     pub fn replace_by(&self, other: &Self) {
         self.0.store(other.0.load_full());
     }
@@ -159,18 +160,18 @@ impl FromStr for Keyring {
             };
             let key = key.map_err(|error| format!("line {}: {error}", tokens.line))?;
             if keys.iter().any(|known| known.name == key.name) {
-                return Err(format!("line {}: key {} is there twice", tokens.line, key.name));
+                return Err(format!("line {}: key {} is defined twice", tokens.line, key.name));
             }
             keys.push(key);
         }
         if keys.is_empty() {
-            return Err("holds no key".to_owned());
+            return Err("contains no key".to_owned());
         }
         Ok(keys.into_iter().collect())
     }
 }
 
-/// Cuts a text into tokens, strings and marks; comments are passed over.
+/// Splits a text into words, strings and punctuation, without comments.
 struct Tokenizer<'a> {
     rest: &'a str,
     line: usize,
@@ -191,7 +192,7 @@ impl<'a> Tokenizer<'a> {
             if self.rest.starts_with('#') || self.rest.starts_with("//") {
                 self.skip(self.rest.find('\n').unwrap_or(self.rest.len()));
             } else if self.rest.starts_with("/*") {
-                let end = self.rest.find("*/").ok_or("a comment without end")?;
+                let end = self.rest.find("*/").ok_or("a comment is not closed")?;
                 self.skip(end + 2);
             } else {
                 break;
@@ -201,7 +202,7 @@ impl<'a> Tokenizer<'a> {
         if first == '"' {
             self.skip(1);
             let end = self.rest.find(['"', '\n']).filter(|&end| self.rest[end..].starts_with('"'));
-            let end = end.ok_or("a string without end")?;
+            let end = end.ok_or("a string is not closed")?;
             let word = self.skip(end);
             self.skip(1);
             return Ok(Some(word));
@@ -215,9 +216,9 @@ impl<'a> Tokenizer<'a> {
         if self.next()? == Some(mark) { Ok(()) } else { Err(format!("{mark:?} is missing")) }
     }
 
-    /// The rest of a key statement.
+    /// Parses a key statement behind the word `key`.
     fn key(&mut self) -> Result<Key, String> {
-        let name = self.next()?.ok_or("a key without name")?;
+        let name = self.next()?.ok_or("a key has no name")?;
         let name: Name = name.parse().map_err(|error| format!("key {name:?}: {error}"))?;
         self.expect("{")?;
         let (mut algorithm, mut secret) = (None, None);
@@ -244,7 +245,7 @@ impl<'a> Tokenizer<'a> {
 fn read_secret(text: &str) -> Result<Vec<u8>, String> {
     let secret = STANDARD.decode(text).map_err(|_| "the secret is not base64".to_owned())?;
     if secret.len() < MIN_SECRET {
-        return Err(format!("the secret has less than {MIN_SECRET} bytes; make one with tsig-keygen"));
+        return Err(format!("the secret has fewer than {MIN_SECRET} bytes; make one with tsig-keygen"));
     }
     Ok(secret)
 }
@@ -258,10 +259,10 @@ mod tests {
     const SECRET: &str = "c2VjcmV0IG9mIGF0IGxlYXN0IHNpeHRlZW4gb2N0ZXRz";
 
     #[test]
-    fn keys_as_operators_have_them() {
+    fn keys_are_parsed_in_the_forms_that_bind_accepts() {
         let text = format!(
-            "# by tsig-keygen\nkey \"One.test\" {{\n\talgorithm hmac-sha256;\n\tsecret \"{SECRET}\";\n}};\n\
-             // unquoted, in the other order\n/* and\nhere */ key two{{secret {SECRET};algorithm HMAC-SHA512;}};"
+            "# by tsig-keygen\nkey \"One.test\" {{\n\talgorithm hmac-sha256;\n\tsecret \"{SECRET}\";\n}};\n// \
+             unquoted, in the other order\n/* and\nhere */ key two{{secret {SECRET};algorithm HMAC-SHA512;}};"
         );
         let keys: Keyring = text.parse().unwrap();
         let found = keys.find(b"\x03one\x04test\0").unwrap();
@@ -275,24 +276,24 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_line() {
+    fn a_parse_error_names_the_line_and_the_mistake() {
         let key = |inside: &str| format!("\nkey k {{ {inside} }};");
         for (text, message) in [
-            (String::new(), "holds no key"),
+            (String::new(), "contains no key"),
             ("options {};".to_owned(), "line 1: write key"),
             ("key a b".to_owned(), "line 1: \"{\" is missing"),
             ("key \"a b\" {".to_owned(), "may not stand"),
-            ("key \"a".to_owned(), "line 1: a string without end"),
-            ("\n/* key".to_owned(), "line 2: a comment without end"),
+            ("key \"a".to_owned(), "line 1: a string is not closed"),
+            ("\n/* key".to_owned(), "line 2: a comment is not closed"),
             (key(""), "line 2: key k. has no algorithm"),
             (key("algorithm hmac-sha256;"), "has no secret"),
             (key("algorithm hmac-md5;"), "\"hmac-md5\": use hmac-sha256"),
             (key("algorithm hmac-sha256"), "\";\" is missing"),
-            (key("secret \"c2hvcnQ=\";"), "less than 16 bytes"),
+            (key("secret \"c2hvcnQ=\";"), "fewer than 16 bytes"),
             (key("secret \"%\";"), "is not base64"),
             (key("port 53;"), "may have an algorithm and a secret"),
             (format!("key k {{ algorithm hmac-sha256; secret {SECRET}; }}"), "\";\" is missing"),
-            (format!("key k {{ algorithm hmac-sha256; secret {SECRET}; }};").repeat(2), "is there twice"),
+            (format!("key k {{ algorithm hmac-sha256; secret {SECRET}; }};").repeat(2), "is defined twice"),
         ] {
             let error = text.parse::<Keyring>().unwrap_err();
             assert!(error.contains(message), "{text:?}: {error}");
@@ -302,7 +303,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in "(key|[{};\"#/*\n ]|é|algorithm|secret|hmac-sha256|[a-zA-Z=]{1,30}){0,30}") {
+        fn no_text_causes_a_panic(text in "(key|[{};\"#/*\n ]|é|algorithm|secret|hmac-sha256|[a-zA-Z=]{1,30}){0,30}") {
             let _ = text.parse::<Keyring>();
         }
     }

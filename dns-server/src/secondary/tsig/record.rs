@@ -1,47 +1,48 @@
-//! The TSIG record on the wire (RFC 8945 §4.2), and where in a message it stands.
+//! TSIG records on the wire (RFC 8945 §4.2), and their position in a message.
 
 use crate::store::name::MAX_NAME;
 use crate::store::rrset::{HEADER, rtype};
 
-/// Bytes of the record beside names, MAC and other data.
+/// Length of the record without names, MAC and other data.
 pub(super) const FIXED: usize = 10 + 16;
 
-/// Bytes of a time.
+/// Length of a time.
 pub(super) const TIME: usize = 6;
 
-/// The class ANY.
+/// Class ANY.
 const ANY: u16 = 255;
 
-/// Records of a message that are looked at; nobody signs one with more.
+/// Largest number of records that a signed message may have; real ones have far fewer.
 const MAX_RECORDS: u32 = 64;
 
 /// A TSIG record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TsigRecord {
-    /// The key's name, lowercased, in wire format.
+    /// Name of the key in wire format, lowercased.
     pub(super) key: Vec<u8>,
-    /// The algorithm's, likewise.
+    /// Name of the algorithm, likewise.
     pub(super) algorithm: Vec<u8>,
-    /// When the message was signed, in seconds since 1970.
+    /// Time of signing, in seconds since 1970.
     pub(super) time: u64,
     pub(super) fudge: u16,
     pub(super) mac: Vec<u8>,
-    /// The id that the message had when it was signed.
+    /// Id that the message had when it was signed.
     pub(super) id: u16,
     pub(super) error: u16,
     pub(super) other: Vec<u8>,
 }
 
-/// Where a message's TSIG record stands.
+/// Position of the TSIG record in a message.
 #[derive(Debug)]
 pub(super) struct TsigPosition {
     pub(super) start: usize,
-    /// How many additional records there are beside it.
+    /// Number of other additional records.
     pub(super) additionals: u16,
 }
 
 impl TsigRecord {
-    /// The TSIG record of a message: the last one in it, and the only one of its type.
+    /// Finds the TSIG record of a message. It must be the last record, and the only one of its
+    /// type.
     pub(super) fn find(packet: &[u8]) -> Option<(TsigPosition, Self)> {
         let header = packet.first_chunk::<HEADER>()?;
         let [questions, answers, authorities, additionals] =
@@ -69,7 +70,7 @@ impl TsigRecord {
         (reader.at == packet.len()).then_some((TsigPosition { start, additionals: additionals - 1 }, tsig))
     }
 
-    /// What of the record is signed with the message (RFC 8945 §4.3.3).
+    /// Returns the fields of the record that the MAC of a first message covers (RFC 8945 §4.3.3).
     pub(super) fn variables(&self) -> Vec<u8> {
         let mut bytes = self.key.clone();
         bytes.extend_from_slice(&ANY.to_be_bytes());
@@ -77,12 +78,12 @@ impl TsigRecord {
         bytes.extend_from_slice(&self.algorithm);
         bytes.extend_from_slice(&self.timers());
         bytes.extend_from_slice(&self.error.to_be_bytes());
-        bytes.extend_from_slice(&(self.other.len() as u16).to_be_bytes()); // at most what a record holds
+        bytes.extend_from_slice(&(self.other.len() as u16).to_be_bytes()); // shorter than a record
         bytes.extend_from_slice(&self.other);
         bytes
     }
 
-    /// What is signed with all messages but the first.
+    /// Returns the fields that the MAC of a later message covers.
     pub(super) fn timers(&self) -> Vec<u8> {
         [&time(self.time)[..], &self.fudge.to_be_bytes()].concat()
     }
@@ -110,7 +111,7 @@ impl TsigRecord {
     }
 }
 
-/// A time as it stands in the record: 48 bits.
+/// Returns a time as the record has it, in 48 bits.
 pub(super) fn time(seconds: u64) -> [u8; TIME] {
     let [_, _, time @ ..] = seconds.to_be_bytes();
     time
@@ -133,7 +134,8 @@ impl<'a> Reader<'a> {
         self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// A name, lowercased. Pointers lead towards the front only, so they come to an end.
+    /// Reads a name, lowercased. Each pointer must lead further to the front, so that the loop
+    /// ends.
     fn name(&mut self) -> Option<Vec<u8>> {
         let mut name = Vec::new();
         let (mut at, mut end) = (self.at, None);
@@ -177,7 +179,8 @@ impl<'a> Reader<'a> {
         let end = self.at + length;
         let algorithm_at = self.at;
         let algorithm = self.name()?;
-        // It must not be compressed (RFC 8945 §4.2), and comes back in full: a pointer would buy a long reply.
+        // RFC 8945 §4.2 forbids compression. The reply repeats the name in full, so a pointer would
+        // cause a reply much longer than the query.
         if self.at - algorithm_at != algorithm.len() {
             return None;
         }

@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The secret of the vectors.
+/// Secret of the vectors.
 const SECRET: &[u8] = b"secret of at least sixteen octets";
 
-/// When the vectors were made.
+/// Time at which the vectors were made.
 const THEN: u64 = 0x6b03_22e5;
 
 /// Queries that dig of BIND 9.18 has signed.
@@ -37,12 +37,12 @@ fn key(name: &str, algorithm: Algorithm) -> Arc<Key> {
     Arc::new(Key::new(name.parse().unwrap(), algorithm, SECRET))
 }
 
-/// A query for the SOA of z.test.
+/// Makes a query for the SOA of z.test.
 fn query() -> Vec<u8> {
     b"\x12\x34\x01\x20\0\x01\0\0\0\0\0\0\x01z\x04test\0\0\x06\0\x01".to_vec()
 }
 
-/// What is wrong with a packet, and whether the reply to it is signed.
+/// Returns the error of a packet, and the reply to it.
 fn refused(packet: &[u8], keys: &Keyring, now: u64) -> (Option<TsigError>, Vec<u8>) {
     let refusal = verify(packet, keys, now).unwrap_err();
     let error = refusal.error();
@@ -52,19 +52,19 @@ fn refused(packet: &[u8], keys: &Keyring, now: u64) -> (Option<TsigError>, Vec<u
     let before = reply.len();
     let room = refusal.tsig_len();
     refusal.append_tsig(&mut reply, 0, now);
-    assert_eq!(reply.len(), before + room, "the signature takes another room than was said");
+    assert_eq!(reply.len(), before + room, "the length of the signature differs from tsig_len");
     (error, reply)
 }
 
 #[test]
-fn what_others_have_signed_is_good() {
+fn signatures_of_bind_are_valid_and_the_same_as_ours() {
     for (algorithm, hex) in VECTORS {
         let packet = bytes(hex);
         let opened = verify(&packet, &ring_of("vector.key", algorithm), THEN + 200).unwrap();
         assert_eq!(opened.packet[2..], query()[2..]);
         assert_eq!(opened.packet[..2], packet[..2]);
         assert_eq!(opened.signer.key().name().to_string(), "vector.key.");
-        // Signed by us, the same bytes come out.
+        // Our own signature is the same.
         let id = u16::from_be_bytes([packet[0], packet[1]]);
         let mut ours = opened.packet;
         let (_, tsig) = TsigRecord::find(&packet).unwrap();
@@ -74,7 +74,7 @@ fn what_others_have_signed_is_good() {
 }
 
 #[test]
-fn each_mistake_has_its_code() {
+fn each_invalid_signature_has_its_error() {
     let keys = ring_of("vector.key", Algorithm::HmacSha256);
     let packet = bytes(VECTORS[0].1);
     let signature = packet.len() - 6 - 32;
@@ -120,19 +120,19 @@ fn each_mistake_has_its_code() {
         let is_signed = found.as_ref().is_some_and(|tsig| !tsig.mac.is_empty());
         assert_eq!(is_signed, matches!(expected, Some(TsigError::BadTime | TsigError::BadTrunc)), "{what}");
         if expected == Some(TsigError::BadTime) {
-            // The asker's time, which it can check the signature with, and ours.
+            // The client's time, with which it can check the signature, and the server's.
             let found = found.unwrap();
             assert_eq!((found.time, found.other), (THEN, record::time(now).to_vec()));
         }
     }
-    // A shortened MAC that is wrong is worth nothing.
+    // A truncated MAC that is wrong is an invalid signature.
     let mut wrong = shortened(16);
     wrong[signature] ^= 1;
     assert_eq!(refused(&wrong, &keys, THEN).0, Some(TsigError::BadSig));
 }
 
 #[test]
-fn whoever_has_another_id_by_now_keeps_it() {
+fn a_forwarded_query_keeps_its_new_id() {
     let mut packet = bytes(VECTORS[0].1);
     packet[..2].copy_from_slice(&[7, 7]);
     let opened = verify(&packet, &ring_of("vector.key", Algorithm::HmacSha256), THEN).unwrap();
@@ -162,7 +162,7 @@ fn a_reply_is_bound_to_its_query() {
     assert!(!asker.verifies(&reply, THEN + 2));
 }
 
-/// Of several messages each is signed with the MAC of the one before (RFC 8945 §5.3.1).
+/// Each of several messages is signed with the MAC of the one before (RFC 8945 §5.3.1).
 #[test]
 fn messages_of_a_stream_are_chained() {
     let secret = key("k", Algorithm::HmacSha256);
@@ -182,7 +182,7 @@ fn messages_of_a_stream_are_chained() {
 }
 
 #[test]
-fn pointers_in_circles_come_to_an_end() {
+fn compression_pointers_in_a_loop_are_malformed() {
     let keys = ring_of("k", Algorithm::HmacSha256);
     for name in [&b"\xc0\x15"[..], b"\xc0\x17", b"\x01a\xc0\x15", b"\xff\xff", b"\x40", b"\xc0"] {
         let mut packet = query();
@@ -191,7 +191,7 @@ fn pointers_in_circles_come_to_an_end() {
         packet.extend([0; 40]);
         assert_eq!(refused(&packet, &keys, THEN).0, None);
     }
-    // A pointer to the question is a name as any other.
+    // A pointer to the question is a valid name.
     let mut signer = Signer::of_query(key("z.test", Algorithm::HmacSha256), 0x1234);
     let mut packet = query();
     signer.sign(&mut packet, 0, THEN);
@@ -199,14 +199,14 @@ fn pointers_in_circles_come_to_an_end() {
     assert!(verify(&packet, &ring_of("z.test", Algorithm::HmacSha256), THEN).is_ok());
 }
 
-/// RFC 8945 §4.2.
+/// RFC 8945 §4.2 forbids compression here.
 #[test]
-fn an_algorithm_is_written_in_full() {
+fn a_compressed_algorithm_name_is_malformed() {
     let mut packet = query();
     Signer::of_query(key("k", Algorithm::HmacSha256), 0x1234).sign(&mut packet, 0, THEN);
     let keys = ring_of("k", Algorithm::HmacSha256);
     assert!(verify(&packet, &keys, THEN).is_ok());
-    // The length of the data stands before the algorithm, which now is a pointer to the question.
+    // The length of the data comes before the algorithm, which is now a pointer to the question.
     let at = query().len() + 3 + 10;
     packet[at - 1] -= 13 - 2;
     packet.splice(at..at + 13, [0xc0, 12]);
@@ -215,7 +215,7 @@ fn an_algorithm_is_written_in_full() {
 
 proptest! {
     #[test]
-    fn what_is_signed_comes_back(body in prop::collection::vec(any::<u8>(), 0..200), counts: [u8; 3]) {
+    fn a_signed_message_is_restored_by_verification(body in prop::collection::vec(any::<u8>(), 0..200), counts: [u8; 3]) {
         let mut message = query();
         message.extend(&body);
         message[7] = counts[0] % 3;
@@ -223,7 +223,8 @@ proptest! {
         message[11] = counts[2] % 3;
         let mut packet = message.clone();
         Signer::of_query(key("k", Algorithm::HmacSha256), 0x1234).sign(&mut packet, 0, THEN);
-        // Only if what stands before the signature is records, as many as the header says.
+        // Verification succeeds only if the bytes before the signature are records, and their
+        // number matches the header.
         if let Ok(opened) = verify(&packet, &ring_of("k", Algorithm::HmacSha256), THEN) {
             prop_assert_eq!(opened.packet, message);
         } else {
@@ -232,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn no_packet_is_too_odd(packet in prop::collection::vec(any::<u8>(), 0..300), start in 0usize..300) {
+    fn no_packet_causes_a_panic(packet in prop::collection::vec(any::<u8>(), 0..300), start in 0usize..300) {
         let keys = ring_of("k", Algorithm::HmacSha256);
         let _ = verify(&packet, &keys, THEN);
         let mut signed = bytes(VECTORS[0].1);

@@ -1,17 +1,19 @@
-//! Which named ports the endpoints of a base name have: its SRV records, without one in memory for each.
+//! The named ports of a group's endpoints, from which its SRV records are computed. The records are
+//! not stored one by one.
 //!
 //! ```text
-//!  targets   [host] [host] [host] …       labels with a port, 4 bytes each
-//!     │ offered (if not all have the same)
+//!  targets    [host] [host] [host] …      labels with a named port, 4 bytes each
+//!     │ offered (if the targets differ)
 //!     v
-//!  offers    [port, number] …             what such a target offers; shared by all groups of a service that have the same
-//!     │                                   named ports
+//!  offers     [port, number] …            the ports of such a target; groups of a service
+//!     │                                   with the same named ports share them
 //!     v
-//!  every     [number, weight] …           the same for all ports together, each record once
+//!  all_ports  [number, weight] …          the same for all ports together, each record once
 //! ```
 //!
-//! Nearly always all slices of a service have the same ports, and there is one offer. There are several while slices are written anew
-//! after a change of the ports, and where slices that were written by hand have other ones.
+//! Nearly always, all slices of a service have the same ports, and there is one offer. Several
+//! exist while slices are rewritten after a change of the ports, or if slices that were written by
+//! hand have different ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -21,96 +23,102 @@ use super::EndpointRef;
 use crate::store::name::MAX_LABEL;
 use crate::store::slice::{Port, ProtocolLabel, Slice};
 
-/// The SRV records of a base name.
+/// The SRV records of a group.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ports {
     table: Arc<PortTable>,
-    /// The weight of each named port's records.
+    /// Weight of the records of each named port.
     weights: Box<[u16]>,
-    /// Of each target, the position of its label's first host; ascending.
+    /// Positions of the targets: for each label with a named port, that of its first host. Sorted.
     targets: Targets,
-    /// Of each target, its offer; empty if all have the first.
+    /// Index of each target's offer. Empty if all targets have the first offer.
     offered: Box<[u32]>,
-    /// Of each offer, what the records of all ports together say.
+    /// For each offer, its records for all ports together.
     all_ports: Box<[AllPorts]>,
-    /// Of each named port, where its records are; empty if each target has one of each port.
+    /// For each named port, the targets that have it. Empty if each target has one record for each
+    /// port.
     columns: Box<[Column]>,
-    /// Targets that have some ports; see [`Column`].
+    /// Sets of targets that [`Column::subset`] refers to.
     subsets: Box<[Targets]>,
 }
 
-/// Positions, ascending.
+/// Sorted positions.
 type Targets = Box<[u32]>;
 
-/// Numbers and weights of records, ascending.
+/// Port numbers and weights of SRV records, sorted.
 type AllPorts = Box<[(u16, u16)]>;
 
-/// The named ports, and what targets offer of them.
+/// The named ports of a group, and the different offers that its targets make of them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct PortTable {
     sets: Box<[NamedPort]>,
     offers: Box<[Offer]>,
 }
 
-/// Named ports, by their position, with numbers; ascending. One port has several numbers if slices disagree.
+/// A target's ports: pairs of a named port (by its position) and a port number, sorted. A named
+/// port has several numbers if slices disagree.
 type Offer = Box<[(u32, u16)]>;
 
 /// A named port.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamedPort {
-    /// `_tcp` and so on.
+    /// Protocol of the port.
     pub protocol: ProtocolLabel,
-    /// `_<port>`, in wire format.
+    /// Label `_<port>` in wire format.
     label: Box<[u8]>,
     position: u32,
 }
 
-/// The records of a named port that not all targets have, or some several times.
+/// Shape of a named port's records if some targets lack the port, or have several numbers for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Column {
-    /// The most numbers that a target has for it.
+    /// Largest count of numbers that a target has for the port.
     width: u32,
-    /// Which subset of the targets has it; [`ALL`] of them.
+    /// Index into [`Ports::subsets`], or [`ALL`] for all targets.
     subset: u32,
 }
 
 const ALL: u32 = u32::MAX;
 
-/// One SRV record: its target is the label of the first of the hosts at a position.
+/// One SRV record. Its target is the label of the host at position `host`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SrvRecord {
     host: u32,
-    /// The port's number.
+    /// Port number.
     pub port: u16,
-    /// As CoreDNS gives it: 100 shared among the endpoints, at least 1.
+    /// Weight, as CoreDNS computes it: 100 divided by the number of endpoints, at least 1.
     pub weight: u16,
 }
 
-/// The SRV records of a named port, or of all of them together; those of a target side by side.
+/// The SRV records of a named port, or of all ports together. Records with the same target are
+/// adjacent.
+///
+/// They are numbered by slot. Each target has as many slots as the largest count of records of a
+/// target, so a slot may be empty.
 #[derive(Debug, Clone, Copy)]
 pub struct SrvRecords<'a> {
     ports: &'a Ports,
-    /// The named port; none: all of them.
+    /// Position of the named port; `None` for all ports together.
     set: Option<u32>,
 }
 
 impl NamedPort {
-    /// `_<port>`, in wire format.
+    /// Returns the label `_<port>` in wire format.
     pub fn label(&self) -> &[u8] {
         &self.label
     }
 }
 
 impl SrvRecord {
-    /// Bytes of the record's data before its target (RFC 2782).
+    /// Length of the record's data before its target (RFC 2782).
     pub const FIXED: usize = 6;
 
-    /// The position of the first host with the target's label.
+    /// Returns the position of the first host with the target's label.
     pub fn host(&self) -> u32 {
         self.host
     }
 
-    /// Appends the record's data; its target is `label` below `base`.
+    /// Appends the record's data. Its target is `label` below `base`.
     pub fn push_data(&self, out: &mut Vec<u8>, label: &[u8], base: &[u8]) {
         out.extend_from_slice(&[0, 0]); // priority
         out.extend_from_slice(&self.weight.to_be_bytes());
@@ -121,13 +129,13 @@ impl SrvRecord {
 }
 
 impl<'a> SrvRecords<'a> {
-    /// How many places there are for records. Some may be empty.
+    /// Returns the number of slots, of which some may be empty.
     pub fn slots(&self) -> usize {
         let (width, subset) = self.shape();
         width * subset.map_or(self.ports.targets.len(), <[u32]>::len)
     }
 
-    /// The record at a slot; none if that is empty, or behind the last one.
+    /// Returns the record at a slot. Returns `None` if the slot is empty or behind the last one.
     pub fn get(&self, slot: usize) -> Option<SrvRecord> {
         let ports = self.ports;
         let (width, subset) = self.shape();
@@ -150,18 +158,19 @@ impl<'a> SrvRecords<'a> {
         Some(SrvRecord { host, port, weight })
     }
 
-    /// The first record at a slot or behind it, with its slot.
+    /// Returns the first record at `slot` or behind it, with its slot.
     pub fn first_from(&self, slot: usize) -> Option<(usize, SrvRecord)> {
         (slot..self.slots()).find_map(|slot| Some((slot, self.get(slot)?)))
     }
 
-    /// All records.
+    /// Returns an iterator over all records.
     pub fn iter(&self) -> impl Iterator<Item = SrvRecord> + use<'a> {
         let records = *self;
         (0..records.slots()).filter_map(move |slot| records.get(slot))
     }
 
-    /// How many places each target has, and which targets have any; none: all.
+    /// Returns the number of slots of each target, and the targets that have slots (`None` if all
+    /// have).
     fn shape(&self) -> (usize, Option<&'a [u32]>) {
         let ports = self.ports;
         let Some(set) = self.set else {
@@ -174,8 +183,8 @@ impl<'a> SrvRecords<'a> {
 }
 
 impl Ports {
-    /// The ports of endpoints that slices mention. Mentions are sorted by label, and those of a label by address; `labels`
-    /// are, of each, the position of its label's first host.
+    /// Collects the ports of a group. `mentions` are sorted by label, then by address. `labels`
+    /// has, for each mention, the position of its label's first host.
     pub(super) fn new(slices: &[Arc<Slice>], mentions: &[EndpointRef], labels: &[u32]) -> Self {
         let lists = PortLists::new(slices, mentions);
         let mut offers = OfferSet::new(lists.entries.len());
@@ -186,7 +195,7 @@ impl Ports {
             let (of_label, others) = rest.split_at(same.len());
             rest = others;
             counts.add(slices, of_label, &lists);
-            // A label that DNS cannot express is no target.
+            // An endpoint without a name cannot be a target.
             if of_label.first().is_some_and(|first| first.endpoint(slices).has_name())
                 && let Some(offer) = offers.of(of_label, &lists)
             {
@@ -199,7 +208,8 @@ impl Ports {
         let all_ports = offers.iter().map(|offer| {
             let mut all_ports: Vec<(u16, u16)> =
                 offer.iter().map(|&(set, number)| (number, weights[set as usize])).collect();
-            // Two ports of one number say the same here, and a set holds no record twice (RFC 2181 §5).
+            // Two named ports with the same number give equal records here, and an RRset has no
+            // duplicates (RFC 2181 §5).
             all_ports.sort_unstable();
             all_ports.dedup();
             all_ports.into()
@@ -218,42 +228,43 @@ impl Ports {
         Self { table, weights, targets: targets.into(), offered: offered.into(), all_ports, columns, subsets }
     }
 
-    /// Keeps the names and numbers of ports once, if others are the same.
+    /// Shares the table of another group, if both are equal, to save memory.
     pub(super) fn share(&mut self, other: &Self) {
         if self.table == other.table {
             self.table = Arc::clone(&other.table);
         }
     }
 
-    /// The named ports, by protocol and name.
+    /// Returns the named ports, sorted by protocol and name.
     pub(super) fn sets(&self) -> &[NamedPort] {
         &self.table.sets
     }
 
-    /// The records of a named port.
+    /// Returns the records of a named port.
     pub(super) fn of(&self, port: &NamedPort) -> SrvRecords<'_> {
         SrvRecords { ports: self, set: Some(port.position) }
     }
 
-    /// The records of all ports together, each once.
+    /// Returns the records of all ports together, each once.
     pub(super) fn all(&self) -> SrvRecords<'_> {
         SrvRecords { ports: self, set: None }
     }
 }
 
-/// The different lists of ports that slices have.
+/// The distinct port lists of a service's slices.
 struct PortLists<'a> {
-    /// Of each slice, its list.
+    /// Index of each slice's list.
     of_slice: Vec<usize>,
-    /// Names of ports that targets have, ascending.
+    /// Protocols and names of ports that targets have, sorted.
     names: Vec<(ProtocolLabel, &'a str)>,
-    /// Of each list, its named ports with their numbers.
+    /// For each list, its named ports with their numbers.
     entries: Vec<Vec<(u32, u16)>>,
 }
 
 impl<'a> PortLists<'a> {
     fn new(slices: &'a [Arc<Slice>], mentions: &[EndpointRef]) -> Self {
-        // Slices of one service share their lists; nothing is lost where they do not.
+        // The index makes slices share equal lists, so comparing pointers finds nearly all
+        // duplicates. A duplicate that remains costs memory only.
         let mut known: HashMap<*const Port, usize> = HashMap::new();
         let mut lists: Vec<&'a [Port]> = Vec::new();
         let list = |slice: &'a Arc<Slice>| {
@@ -290,22 +301,22 @@ impl<'a> PortLists<'a> {
         self.of_slice[mention.slice as usize]
     }
 
-    /// The lists of some mentions, each once.
+    /// Returns the lists of some mentions, each once.
     fn of_all(&self, mentions: &[EndpointRef]) -> BTreeSet<usize> {
         mentions.iter().map(|mention| self.of(mention)).collect()
     }
 
-    /// Whether some mentions have the same list.
+    /// Tells whether all of some mentions have the same list.
     fn is_one(&self, mentions: &[EndpointRef]) -> bool {
         mentions.windows(2).all(|two| self.of(&two[0]) == self.of(&two[1]))
     }
 }
 
-/// OfferSet of all targets, in the order in which they are first met.
+/// The distinct offers of all targets, in the order of their first occurrence.
 struct OfferSet {
     offers: Vec<Offer>,
     known: HashMap<Vec<(u32, u16)>, u32>,
-    /// Of each list, its offer, once it is known.
+    /// For each list, its offer once that is known.
     of_list: Vec<Option<u32>>,
 }
 
@@ -314,7 +325,7 @@ impl OfferSet {
         Self { offers: Vec::new(), known: HashMap::new(), of_list: vec![None; lists] }
     }
 
-    /// The offer of the mentions of a label; none without a named port.
+    /// Returns the offer of a label's mentions, or `None` if they have no named port.
     fn of(&mut self, mentions: &[EndpointRef], lists: &PortLists<'_>) -> Option<u32> {
         let first = lists.of(mentions.first()?);
         if !lists.is_one(mentions) {
@@ -341,7 +352,7 @@ impl OfferSet {
     }
 }
 
-/// How many endpoints have each port.
+/// Number of endpoints that have each named port, from which weights are computed.
 struct EndpointCounts {
     by_list: Vec<usize>,
     by_set: Vec<usize>,
@@ -352,7 +363,7 @@ impl EndpointCounts {
         Self { by_list: vec![0; lists.entries.len()], by_set: vec![0; lists.names.len()] }
     }
 
-    /// Adds the addresses of a label, each once.
+    /// Counts the endpoints with one label, each address once.
     fn add(&mut self, slices: &[Arc<Slice>], mentions: &[EndpointRef], lists: &PortLists<'_>) {
         let address = |mention: &EndpointRef| -> IpAddr { mention.endpoint(slices).address };
         for same in mentions.chunk_by(|one, two| address(one) == address(two)) {
@@ -374,7 +385,8 @@ impl EndpointCounts {
     }
 }
 
-/// Where the records of each port are, unless each target has one of each.
+/// Returns the shape of each port's records, and the sets of targets that the shapes refer to. Both
+/// are empty if each target has one record for each port.
 fn columns(offers: &[Offer], sets: usize, offered: &[u32]) -> (Box<[Column]>, Box<[Targets]>) {
     let mut having: Vec<Vec<u32>> = vec![Vec::new(); sets];
     let mut widths = vec![0u32; sets];
@@ -411,7 +423,7 @@ fn columns(offers: &[Offer], sets: usize, offered: &[u32]) -> (Box<[Column]>, Bo
     (columns, subsets.into())
 }
 
-/// `_<port>` in wire format; the name is shorter than a label may be.
+/// Makes the label `_<port>` in wire format. The name is shorter than a label may be.
 fn port_label(name: &str) -> Box<[u8]> {
     let length = (1 + name.len()) as u8;
     [length, b'_'].into_iter().chain(name.bytes().map(|byte| byte.to_ascii_lowercase())).collect()

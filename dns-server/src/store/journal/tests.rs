@@ -22,7 +22,7 @@ fn wire(record: Record<'_>) -> Vec<u8> {
 
 fn journal(limits: JournalLimits) -> Journal {
     let mut journal = Journal::new(["z", "in.z", "arpa"].map(name), limits);
-    // Zones large enough that differences are worth while.
+    // The zones are so large that all differences are worth sending.
     for apex in ["z", "in.z", "arpa"] {
         for number in 0..100 {
             journal.add(record(&name(&format!("fixed-{number}.{apex}")), A, 5, &[10, 0, 0, number]));
@@ -37,22 +37,22 @@ fn serials(journal: &Journal, apex: &str, since: u32) -> Option<Vec<u32>> {
 }
 
 #[test]
-fn every_version_that_changed_a_zone_is_a_step() {
+fn every_version_that_changed_a_zone_is_a_step_in_it() {
     let mut journal = journal(JournalLimits::default());
     for (serial, owner) in [(101, "a.z"), (102, "a.in.z"), (105, "b.z"), (106, "b.in.z")] {
         let before = *journal.serials.back().unwrap();
         journal.add(record(&name(owner), A, 5, &[1, 2, 3, 4]));
         journal.commit(before, serial);
     }
-    // The last step leads to the serial of the moment.
+    // The last step leads to the current serial.
     assert_eq!(serials(&journal, "z", 100), Some(vec![101, 106]));
     assert_eq!(serials(&journal, "z", 101), Some(vec![106]));
     assert_eq!(serials(&journal, "z", 102), Some(vec![106]));
     assert_eq!(serials(&journal, "in.z", 101), Some(vec![102, 106]));
-    // In this zone nothing but the serial has changed.
+    // In this zone, only the serial has changed.
     let steps = journal.since(&name("arpa"), 102, 50, usize::MAX).unwrap();
     assert_eq!((steps.len(), steps[0].to, &*steps[0].difference), (1, 106, &Difference::default()));
-    // Serials that were never given out, of before the start, and of no zone here.
+    // Serials that were never published, from before the start, and of an unknown zone.
     for (apex, serial) in [("z", 103), ("z", 104), ("z", 99), ("z", 107), ("y", 101)] {
         assert_eq!(serials(&journal, apex, serial), None, "{apex} {serial}");
     }
@@ -63,13 +63,13 @@ fn every_version_that_changed_a_zone_is_a_step() {
 }
 
 #[test]
-fn what_comes_back_has_not_changed() {
+fn a_record_removed_and_added_again_has_not_changed() {
     let mut journal = journal(JournalLimits::default());
     journal.remove(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
     journal.add(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
     journal.commit(100, 101);
     assert_eq!(journal.bytes(), 0);
-    // Another time to live is another record.
+    // A record with another time to live is a different record.
     journal.remove(record(&name("fixed-1.z"), A, 5, &[10, 0, 0, 1]));
     journal.add(record(&name("fixed-1.z"), A, 6, &[10, 0, 0, 1]));
     journal.commit(101, 102);
@@ -80,7 +80,7 @@ fn what_comes_back_has_not_changed() {
 }
 
 #[test]
-fn nothing_is_kept_before_the_start_and_across_a_gap() {
+fn no_step_is_stored_before_the_start_or_across_a_gap() {
     let mut journal = Journal::new([name("z")], JournalLimits::default());
     journal.add(record(&name("a.z"), A, 5, &[1, 2, 3, 4]));
     journal.commit(1, 2);
@@ -96,7 +96,7 @@ fn nothing_is_kept_before_the_start_and_across_a_gap() {
 }
 
 #[test]
-fn a_difference_larger_than_the_zone_is_not_given() {
+fn a_difference_larger_than_the_zone_is_not_returned() {
     let mut journal = Journal::new([name("z")], JournalLimits::default());
     journal.add(record(&name("a.z"), A, 5, &[1, 2, 3, 4]));
     journal.start(1);
@@ -106,7 +106,7 @@ fn a_difference_larger_than_the_zone_is_not_given() {
 }
 
 #[test]
-fn a_journal_is_bounded() {
+fn a_journal_stays_within_its_limits() {
     let mut few = journal(JournalLimits { differences: 10, ..JournalLimits::default() });
     let mut small = journal(JournalLimits { bytes: 1000, ..JournalLimits::default() });
     for serial in 100..1000 {
@@ -118,7 +118,8 @@ fn a_journal_is_bounded() {
     assert_eq!(serials(&few, "z", 990), Some((991..=1000).collect()));
     assert_eq!(serials(&few, "z", 989), None);
     assert!(serials(&small, "z", 998).is_some() && serials(&small, "z", 900).is_none());
-    // One change that is too large for itself ends the chain, and only that.
+    // A change that alone exceeds the limit ends the chain of steps, but later changes are stored
+    // again.
     for number in 0..100 {
         small.add(record(&name(&format!("many-{number}.z")), A, 5, &[0; 4]));
     }
@@ -128,7 +129,7 @@ fn a_journal_is_bounded() {
     assert!(small.zones.iter().all(|zone| zone.pending.balance.is_empty()));
 }
 
-/// Gives a name in `z` an address that differs from serial to serial.
+/// Replaces the address of a name in `z` by one that depends on the serial.
 fn change(journal: &mut Journal, serial: u32) {
     let owner = name("changing.z");
     journal.remove(record(&owner, A, 5, &serial.to_be_bytes()));
@@ -144,7 +145,8 @@ fn serials_are_remembered_for_longer_than_differences() {
     for serial in 101..150 {
         change(&mut journal, serial);
     }
-    // Of the zone that changes as much is known as there are differences, of the others that they did not change.
+    // The zone that changes has as many steps as there are differences; the others are known not to
+    // have changed.
     assert_eq!(serials(&journal, "z", 139), None);
     assert_eq!(serials(&journal, "z", 140).map(|steps| steps.len()), Some(10));
     assert_eq!(serials(&journal, "arpa", 100), Some(vec![150]));
@@ -157,7 +159,7 @@ fn serials_are_remembered_for_longer_than_differences() {
         ),
         (0, 1)
     );
-    // What led to a version that nobody can name any more is worth nothing.
+    // A difference that leads to a forgotten serial is dropped.
     let of_inner = |journal: &Journal| {
         journal.zones.iter().find(|zone| zone.apex == name("in.z")).unwrap().differences.len()
     };
@@ -172,7 +174,7 @@ fn serials_are_remembered_for_longer_than_differences() {
 }
 
 #[test]
-fn serials_are_found_all_around_the_circle() {
+fn serials_are_found_across_the_wrap_around() {
     let mut journal = Journal::new([name("z")], JournalLimits::default());
     journal.start(0);
     let far = 1 << 30;
@@ -181,25 +183,25 @@ fn serials_are_found_all_around_the_circle() {
         let newest = (number + 1).wrapping_mul(far);
         assert_eq!(serials(&journal, "z", newest), Some(vec![newest]));
         assert_eq!(serials(&journal, "z", newest.wrapping_sub(far)), Some(vec![newest]));
-        // Half a circle ago is as good as to come.
+        // A serial half a circle ago cannot be told from one half a circle ahead.
         assert_eq!(serials(&journal, "z", newest.wrapping_sub(2 * far)), None);
         assert_eq!(serials(&journal, "z", newest.wrapping_sub(1)), None);
     }
 }
 
 #[test]
-fn what_is_more_than_wanted_is_not_given() {
+fn steps_larger_than_the_callers_limit_are_not_returned() {
     let mut journal = journal(JournalLimits::default());
     (100..110).for_each(|serial| change(&mut journal, serial));
     let since = |serial, most| journal.since(&name("z"), serial, 50, most).map(|steps| steps.len());
-    // The owner's name, the ten bytes behind it and the data, twice; and two SOAs.
+    // Two records and two SOAs. A record has its owner's name, ten bytes, and its data.
     let step = 2 * (b"\x08changing\x01z\0".len() + 10 + 4 + 50);
     assert_eq!(since(107, 3 * step), Some(3));
     assert_eq!(since(107, 3 * step - 1), None);
     assert_eq!(since(110, 0), Some(1));
 }
 
-/// Which records a version has: bits, in zone `z` and in zone `in.z`.
+/// The records of a version, as bits: those in zone `z` and those in zone `in.z`.
 type Contents = (u16, u16);
 
 fn owners(contents: Contents) -> BTreeSet<Name> {
@@ -222,7 +224,7 @@ proptest! {
         for (contents, by) in versions {
             let (serial, before) = known.last().unwrap().clone();
             let after = owners(contents);
-            // By way of nothing at all: what counts is the outcome.
+            // All records are removed and added: only the balance counts.
             before.iter().for_each(|owner| journal.remove(record(owner, A, 5, &[1; 4])));
             after.iter().for_each(|owner| journal.add(record(owner, A, 5, &[1; 4])));
             journal.commit(serial, serial + by);

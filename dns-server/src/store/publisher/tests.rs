@@ -43,7 +43,7 @@ fn publish(publisher: &mut Publisher, service: &str, addresses: &[&str]) {
     publisher.publish([(key(service), built(addresses))]);
 }
 
-/// What a name is, in a word.
+/// Returns the kind of a name in a word.
 fn found(publisher: &Publisher, name: &str) -> &'static str {
     let name: Name = name.parse().unwrap();
     let answers = publisher.answers();
@@ -81,7 +81,7 @@ fn a_zone_has_its_own_names_from_the_start() {
 }
 
 #[test]
-fn names_above_a_service_exist_as_long_as_it_does() {
+fn names_above_and_below_a_service_exist_as_long_as_it_does() {
     let mut publisher = publisher();
     publish(&mut publisher, "s", &["10.0.0.1"]);
     publish(&mut publisher, "t", &["10.0.0.2"]);
@@ -105,7 +105,7 @@ fn names_above_a_service_exist_as_long_as_it_does() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn a_withdrawn_service_leaves_nothing_behind() {
     let mut publisher = publisher();
     for round in 0..3 {
         publish(&mut publisher, "s", &[&format!("10.0.{round}.1"), "10.9.9.9"]);
@@ -116,7 +116,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn addresses_outside_the_reverse_zones_are_not_kept() {
+fn addresses_outside_the_reverse_zones_are_not_indexed() {
     let mut publisher = publisher();
     publish(&mut publisher, "s", &["fd00::1"]);
     assert!(publisher.answers().addresses.pairs().is_empty());
@@ -131,9 +131,9 @@ fn names_between_nested_zones_exist() {
     assert_eq!(found(&publisher, "c.z"), "nothing");
 }
 
-/// A difference is given that is no larger than the zone.
+/// The journal returns a difference only if it is no larger than the zone.
 #[test]
-fn what_a_zone_says_of_those_below_it_counts_for_its_size() {
+fn delegations_count_for_the_size_of_a_zone() {
     for (below, is_given) in [(0, false), (50, true)] {
         let forward: Vec<String> =
             ["z".to_owned()].into_iter().chain((0..below).map(|number| format!("zone-{number}.z"))).collect();
@@ -149,7 +149,7 @@ fn what_a_zone_says_of_those_below_it_counts_for_its_size() {
 }
 
 #[test]
-fn an_address_of_two_services_points_at_both() {
+fn an_address_of_two_services_has_a_ptr_record_for_each() {
     let mut publisher = publisher();
     publish(&mut publisher, "s", &["10.0.0.1"]);
     publish(&mut publisher, "t", &["10.0.0.1"]);
@@ -159,7 +159,7 @@ fn an_address_of_two_services_points_at_both() {
 }
 
 #[test]
-fn the_serial_rises_with_changes_only() {
+fn the_serial_rises_only_if_an_answer_changes() {
     let mut publisher = publisher();
     let first = publisher.answers().serial();
     publish(&mut publisher, "s", &["10.0.0.1"]);
@@ -173,7 +173,7 @@ fn the_serial_rises_with_changes_only() {
 }
 
 #[test]
-fn an_address_whose_target_is_too_long_has_no_names() {
+fn an_address_whose_ptr_target_is_too_long_has_no_names() {
     let long = "x".repeat(63);
     let mut publisher = publisher_of(&[&format!("{long}.{long}.z")], &["in-addr.arpa"]);
     let endpoint = |host| (host, "10.0.0.1");
@@ -190,7 +190,7 @@ fn an_address_whose_target_is_too_long_has_no_names() {
 }
 
 #[test]
-fn the_addresses_whose_names_change_are_found() {
+fn pointer_changes_are_the_addresses_whose_ptr_records_differ() {
     let publisher = publisher_of(&["z"], &["in-addr.arpa"]);
     let host = |host: &str, address: &str| (host.to_owned(), address.parse::<IpAddr>().unwrap());
     let of = |ttl, hosts: &[(&str, &str)]| {
@@ -207,14 +207,14 @@ fn the_addresses_whose_names_change_are_found() {
         changed: addresses("10.0.0.2"),
     };
     assert_eq!(publisher.pointers(b"\x01s\x01n", before.as_ref(), now.as_ref()), expected);
-    // With another time to live all do.
+    // A new time to live changes all addresses.
     let later = of(6, &[("a", "10.0.0.1"), ("x", "10.0.0.2"), ("c", "10.0.0.4")]);
     let changed = addresses("10.0.0.1 10.0.0.2 10.0.0.4");
     let expected = PointerChanges { changed, ..PointerChanges::default() };
     assert_eq!(publisher.pointers(b"\x01s\x01n", now.as_ref(), later.as_ref()), expected);
 }
 
-/// A slice of these hosts, each with a text of its own.
+/// Makes a slice of these hosts, each with TXT data of its own.
 fn network(alias: &str, ports: &[(&str, u16)], hosts: Vec<(String, IpAddr)>) -> Arc<Slice> {
     let texts: Vec<Vec<u8>> = hosts
         .iter()
@@ -247,7 +247,7 @@ fn service_of(created: Created, ttl: u32, slices: &[Arc<Slice>]) -> Option<Servi
     build::build(&ServiceView { ttl, created, slices: slices.iter().collect() })
 }
 
-/// A service of which each version differs in something else.
+/// Generates versions of a service that differ in all properties.
 fn any_service() -> impl Strategy<Value = (Created, u32, Vec<Arc<Slice>>)> {
     let address = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "10.0.1.1", "fd00::1", "fd00::2"]);
     let host = (prop::sample::select(vec!["a", "b", "c", "d", ""]), address)
@@ -258,7 +258,7 @@ fn any_service() -> impl Strategy<Value = (Created, u32, Vec<Arc<Slice>>)> {
     ((0i64..3).prop_map(Created::at), 5u32..7, prop::collection::vec(slice, 0..4))
 }
 
-/// Every record of the zone, in wire format; none is there twice.
+/// Returns every record of a zone in wire format. Panics if a record occurs twice.
 fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
     let (mut all, mut wire) = (BTreeSet::new(), Vec::new());
     let mut note = |record: Record<'_>| {
@@ -294,9 +294,9 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// A change is what is no longer there and what was not there before, and nothing else.
+    /// The journal gets exactly the records that are gone and those that are new.
     #[test]
-    fn the_journal_is_told_what_differs(
+    fn the_journal_gets_the_difference_of_two_versions(
         versions in prop::collection::vec((prop::sample::select(vec!["s", "t"]), any_service()), 1..12),
     ) {
         let mut publisher = large();
@@ -306,7 +306,7 @@ proptest! {
     }
 }
 
-/// A publisher with a journal, and zones large enough that every difference is given.
+/// Makes a publisher with a journal, whose zones are so large that every difference is returned.
 fn large() -> Publisher {
     let mut publisher = publisher_of(&["z", "y"], &["in-addr.arpa", "ip6.arpa"]);
     publisher.enable_journal(JournalLimits::default());
@@ -320,7 +320,7 @@ fn large() -> Publisher {
     publisher
 }
 
-/// Publishes a version of a service; what the journal is told is what differs.
+/// Publishes a version of a service, and compares the journal with the difference of the zones.
 fn publish_and_check(publisher: &mut Publisher, name: &str, version: Option<ServiceAnswers>) {
     let apexes = ["z", "y", "in-addr.arpa"].map(|apex| apex.parse::<Name>().unwrap());
     let serial = publisher.answers().serial();
@@ -330,20 +330,20 @@ fn publish_and_check(publisher: &mut Publisher, name: &str, version: Option<Serv
         let now = records(publisher, apex);
         let steps = publisher.journal().unwrap().since(apex, serial, 0, usize::MAX).unwrap();
         assert_eq!(steps.len(), 1);
-        let told = |wire| journal::split_records(wire).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let reported = |wire| journal::split_records(wire).map(<[u8]>::to_vec).collect::<Vec<_>>();
         let only = |one: &BTreeSet<Vec<u8>>, two| one.difference(two).cloned().collect::<Vec<_>>();
-        assert_eq!(told(&steps[0].difference.removed), only(&before, &now));
-        assert_eq!(told(&steps[0].difference.added), only(&now, &before));
+        assert_eq!(reported(&steps[0].difference.removed), only(&before, &now));
+        assert_eq!(reported(&steps[0].difference.added), only(&now, &before));
     }
 }
 
 #[test]
-fn an_address_of_many_services_has_the_names_of_the_oldest() {
+fn the_ptr_records_of_an_address_name_its_oldest_services() {
     let mut publisher = large();
     let address: IpAddr = "10.0.0.1".parse().unwrap();
     let slices = [network("r", &[], vec![("h".to_owned(), address)])];
     let of_age = |created| service_of(created, 5, &slices);
-    // The numbers in the names of the services that are named.
+    // The numbers in the names of the services that the PTR records name.
     let named = |publisher: &Publisher| -> Vec<u8> {
         publisher.answers().look_up_address(address, usize::MAX, |found| {
             let Found::Pointers(_, targets) = *found else { panic!("{found:?}") };
@@ -357,10 +357,10 @@ fn an_address_of_many_services_has_the_names_of_the_oldest() {
     assert_eq!(named(&publisher), (0..16).collect::<Vec<_>>());
     publish_and_check(&mut publisher, &name(3), None);
     assert_eq!(named(&publisher), [0, 1, 2].into_iter().chain(4..17).collect::<Vec<_>>());
-    // Deleted and created anew between two commits.
+    // Deleted and created again between two commits.
     publish_and_check(&mut publisher, &name(0), of_age(Created::at(99)));
     assert_eq!(named(&publisher), [1, 2].into_iter().chain(4..18).collect::<Vec<_>>());
-    // Of unknown age, and older than all.
+    // One service of unknown age, and one that is older than all others.
     publish_and_check(&mut publisher, &name(1), of_age(Created::default()));
     publish_and_check(&mut publisher, &name(0), of_age(Created::EARLIEST));
     assert_eq!(named(&publisher), [0, 2].into_iter().chain(4..18).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! All that is known, as `/debug/state` shows it.
+//! The report of all objects that `/debug/state` serves.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::store::name::Name;
 use crate::store::slice::{Port, Slice};
 use crate::store::txt;
 
-/// All that is known, of one moment. It is put into words as it is shown: of a large cluster they are hundreds of megabytes.
+/// A consistent report of all objects. It is formatted while it is serialized, since the text may
+/// have hundreds of megabytes in a large cluster.
 #[derive(Debug)]
 pub struct StateReport {
     pub(super) freshness: Freshness,
@@ -23,7 +24,7 @@ pub struct StateReport {
     pub(super) objects: Objects,
 }
 
-/// Which watches are in sync.
+/// The watches that are in sync.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Synced {
     pub(super) services: bool,
@@ -54,7 +55,7 @@ impl Serialize for StateReport {
     }
 }
 
-/// Makes what is shown of each when its turn comes.
+/// Serializes a list, converting each element only when it is its turn.
 struct EachAs<'a, T, L>(&'a [T], fn(&'a T) -> L);
 
 impl<T, L: Serialize> Serialize for EachAs<'_, T, L> {

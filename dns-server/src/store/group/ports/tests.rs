@@ -4,7 +4,7 @@ use super::*;
 use crate::store::endpoints::Endpoint;
 use crate::store::group::Group;
 
-/// A slice with these ports, of hosts with one address each.
+/// Makes a slice with these ports, and with hosts of one address each.
 fn slice(ports: &[(&str, u16)], hosts: &[(&str, u8)]) -> Arc<Slice> {
     let endpoints = hosts.iter().map(|&(host, number)| Endpoint {
         address: Ipv4Addr::new(10, 0, 0, number).into(),
@@ -21,7 +21,8 @@ fn slice(ports: &[(&str, u16)], hosts: &[(&str, u8)]) -> Arc<Slice> {
     })
 }
 
-/// The records of a port, `*` for all ports together: `host:number weight`, sorted.
+/// Returns the SRV records of a port as sorted lines `host:number weight`; `*` stands for all ports
+/// together.
 fn records(slices: &[Arc<Slice>], name: &str) -> Vec<String> {
     let group = Group::new(5, slices, None);
     let label = port_label(name);
@@ -36,19 +37,19 @@ fn records(slices: &[Arc<Slice>], name: &str) -> Vec<String> {
         let host = String::from_utf8_lossy(&group.label_at(slices, record.host())[1..]).into_owned();
         format!("{host}:{} {}", record.port, record.weight)
     };
-    let places = (0..records.slots()).filter_map(|place| records.get(place));
-    assert!(places.eq(records.iter()));
+    let by_slot = (0..records.slots()).filter_map(|slot| records.get(slot));
+    assert!(by_slot.eq(records.iter()));
     assert_eq!(records.first_from(0).map(|(_, record)| record), records.iter().next());
     assert!(records.get(records.slots()).is_none());
     let mut texts: Vec<String> = records.iter().map(text).collect();
     let hosts: Vec<u32> = records.iter().map(|record| record.host()).collect();
-    assert!(hosts.is_sorted(), "those of a target are not side by side");
+    assert!(hosts.is_sorted(), "the records of a target are not adjacent");
     texts.sort();
     texts
 }
 
 #[test]
-fn every_target_has_every_port_of_slices_that_agree() {
+fn every_target_has_every_port_if_the_slices_agree() {
     let ports = [("a", 1), ("b", 2), ("c", 2), ("", 9)];
     let slices = [slice(&ports, &[("x", 1), ("y", 2)]), slice(&ports, &[("z", 3)])];
     assert_eq!(records(&slices, "a"), ["x:1 33", "y:1 33", "z:1 33"]);
@@ -61,7 +62,7 @@ fn every_target_has_every_port_of_slices_that_agree() {
 }
 
 #[test]
-fn slices_may_have_other_ports() {
+fn targets_have_only_the_ports_of_their_own_slices() {
     let slices = [
         slice(&[("a", 1), ("b", 2)], &[("x", 1)]),
         slice(&[("b", 3)], &[("y", 2)]),
@@ -75,14 +76,14 @@ fn slices_may_have_other_ports() {
 }
 
 #[test]
-fn slices_may_disagree_on_a_number() {
+fn a_port_with_two_numbers_has_a_record_for_each() {
     let slices = [slice(&[("a", 1)], &[("x", 1)]), slice(&[("a", 2)], &[("x", 1), ("x", 2), ("y", 3)])];
     assert_eq!(records(&slices, "a"), ["x:1 33", "x:2 33", "y:2 33"]);
     assert_eq!(records(&slices, "*"), records(&slices, "a"));
 }
 
 #[test]
-fn a_service_says_the_same_in_whatever_order_its_slices_come() {
+fn ports_do_not_depend_on_the_order_of_slices() {
     let of = |number: usize| match number {
         0 => slice(&[("a", 1), ("b", 2)], &[("x", 1), ("w", 4)]),
         1 => slice(&[("b", 3)], &[("y", 2)]),
@@ -93,7 +94,7 @@ fn a_service_says_the_same_in_whatever_order_its_slices_come() {
 }
 
 #[test]
-fn a_target_takes_four_octets_whatever_the_ports() {
+fn a_target_takes_four_bytes_regardless_of_its_ports() {
     let names: Vec<String> = (0..100).map(|number| format!("p{number}")).collect();
     let ports: Vec<(&str, u16)> = names.iter().map(String::as_str).zip(1..).collect();
     let hosts: Vec<String> = (0..200).map(|number| format!("h{number}")).collect();
@@ -101,6 +102,6 @@ fn a_target_takes_four_octets_whatever_the_ports() {
     let group = Group::new(5, &[slice(&ports, &hosts)], None);
     assert_eq!(group.all_srv().iter().count(), 20_000);
     let ports = &group.ports;
-    let several = (ports.offered.len(), ports.columns.len(), ports.subsets.len(), ports.every.len());
+    let several = (ports.offered.len(), ports.columns.len(), ports.subsets.len(), ports.all_ports.len());
     assert_eq!((ports.targets.len(), several), (200, (0, 0, 0, 1)));
 }
