@@ -15,7 +15,7 @@ find_bad() { # find_bad RULE PATTERN
 find_bad 'a doc comment begins with a verb, or with a noun phrase that names the thing' \
   '^ *(///|//!) (What|Who|Whom|Whose|Whoever|Whatever|That which)\b'
 find_bad 'name the actor' '^ *//.*\b([Nn]obody|[Ss]omebody)\b'
-if found=$(awk 'length > 100 && /^ *\/\// {print FILENAME ":" FNR ":" $0}' "${files[@]}") && [ -n "$found" ]; then
+if found=$(LC_ALL=C.UTF-8 grep -nHE '^.{101,}$' -- "${files[@]}" | grep -E '^[^:]*:[0-9]+: *//'); then
   echo 'comments wrap at 100 columns:' >&2
   echo "$found" >&2
   status=1
