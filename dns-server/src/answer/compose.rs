@@ -17,14 +17,11 @@
 //! starting at a record that rotates like the first address record does.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use crate::store::build::ServiceAnswers;
-use crate::store::group::{EndpointRef, Group, SrvRecord, SrvRecords};
+use crate::store::group::{GroupView, Hosts, SrvRecord, SrvRecords};
 use crate::store::lookup::{Found, PORT_LABELS};
 use crate::store::name::{Labels, MAX_NAME};
 use crate::store::rrset::{self, A_LEN, AAAA_LEN, QUESTION_POINTER, RECORD_FIXED, Rrset, rtype};
-use crate::store::slice::Slice;
 
 /// Data of the HINFO record that answers ANY queries: the CPU field names the RFC, the operating
 /// system is empty.
@@ -89,10 +86,10 @@ impl Composer<'_> {
     }
 
     /// Writes the A or AAAA records of a group. Returns `None` if it has none.
-    pub fn group_addresses(&mut self, group: &Group, qtype: u16) -> Option<Written> {
+    pub fn group_addresses(&mut self, group: GroupView<'_>, qtype: u16) -> Option<Written> {
         let (body, stride) = match qtype {
-            rtype::A => (&group.a, A_LEN),
-            rtype::AAAA => (&group.aaaa, AAAA_LEN),
+            rtype::A => (group.a(), A_LEN),
+            rtype::AAAA => (group.aaaa(), AAAA_LEN),
             _ => return None,
         };
         (!body.is_empty()).then(|| self.addresses(body, stride))
@@ -111,32 +108,26 @@ impl Composer<'_> {
     }
 
     /// Writes the A or AAAA records of one host. Returns `None` if it has none.
-    pub fn host_addresses(
-        &mut self,
-        service: &ServiceAnswers,
-        hosts: &[EndpointRef],
-        qtype: u16,
-    ) -> Option<Written> {
-        let slices = &service.slices;
+    pub fn host_addresses(&mut self, ttl: u32, hosts: Hosts<'_>, qtype: u16) -> Option<Written> {
         let hosts = match qtype {
-            rtype::A => of_family(slices, hosts, true),
-            rtype::AAAA => of_family(slices, hosts, false),
-            _ => &[],
+            rtype::A => hosts.of_family(true),
+            rtype::AAAA => hosts.of_family(false),
+            _ => return None,
         };
         if hosts.is_empty() {
             return None;
         }
         // Start at the first endpoint of an address, so that each address is written once.
-        let address = |position: usize| hosts[position].endpoint(slices).address;
+        let address = |position: usize| hosts.get(position).address;
         let mut first = self.first(hosts.len());
         while first > 0 && address(first - 1) == address(first) {
             first -= 1;
         }
         let (rest, from) = hosts.split_at(first);
         let mut count = 0;
-        for address in addresses_of(slices, from).chain(addresses_of(slices, rest)) {
+        for address in from.addresses().chain(rest.addresses()) {
             let before = self.out.len();
-            push_address(self.out, &QUESTION_POINTER, service.ttl, address);
+            push_address(self.out, &QUESTION_POINTER, ttl, address);
             if self.out.len() > self.end {
                 self.out.truncate(before);
                 return Some(self.written(count, false));
@@ -147,10 +138,9 @@ impl Composer<'_> {
     }
 
     /// Writes the TXT records of one host, one for each endpoint.
-    pub fn texts(&mut self, service: &ServiceAnswers, hosts: &[EndpointRef]) -> Written {
+    pub fn texts(&mut self, ttl: u32, hosts: Hosts<'_>) -> Written {
         self.records(hosts.len(), |out, position| {
-            let txt = hosts[position].endpoint(&service.slices).txt;
-            rrset::push_record(out, &QUESTION_POINTER, rtype::TXT, service.ttl, txt);
+            rrset::push_record(out, &QUESTION_POINTER, rtype::TXT, ttl, hosts.get(position).txt);
         })
     }
 
@@ -159,21 +149,21 @@ impl Composer<'_> {
     /// the first occurrence of the target. Returns `None` if no target's name is short enough.
     pub fn services(
         &mut self,
-        service: &ServiceAnswers,
-        group: &Group,
+        ttl: u32,
+        group: GroupView<'_>,
         srv: SrvRecords<'_>,
         base: &[u8],
     ) -> Option<Written> {
         let begin = self.out.len();
-        let mut written = self.records(srv.slots(), |out, place| {
-            if let Some(record) = srv.get(place)
-                && let Some(label) = target(group, &service.slices, &record, base)
+        let mut written = self.records(srv.slots(), |out, slot| {
+            if let Some(record) = srv.get(slot)
+                && let Some(label) = target(group, &record, base)
             {
-                push_service(out, service.ttl, &record, label, base);
+                push_service(out, ttl, &record, label, base);
             }
         });
         if written.fit == Fit::Whole {
-            written.additionals = self.glue(service, group, srv, base, begin);
+            written.additionals = self.glue(ttl, group, srv, base, begin);
         }
         (written.answers > 0 || written.fit != Fit::Whole).then_some(written)
     }
@@ -181,8 +171,8 @@ impl Composer<'_> {
     /// Writes the addresses of each target once, in whole RRsets. Returns the number of records.
     fn glue(
         &mut self,
-        service: &ServiceAnswers,
-        group: &Group,
+        ttl: u32,
+        group: GroupView<'_>,
         srv: SrvRecords<'_>,
         base: &[u8],
         begin: usize,
@@ -191,20 +181,20 @@ impl Composer<'_> {
         let mut target_at = begin - self.start + RECORD_FIXED + SrvRecord::FIXED;
         let mut last = None;
         for record in srv.iter() {
-            let Some(label) = target(group, &service.slices, &record, base) else { continue };
+            let Some(label) = target(group, &record, base) else { continue };
             let pointer = rrset::pointer(target_at);
             target_at += RECORD_FIXED + SrvRecord::FIXED + label.len() + base.len();
             if last.replace(record.host()) == Some(record.host()) {
                 continue;
             }
-            let hosts = group.hosts_from(&service.slices, record.host());
+            let hosts = group.hosts_from(record.host());
             for wants_ipv4 in [true, false] {
-                let addresses = addresses_of(&service.slices, of_family(&service.slices, hosts, wants_ipv4));
+                let addresses = hosts.of_family(wants_ipv4).addresses();
                 let written = self.whole_set(addresses, |out, address| match &pointer {
-                    Some(pointer) => push_address(out, pointer, service.ttl, address),
+                    Some(pointer) => push_address(out, pointer, ttl, address),
                     None => {
                         out.extend_from_slice(label);
-                        push_address(out, base, service.ttl, address);
+                        push_address(out, base, ttl, address);
                     }
                 });
                 let Some(count) = written else { return records };
@@ -306,27 +296,9 @@ impl Composer<'_> {
     }
 }
 
-/// Returns those endpoints of one label that have an address of this family. The endpoints are
-/// sorted by address, IPv4 first.
-fn of_family<'a>(slices: &[Arc<Slice>], hosts: &'a [EndpointRef], wants_ipv4: bool) -> &'a [EndpointRef] {
-    let (v4, v6) = hosts.split_at(hosts.partition_point(|host| host.endpoint(slices).address.is_ipv4()));
-    if wants_ipv4 { v4 } else { v6 }
-}
-
-/// Returns the addresses of some endpoints of one label, sorted, each once.
-fn addresses_of<'a>(
-    slices: &'a [Arc<Slice>],
-    hosts: &'a [EndpointRef],
-) -> impl Iterator<Item = IpAddr> + use<'a> {
-    let address = |position: usize| hosts[position].endpoint(slices).address;
-    (0..hosts.len())
-        .filter(move |&position| position == 0 || address(position - 1) != address(position))
-        .map(address)
-}
-
 /// Returns the label of an SRV record's target, or `None` if the target's name would be too long.
-fn target<'a>(group: &Group, slices: &'a [Arc<Slice>], record: &SrvRecord, base: &[u8]) -> Option<&'a [u8]> {
-    let label = group.label_at(slices, record.host());
+fn target<'a>(group: GroupView<'a>, record: &SrvRecord, base: &[u8]) -> Option<&'a [u8]> {
+    let label = group.label_at(record.host());
     (label.len() + base.len() <= MAX_NAME).then_some(label)
 }
 
@@ -366,16 +338,16 @@ impl Found<'_> {
             Self::Nothing | Self::Empty => None,
             Self::Node(node) => Some(composer.rrset(node.rrset(qtype)?)),
             Self::Base(service, group) if qtype == rtype::SRV => {
-                composer.services(service, group, group.all_srv(), name.wire())
+                composer.services(service.ttl, group, group.all_srv(), name.wire())
             }
             Self::Zone(service, group, below) if qtype == rtype::SRV => {
-                composer.services(service, group, group.all_srv(), name.from(below))
+                composer.services(service.ttl, group, group.all_srv(), name.from(below))
             }
             Self::Base(_, group) | Self::Zone(_, group, _) => composer.group_addresses(group, qtype),
-            Self::Host(service, hosts) if qtype == rtype::TXT => Some(composer.texts(service, hosts)),
-            Self::Host(service, hosts) => composer.host_addresses(service, hosts, qtype),
+            Self::Host(service, hosts) if qtype == rtype::TXT => Some(composer.texts(service.ttl, hosts)),
+            Self::Host(service, hosts) => composer.host_addresses(service.ttl, hosts, qtype),
             Self::Port(service, group, port) if qtype == rtype::SRV => {
-                composer.services(service, group, group.srv(port), name.from(PORT_LABELS))
+                composer.services(service.ttl, group, group.srv(port), name.from(PORT_LABELS))
             }
             Self::Port(..) => None,
             Self::Pointers(ttl, targets) => (qtype == rtype::PTR).then(|| composer.pointers(ttl, targets)),
@@ -385,11 +357,13 @@ impl Found<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::store::build;
+    use crate::store::build::{self, ServiceAnswers};
     use crate::store::endpoints::Endpoint;
     use crate::store::index::ServiceView;
-    use crate::store::slice::{Port, ProtocolLabel};
+    use crate::store::slice::{Port, ProtocolLabel, Slice};
 
     /// Makes a service of one host with that many addresses on each of some networks.
     fn one_host(addresses: u32, networks: &[&str]) -> ServiceAnswers {
@@ -420,9 +394,9 @@ mod tests {
         let mut out = Vec::with_capacity(1232 + A_LEN);
         let capacity = out.capacity();
         let mut composer = Composer { out: &mut out, start: 0, end: 1232, turn: None, datagram: true };
-        let written = composer.services(&service, &service.all, service.all.all_srv(), b"\x01s\0");
+        let written = composer.services(5, service.all(), service.all().all_srv(), b"\x01s\0");
         assert_eq!(written, Some(Written { answers: 1, additionals: 0, fit: Fit::Whole }));
-        let written = composer.host_addresses(&service, service.all.hosts_from(&service.slices, 0), rtype::A);
+        let written = composer.host_addresses(5, service.all().hosts_from(0), rtype::A);
         assert_eq!(written.unwrap().fit, Fit::Truncated);
         assert_eq!(out.capacity(), capacity, "more than one record was written behind the end");
     }
@@ -430,14 +404,14 @@ mod tests {
     #[test]
     fn each_address_is_written_once_wherever_the_answer_begins() {
         let service = one_host(5, &["r", "s", "t"]);
-        let hosts = service.all.hosts_from(&service.slices, 0);
+        let hosts = service.all().hosts_from(0);
         assert_eq!(hosts.len(), 15);
         let mut firsts = std::collections::BTreeSet::new();
         for turn in 0..100 {
             let mut out = Vec::new();
             let mut composer =
                 Composer { out: &mut out, start: 0, end: 1232, turn: Some(turn), datagram: true };
-            let written = composer.host_addresses(&service, hosts, rtype::A).unwrap();
+            let written = composer.host_addresses(5, hosts, rtype::A).unwrap();
             assert_eq!((written.answers, written.fit), (5, Fit::Whole));
             let records: std::collections::BTreeSet<&[u8]> = out.chunks(A_LEN).collect();
             assert_eq!(records.len(), 5, "an address twice");

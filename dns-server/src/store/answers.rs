@@ -270,7 +270,7 @@ fn target<'a>(
     answers: &'a ServiceAnswers,
     apex: &[u8],
 ) -> Option<&'a [u8]> {
-    let label = answers.all.pointer(&answers.slices, address)?;
+    let label = answers.all().pointer(address)?;
     (label.len() + service.len() + SVC.len() + apex.len() <= MAX_NAME).then_some(label)
 }
 

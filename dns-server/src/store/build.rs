@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::store::group::{self, EndpointRef, Group};
+use crate::store::group::{self, EndpointRef, Group, GroupView};
 use crate::store::index::{Created, ServiceView};
 use crate::store::name::MAX_LABEL;
 use crate::store::slice::Slice;
@@ -35,9 +35,9 @@ pub struct ServiceAnswers {
     /// oldest.
     pub created: Created,
     /// Slices that have ready endpoints; the groups refer to these.
-    pub slices: Box<[Arc<Slice>]>,
+    slices: Box<[Arc<Slice>]>,
     /// The group of all networks together.
-    pub all: Group,
+    all: Group,
     networks: Box<[NamedGroup]>,
     zones: Box<[NamedGroup]>,
 }
@@ -124,25 +124,38 @@ fn zone_name(zone: &[u8]) -> Option<Box<[u8]>> {
 }
 
 impl ServiceAnswers {
+    /// Returns the group of all networks together.
+    pub fn all(&self) -> GroupView<'_> {
+        self.view(&self.all)
+    }
+
     /// Returns the group of a network, whose alias is in wire format and lowercased.
-    pub fn network(&self, label: &[u8]) -> Option<&Group> {
+    pub fn network(&self, label: &[u8]) -> Option<GroupView<'_>> {
         self.named_group(&self.networks, label)
     }
 
     /// Returns the group of a topology zone, whose name is in wire format without the root and
     /// lowercased.
-    pub fn zone(&self, name: &[u8]) -> Option<&Group> {
+    pub fn zone(&self, name: &[u8]) -> Option<GroupView<'_>> {
         self.named_group(&self.zones, name)
     }
 
-    fn named_group<'a>(&'a self, parts: &'a [NamedGroup], name: &[u8]) -> Option<&'a Group> {
-        let part = parts.iter().find(|part| *part.name == *name)?;
-        Some(part.group.as_ref().unwrap_or(&self.all))
+    fn named_group<'a>(&'a self, groups: &'a [NamedGroup], name: &[u8]) -> Option<GroupView<'a>> {
+        let named = groups.iter().find(|named| *named.name == *name)?;
+        Some(self.view_named(named))
+    }
+
+    fn view_named<'a>(&'a self, named: &'a NamedGroup) -> GroupView<'a> {
+        self.view(named.group.as_ref().unwrap_or(&self.all))
+    }
+
+    fn view<'a>(&'a self, group: &'a Group) -> GroupView<'a> {
+        GroupView::new(group, &self.slices)
     }
 
     /// Returns each network's alias in wire format with the group of its endpoints.
-    pub fn networks(&self) -> impl Iterator<Item = (&[u8], &Group)> {
-        self.networks.iter().map(|network| (&*network.name, network.group.as_ref().unwrap_or(&self.all)))
+    pub fn networks(&self) -> impl Iterator<Item = (&[u8], GroupView<'_>)> {
+        self.networks.iter().map(|network| (&*network.name, self.view_named(network)))
     }
 }
 
@@ -153,14 +166,14 @@ impl PartialEq for ServiceAnswers {
         let same_network = |(one, two): (&NamedGroup, &NamedGroup)| {
             one.name == two.name
                 && match (&one.group, &two.group) {
-                    (Some(one), Some(two)) => one.has_same_answers(&self.slices, two, &other.slices),
+                    (Some(one), Some(two)) => self.view(one).has_same_answers(other.view(two)),
                     (one, two) => one.is_none() && two.is_none(),
                 }
         };
         self.ttl == other.ttl
             && self.created == other.created
             && self.networks.len() == other.networks.len()
-            && self.all.has_same_answers(&self.slices, &other.all, &other.slices)
+            && self.all().has_same_answers(other.all())
             && self.networks.iter().zip(&other.networks).all(same_network)
     }
 }
@@ -262,11 +275,11 @@ mod tests {
     #[test]
     fn a_single_network_shares_the_group_of_the_service() {
         let alone = built(&[slice("r", "p", &[(None, "10.0.0.1")])]).unwrap();
-        assert!(std::ptr::eq(alone.network(b"\x01r").unwrap(), &raw const alone.all));
+        assert!(alone.network(b"\x01r").unwrap().is_same_group(alone.all()));
         let two = [slice("r", "p", &[(None, "10.0.0.1")]), slice("q", "p", &[(None, "10.0.0.2")])];
         let two = built(&two).unwrap();
         assert_eq!(two.network(b"\x01q").unwrap().addresses().count(), 1);
-        assert_eq!(two.all.addresses().count(), 2);
+        assert_eq!(two.all().addresses().count(), 2);
         assert!(two.network(b"\x01x").is_none());
     }
 
@@ -297,7 +310,7 @@ mod tests {
             .map(|zone| mixed.zone(zone).map(|group| group.addresses().count()));
         assert_eq!(counts, [Some(2), Some(1), None, None]);
         let alone = of(&hosts[..2]);
-        assert!(std::ptr::eq(alone.zone(b"\x01b\x07example").unwrap(), &raw const alone.all));
+        assert!(alone.zone(b"\x01b\x07example").unwrap().is_same_group(alone.all()));
     }
 
     #[test]
@@ -332,7 +345,7 @@ mod tests {
     #[test]
     fn a_ptr_record_prefers_a_hostname_to_a_label_made_from_an_address() {
         let built = built(&[slice("r", "", &[(None, "10.0.0.1"), (Some("z"), "10.0.0.1")])]).unwrap();
-        let pointer = |address: &str| built.all.pointer(&built.slices, address.parse().unwrap());
+        let pointer = |address: &str| built.all().pointer(address.parse().unwrap());
         assert_eq!(pointer("10.0.0.1"), Some(&b"\x01z"[..]));
         assert_eq!(pointer("10.0.0.2"), None);
         assert_eq!(pointer("::1"), None);

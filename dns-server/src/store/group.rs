@@ -18,6 +18,7 @@
 //! Labels and TXT data stay in the slices.
 
 mod ports;
+mod view;
 
 use std::hash::BuildHasher as _;
 use std::net::IpAddr;
@@ -27,20 +28,19 @@ use foldhash::fast::FixedState;
 
 use self::ports::Ports;
 pub use self::ports::{NamedPort, SrvRecord, SrvRecords};
+pub use self::view::{GroupView, Hosts};
 use crate::store::endpoints::PackedEndpoint;
 use crate::store::rrset::{self, rtype};
-use crate::store::slice::{ProtocolLabel, Slice};
+use crate::store::slice::Slice;
 
 /// Position in `by_address` for an address that has no host with a name.
 const NAMELESS: u32 = u32::MAX;
 
-/// The endpoints below a base name.
+/// The endpoints below a base name. It is read by way of a [`GroupView`].
 #[derive(Debug, Default)]
 pub struct Group {
-    /// All A records, sorted by address. Their owner is a pointer to the question.
-    pub a: Box<[u8]>,
-    /// All AAAA records, likewise.
-    pub aaaa: Box<[u8]>,
+    a: Box<[u8]>,
+    aaaa: Box<[u8]>,
     hosts: Box<[EndpointRef]>,
     by_address: Box<[u32]>,
     ports: Ports,
@@ -87,102 +87,6 @@ impl Group {
     pub fn share_ports(&mut self, other: &Self) {
         self.ports.share(&other.ports);
     }
-
-    /// Returns the endpoints with a label, sorted by address. The label is in wire format and
-    /// lowercased.
-    pub fn hosts_with_label<'a>(&'a self, slices: &[Arc<Slice>], label: &[u8]) -> &'a [EndpointRef] {
-        let hash = hash(label);
-        // Labels are compared only if their hashes are equal.
-        let is_before =
-            |host: &EndpointRef| host.hash < hash || host.hash == hash && host.label(slices) < label;
-        match &self.hosts[self.hosts.partition_point(is_before)..] {
-            rest @ [first, ..] if first.hash == hash && first.label(slices) == label => {
-                same_label(slices, rest)
-            }
-            _ => &[],
-        }
-    }
-
-    /// Returns the endpoints with the same label as the one at position `first`, which is the first
-    /// of them.
-    pub fn hosts_from<'a>(&'a self, slices: &[Arc<Slice>], first: u32) -> &'a [EndpointRef] {
-        same_label(slices, &self.hosts[first as usize..])
-    }
-
-    /// Returns the endpoint at a position.
-    pub fn host(&self, position: u32) -> &EndpointRef {
-        &self.hosts[position as usize]
-    }
-
-    /// Returns the label of the endpoint at a position.
-    pub fn label_at<'a>(&self, slices: &'a [Arc<Slice>], position: u32) -> &'a [u8] {
-        self.hosts[position as usize].label(slices)
-    }
-
-    /// Returns the named ports.
-    pub fn ports(&self) -> &[NamedPort] {
-        self.ports.sets()
-    }
-
-    /// Returns the named port `_<port>._<proto>`. `label` is its first label in wire format.
-    pub fn port(&self, label: &[u8], protocol: ProtocolLabel) -> Option<&NamedPort> {
-        self.ports().iter().find(|port| port.protocol == protocol && *port.label() == *label)
-    }
-
-    /// Returns the SRV records of one port.
-    pub fn srv(&self, port: &NamedPort) -> SrvRecords<'_> {
-        self.ports.of(port)
-    }
-
-    /// Returns the SRV records of all ports together, each once.
-    pub fn all_srv(&self) -> SrvRecords<'_> {
-        self.ports.all()
-    }
-
-    /// Returns the label that the PTR record of an address points at. Hostnames from slices come
-    /// before labels made from addresses; among equals, the first in order wins. Returns `None` if
-    /// no endpoint with a name has the address.
-    pub fn pointer<'a>(&self, slices: &'a [Arc<Slice>], address: IpAddr) -> Option<&'a [u8]> {
-        let position = match address {
-            IpAddr::V4(address) => rrset::find_address(&self.a, &address.octets())?,
-            IpAddr::V6(address) => {
-                self.a.len() / rrset::A_LEN + rrset::find_address(&self.aaaa, &address.octets())?
-            }
-        };
-        let host = *self.by_address.get(position)?;
-        Some(self.hosts.get(host as usize)?.label(slices))
-    }
-
-    /// Returns each address that has a PTR record, with the label that the record points at. Sorted
-    /// by address, IPv4 first.
-    pub fn pointers<'a>(&'a self, slices: &'a [Arc<Slice>]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
-        let label = |&host: &u32| Some(self.hosts.get(host as usize)?.label(slices));
-        self.addresses()
-            .zip(&self.by_address)
-            .filter_map(move |(address, host)| Some((address, label(host)?)))
-    }
-
-    /// Returns all addresses, sorted, IPv4 first.
-    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        rrset::v4_addresses(&self.a)
-            .map(IpAddr::from)
-            .chain(rrset::v6_addresses(&self.aaaa).map(IpAddr::from))
-    }
-
-    /// Tells whether two groups, each with its slices, give the same answers apart from their times
-    /// to live.
-    pub fn has_same_answers(&self, slices: &[Arc<Slice>], other: &Self, others: &[Arc<Slice>]) -> bool {
-        self.a == other.a
-            && self.aaaa == other.aaaa
-            && self.hosts.len() == other.hosts.len()
-            && self.hosts.iter().zip(&other.hosts).all(|(one, two)| {
-                let (one_slice, two_slice) = (&slices[one.slice as usize], &others[two.slice as usize]);
-                one.entry == two.entry && Arc::ptr_eq(one_slice, two_slice)
-                    || one.endpoint(slices) == two.endpoint(others) && one_slice.network == two_slice.network
-            })
-            && self.by_address == other.by_address
-            && self.ports == other.ports
-    }
 }
 
 impl EndpointRef {
@@ -192,7 +96,7 @@ impl EndpointRef {
     }
 
     /// Returns the key by which a group sorts its labels.
-    pub fn order<'a>(&self, slices: &'a [Arc<Slice>]) -> (u32, &'a [u8]) {
+    fn order<'a>(&self, slices: &'a [Arc<Slice>]) -> (u32, &'a [u8]) {
         (self.hash, self.label(slices))
     }
 
@@ -211,16 +115,6 @@ impl EndpointRef {
 /// slows down only their own service.
 fn hash(label: &[u8]) -> u32 {
     FixedState::default().hash_one(label) as u32
-}
-
-/// Returns the leading hosts that have the same label as the first.
-fn same_label<'a>(slices: &[Arc<Slice>], hosts: &'a [EndpointRef]) -> &'a [EndpointRef] {
-    let is_same = |host: &EndpointRef| {
-        hosts
-            .first()
-            .is_some_and(|first| host.hash == first.hash && host.label(slices) == first.label(slices))
-    };
-    &hosts[..count_leading(hosts, is_same)]
 }
 
 /// Returns the length of the leading run of `things` that satisfy `is_so`; no later thing may
@@ -302,7 +196,7 @@ mod tests {
 
     use super::*;
     use crate::store::endpoints::Endpoint;
-    use crate::store::slice::Port;
+    use crate::store::slice::{Port, ProtocolLabel};
 
     /// Returns two hostnames whose labels have the same hash.
     fn colliding_hosts() -> [String; 2] {
@@ -346,7 +240,9 @@ mod tests {
 
     #[test]
     fn a_port_whose_endpoints_have_no_names_has_no_records() {
-        let group = Group::new(5, &slice(&[("", 1), ("", 2)]), None);
+        let slices = slice(&[("", 1), ("", 2)]);
+        let group = Group::new(5, &slices, None);
+        let group = GroupView::new(&group, &slices);
         assert!(group.ports().is_empty() && group.all_srv().iter().next().is_none());
         assert_eq!(group.addresses().count(), 2);
     }
@@ -357,8 +253,8 @@ mod tests {
         let label = |host: &str| [&[host.len() as u8], host.as_bytes()].concat();
         let addresses = |slices: &[Arc<Slice>], host: &str| -> Vec<IpAddr> {
             let group = Group::new(5, slices, None);
-            let hosts = group.hosts_with_label(slices, &label(host));
-            hosts.iter().map(|host| host.endpoint(slices).address).collect()
+            let hosts = GroupView::new(&group, slices).hosts_with_label(&label(host));
+            hosts.iter().map(|endpoint| endpoint.address).collect()
         };
         let of = |last: [u8; 2]| last.map(|number| IpAddr::from([10, 0, 0, number]));
         // Their addresses alternate, and they have one in common.
@@ -373,10 +269,11 @@ mod tests {
         }
 
         let group = Group::new(5, &both, None);
+        let group = GroupView::new(&group, &both);
         let targets: BTreeSet<&[u8]> =
-            group.all_srv().iter().map(|record| group.label_at(&both, record.host())).collect();
+            group.all_srv().iter().map(|record| group.label_at(record.host())).collect();
         assert_eq!(targets, [&label(one)[..], &label(two)].into());
         assert_eq!(group.all_srv().iter().count(), 2);
-        assert_eq!([0, 2].map(|first| group.hosts_from(&both, first).len()), [2, 2]);
+        assert_eq!([0, 2].map(|first| group.hosts_from(first).len()), [2, 2]);
     }
 }

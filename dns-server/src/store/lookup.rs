@@ -2,7 +2,7 @@
 //! [`records`](crate::store::records) goes the other way: it lists all names of a service. Pure.
 
 use crate::store::build::ServiceAnswers;
-use crate::store::group::{EndpointRef, Group, NamedPort};
+use crate::store::group::{GroupView, Hosts, NamedPort};
 use crate::store::name::{Labels, MAX_NAME, NETWORKS, PIN, PREFER, ZONES};
 use crate::store::rrset::Node;
 use crate::store::slice::ProtocolLabel;
@@ -17,14 +17,14 @@ pub enum Found<'a> {
     /// One of a zone's own names.
     Node(&'a Node),
     /// The base name of a service or of one of its networks.
-    Base(&'a ServiceAnswers, &'a Group),
+    Base(&'a ServiceAnswers, GroupView<'a>),
     /// The endpoints of a service in a topology zone, or all of them. The number is that of the
     /// labels in front of the service's name.
-    Zone(&'a ServiceAnswers, &'a Group, usize),
+    Zone(&'a ServiceAnswers, GroupView<'a>, usize),
     /// A host of a service, with its endpoints.
-    Host(&'a ServiceAnswers, &'a [EndpointRef]),
+    Host(&'a ServiceAnswers, Hosts<'a>),
     /// A named port.
-    Port(&'a ServiceAnswers, &'a Group, &'a NamedPort),
+    Port(&'a ServiceAnswers, GroupView<'a>, &'a NamedPort),
     /// A reverse name: the time to live of its PTR records, and their targets, each in four parts.
     Pointers(u32, &'a [[&'a [u8]; 4]]),
 }
@@ -55,9 +55,9 @@ impl Found<'_> {
 /// Looks up a name whose first `below` labels are in front of the service's name.
 pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
     match below.checked_sub(1) {
-        None => Found::Base(service, &service.all),
+        None => Found::Base(service, service.all()),
         Some(last) if name.label(last) == ZONES => find_zone(service, name, last),
-        Some(last) if name.label(last) != NETWORKS => find_in(service, &service.all, name, below),
+        Some(last) if name.label(last) != NETWORKS => find_in(service, service.all(), name, below),
         Some(0) => {
             exists_if(service.networks().any(|(alias, _)| alias.len() + name.wire().len() <= MAX_NAME))
         }
@@ -77,7 +77,7 @@ fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) ->
     if directive != PIN && directive != PREFER {
         return Found::Nothing;
     }
-    let all = (directive == PREFER && labels > 0).then_some(&service.all);
+    let all = (directive == PREFER && labels > 0).then(|| service.all());
     match service.zone(name.between(0, labels)).or(all) {
         Some(group) => Found::Zone(service, group, below + 1),
         None => Found::Empty,
@@ -85,7 +85,12 @@ fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) ->
 }
 
 /// Looks up a name whose first `below` labels are in front of a group's base name.
-fn find_in<'a>(service: &'a ServiceAnswers, group: &'a Group, name: Labels<'_>, below: usize) -> Found<'a> {
+fn find_in<'a>(
+    service: &'a ServiceAnswers,
+    group: GroupView<'a>,
+    name: Labels<'_>,
+    below: usize,
+) -> Found<'a> {
     let protocol = |position| ProtocolLabel::from_wire(name.label(position));
     match below {
         0 => Found::Base(service, group),
@@ -93,15 +98,15 @@ fn find_in<'a>(service: &'a ServiceAnswers, group: &'a Group, name: Labels<'_>, 
             Some(protocol) => exists_if(group.ports().iter().any(|port| {
                 port.protocol == protocol
                     && port.label().len() + name.wire().len() <= MAX_NAME
-                    && has_records(service, group, port, name.from(1))
+                    && has_records(group, port, name.from(1))
             })),
-            None => match group.hosts_with_label(&service.slices, name.label(0)) {
-                [] => Found::Nothing,
+            None => match group.hosts_with_label(name.label(0)) {
+                hosts if hosts.is_empty() => Found::Nothing,
                 hosts => Found::Host(service, hosts),
             },
         },
         PORT_LABELS => match protocol(1).and_then(|protocol| group.port(name.label(0), protocol)) {
-            Some(port) if has_records(service, group, port, name.from(PORT_LABELS)) => {
+            Some(port) if has_records(group, port, name.from(PORT_LABELS)) => {
                 Found::Port(service, group, port)
             }
             _ => Found::Nothing,
@@ -116,7 +121,6 @@ fn exists_if<'a>(exists: bool) -> Found<'a> {
 
 /// Tells whether a port has a record whose target's name is short enough for DNS. Nearly always the
 /// first record decides.
-fn has_records(service: &ServiceAnswers, group: &Group, port: &NamedPort, base: &[u8]) -> bool {
-    let label = |host| group.label_at(&service.slices, host);
-    group.srv(port).iter().any(|record| label(record.host()).len() + base.len() <= MAX_NAME)
+fn has_records(group: GroupView<'_>, port: &NamedPort, base: &[u8]) -> bool {
+    group.srv(port).iter().any(|record| group.label_at(record.host()).len() + base.len() <= MAX_NAME)
 }

@@ -245,7 +245,7 @@ pub fn pointers<'a>(
     apex: &[u8],
 ) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
     let most = MAX_NAME.saturating_sub(service.len() + SVC.len() + apex.len());
-    answers.all.pointers(&answers.slices).filter(move |(_, label)| label.len() <= most)
+    answers.all().pointers().filter(move |(_, label)| label.len() <= most)
 }
 
 /// Returns `<service>.<namespace>` and `<namespace>` in wire format, lowercased. Returns `None` if

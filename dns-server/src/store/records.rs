@@ -10,7 +10,7 @@ use std::iter;
 use std::net::IpAddr;
 
 use crate::store::build::ServiceAnswers;
-use crate::store::group::{EndpointRef, Group, NamedPort, SrvRecord, SrvRecords};
+use crate::store::group::{GroupView, Hosts, NamedPort, SrvRecord, SrvRecords};
 use crate::store::name::{MAX_NAME, NETWORKS};
 use crate::store::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, Record, rtype};
 use crate::store::slice::ProtocolLabel;
@@ -29,7 +29,7 @@ pub struct Item<'a> {
     service: &'a ServiceAnswers,
     /// Alias of the network in wire format; empty for all networks together.
     alias: &'a [u8],
-    group: &'a Group,
+    group: GroupView<'a>,
     kind: ItemKind<'a>,
     content: Content<'a>,
 }
@@ -52,7 +52,7 @@ enum Content<'a> {
     /// An SRV record of a named port, or (with `None`) one at the base name.
     Service(Option<&'a NamedPort>, SrvRecord),
     /// The endpoints with one label.
-    Host(&'a [EndpointRef]),
+    Host(Hosts<'a>),
 }
 
 /// Sort key of items. No two items of a service have the same.
@@ -69,10 +69,10 @@ pub struct ItemKey<'a> {
 
 /// Returns the item at `cursor`, and moves `cursor` behind it.
 pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<Item<'a>> {
-    let mut groups = iter::once((&[][..], &service.all)).chain(service.networks()).skip(cursor.group);
+    let mut groups = iter::once((&[][..], service.all())).chain(service.networks()).skip(cursor.group);
     let (mut alias, mut group) = groups.next()?;
     loop {
-        let Some((kind, content)) = section(service, group, cursor) else {
+        let Some((kind, content)) = section(group, cursor) else {
             (alias, group) = groups.next()?;
             *cursor = Cursor { group: cursor.group + 1, section: 0, at: 0 };
             continue;
@@ -88,8 +88,7 @@ pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option
 /// Returns the kind of the items in the cursor's section, with the next item there and its
 /// position, if one is left. Returns `None` if the group has no such section.
 fn section<'a>(
-    service: &'a ServiceAnswers,
-    group: &'a Group,
+    group: GroupView<'a>,
     &Cursor { section, at, .. }: &Cursor,
 ) -> Option<(ItemKind<'a>, Option<(usize, Content<'a>)>)> {
     let address = |rtype, records: &'a [u8], length| {
@@ -101,11 +100,11 @@ fn section<'a>(
         Some((at, Content::Service(port, record)))
     };
     Some(match section {
-        0 => (ItemKind::A, address(rtype::A, &group.a, A_LEN)),
-        1 => (ItemKind::Aaaa, address(rtype::AAAA, &group.aaaa, AAAA_LEN)),
+        0 => (ItemKind::A, address(rtype::A, group.a(), A_LEN)),
+        1 => (ItemKind::Aaaa, address(rtype::AAAA, group.aaaa(), AAAA_LEN)),
         2 => (ItemKind::AllPorts, record(None, group.all_srv())),
         3 => {
-            let hosts = group.hosts_from(&service.slices, at as u32); // positions have 32 bits
+            let hosts = group.hosts_from(at as u32); // positions have 32 bits
             (ItemKind::Hosts, (!hosts.is_empty()).then_some((at, Content::Host(hosts))))
         }
         named => {
@@ -124,15 +123,14 @@ pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = Item<'_>> {
 impl<'a> Item<'a> {
     /// Returns the sort key.
     pub fn key(&self) -> ItemKey<'a> {
-        let host = |host: &EndpointRef| host.order(&self.service.slices);
         let (hash, label, port, weight) = match self.content {
             Content::Address(_, data) => (0, data, 0, 0),
             Content::Service(_, record) => {
-                let (hash, label) = host(self.group.host(record.host()));
+                let (hash, label) = self.group.order_at(record.host());
                 (hash, label, record.port, record.weight)
             }
             Content::Host(hosts) => {
-                let (hash, label) = hosts.first().map_or((0, &[][..]), host);
+                let (hash, label) = hosts.order();
                 (hash, label, 0, 0)
             }
         };
@@ -145,18 +143,9 @@ impl<'a> Item<'a> {
     pub fn has_same_records(&self, other: &Self) -> bool {
         self.service.ttl == other.service.ttl
             && match (self.content, other.content) {
-                (Content::Host(one), Content::Host(two)) => self.described(one).eq(other.described(two)),
+                (Content::Host(one), Content::Host(two)) => described(one).eq(described(two)),
                 _ => true,
             }
-    }
-
-    /// Returns the parts of each endpoint from which records are made: address and TXT data.
-    fn described(&self, hosts: &'a [EndpointRef]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
-        let slices = &self.service.slices;
-        hosts.iter().map(move |host| {
-            let endpoint = host.endpoint(slices);
-            (endpoint.address, endpoint.txt)
-        })
     }
 
     /// Appends the name that consists of `labels` and the base name of the item's group. Tells
@@ -169,6 +158,11 @@ impl<'a> Item<'a> {
         }
         out.len() - begin <= MAX_NAME
     }
+}
+
+/// Returns the parts of each endpoint from which records are made: address and TXT data.
+fn described(hosts: Hosts<'_>) -> impl Iterator<Item = (IpAddr, &[u8])> {
+    hosts.iter().map(|endpoint| (endpoint.address, endpoint.txt))
 }
 
 impl Content<'_> {
@@ -201,7 +195,7 @@ impl<'b> RecordWriter<'b> {
     /// out.
     pub fn records(&mut self, item: &Item<'_>, each: &mut impl FnMut(Record<'_>)) {
         let Self { base, owner, target, data } = self;
-        let (service, ttl) = (item.service, item.service.ttl);
+        let ttl = item.service.ttl;
         owner.clear();
         match item.content {
             Content::Address(rtype, data) => {
@@ -211,7 +205,7 @@ impl<'b> RecordWriter<'b> {
             }
             Content::Service(port, record) => {
                 let labels = port.map_or([&[][..]; 2], |port| [port.label(), port.protocol.as_wire()]);
-                let label = item.group.label_at(&service.slices, record.host());
+                let label = item.group.label_at(record.host());
                 target.clear();
                 data.clear();
                 if item.push_name(owner, labels, base) && item.push_name(target, [label, &[]], base) {
@@ -220,12 +214,12 @@ impl<'b> RecordWriter<'b> {
                 }
             }
             Content::Host(hosts) => {
-                let label = hosts.first().map_or(&[][..], |host| host.endpoint(&service.slices).label);
+                let (_, label) = hosts.order();
                 if label.len() <= 1 || !item.push_name(owner, [label, &[]], base) {
                     return;
                 }
                 let mut last = None;
-                for (address, txt) in item.described(hosts) {
+                for (address, txt) in described(hosts) {
                     if last.replace(address) != Some(address) {
                         of_address(owner, ttl, address, each);
                     }
