@@ -14,10 +14,10 @@ use multinet_dns::answer::cookie::CookieSigner;
 use multinet_dns::answer::peer::Proto;
 use multinet_dns::answer::query::{self, Declined, Edns, Query, Rcode, Style};
 use multinet_dns::answer::slow::TransferKind;
-use multinet_dns::answer::slow::{self, Verdict};
+use multinet_dns::answer::slow::{self, PacketAction};
 use multinet_dns::net::engine::{Engine, Handled, Settings, Worker};
 use multinet_dns::ops::metrics::Tallies;
-use multinet_dns::secondary::tsig::{self, Algorithm, Key, Keyring, Signer};
+use multinet_dns::secondary::tsig::{self, Algorithm, Keyring, Signer, TsigKey};
 use multinet_dns::store::answers::Answers;
 use multinet_dns::store::endpoints::Endpoint;
 use multinet_dns::store::slice::{Port, ProtocolLabel, Slice};
@@ -65,7 +65,7 @@ static ANSWERS: LazyLock<Arc<Answers>> = LazyLock::new(|| {
 const NOW: u64 = 1_800_000_000;
 
 static KEYS: LazyLock<Keyring> = LazyLock::new(|| {
-    [Key::new("k".parse().expect("a constant"), Algorithm::HmacSha256, b"a secret")].into_iter().collect()
+    [TsigKey::new("k".parse().expect("a constant"), Algorithm::HmacSha256, b"a secret")].into_iter().collect()
 });
 
 /// A server that is queried over UDP and TCP.
@@ -86,27 +86,31 @@ pub(crate) fn check(packet: &[u8]) {
     check_serial(packet);
     for datagram in [true, false] {
         let style = Style { datagram, rotate: true, reserve: 0 };
-        let mut verdict = slow::judge(packet);
-        if let Some(verdict) = &mut verdict {
-            stamp(verdict.edns_mut());
+        let mut action = slow::classify(packet);
+        if let Some(action) = &mut action {
+            stamp(action.edns_mut());
         }
         let mut slow_reply = Vec::new();
-        if let Some(verdict) = &verdict {
-            slow::reply(&ANSWERS, style, verdict, packet, 7, &mut slow_reply);
-            check_reply(packet, &slow_reply, datagram.then_some(verdict));
+        if let Some(action) = &action {
+            slow::reply(&ANSWERS, style, action, packet, 7, &mut slow_reply);
+            check_reply(packet, &slow_reply, datagram.then_some(action));
         }
         match Query::parse(packet) {
             Ok(mut query) => {
                 stamp(&mut query.edns);
-                assert_eq!(verdict, Some(Verdict::Answer(query)), "the paths read the packet differently");
+                assert_eq!(
+                    action,
+                    Some(PacketAction::Answer(query)),
+                    "the paths read the packet differently"
+                );
                 let mut reply = Vec::new();
                 query::render(&ANSWERS, style, &query, packet, 7, &mut reply);
                 assert_eq!(reply, slow_reply, "the paths answer differently");
             }
             Err(Declined::Question) => {
-                let mut malformed = slow::judge_malformed(packet);
+                let mut malformed = slow::classify_malformed(packet);
                 stamp(malformed.edns_mut());
-                assert_eq!(verdict, Some(malformed), "a malformed question is judged differently");
+                assert_eq!(action, Some(malformed), "a malformed question is judged differently");
             }
             Err(Declined::Unusual) => {}
         }
@@ -114,7 +118,7 @@ pub(crate) fn check(packet: &[u8]) {
 }
 
 fn check_serial(packet: &[u8]) {
-    let Some(Verdict::Transfer(_, TransferKind::Since(serial))) = slow::judge(packet) else { return };
+    let Some(PacketAction::Transfer(_, TransferKind::Since(serial))) = slow::classify(packet) else { return };
     // hickory parses more of the packet, and may reject that.
     let Ok(message) = Message::from_vec(packet) else { return };
     let read = message.authorities.iter().find_map(|record| match &record.data {
@@ -126,7 +130,7 @@ fn check_serial(packet: &[u8]) {
 
 fn check_signatures(packet: &[u8]) {
     // Signs the packet as if its sender had the key.
-    let Some(&[high, low]) = packet.get(..2).filter(|_| slow::judge(packet).is_some()) else { return };
+    let Some(&[high, low]) = packet.get(..2).filter(|_| slow::classify(packet).is_some()) else { return };
     let mut signed = packet.to_vec();
     let key = KEYS.find(b"\x01k\0").expect("it is there");
     Signer::of_query(Arc::clone(&key), u16::from_be_bytes([high, low])).sign(&mut signed, 0, NOW);
@@ -149,8 +153,8 @@ fn check_server(packet: &[u8]) {
             let mut reply = Vec::new();
             let handled = worker.answer(packet, IpAddr::from([127, 0, 0, 1]), &mut reply);
             if matches!(handled, Handled::Reply) {
-                let verdict = slow::judge(packet).expect("there is a reply");
-                check_reply(packet, &reply, datagram.then_some(&verdict));
+                let action = slow::classify(packet).expect("there is a reply");
+                check_reply(packet, &reply, datagram.then_some(&action));
             }
         }
     });
@@ -163,15 +167,15 @@ fn stamp(edns: &mut Option<Edns>) {
     }
 }
 
-/// Checks a reply. For UDP, `datagram` is the verdict on the packet.
-fn check_reply(packet: &[u8], reply: &[u8], datagram: Option<&Verdict>) {
+/// Checks a reply. For UDP, `datagram` is the action on the packet.
+fn check_reply(packet: &[u8], reply: &[u8], datagram: Option<&PacketAction>) {
     let message = Message::from_vec(reply).expect("a reply is a message");
     let cookie = message.edns.as_ref().and_then(|edns| edns.option(EdnsCode::Cookie));
     assert!(cookie.is_none_or(|cookie| cookie.len() == 24), "a reply's cookie is whole");
     assert_eq!(reply[..2], packet[..2], "the id comes back");
     assert_eq!(message.metadata.message_type, MessageType::Response);
-    if let Some(verdict) = datagram {
-        let most = verdict.edns().map_or(512, |edns| usize::from(edns.payload).min(query::MAX_UDP));
+    if let Some(action) = datagram {
+        let most = action.edns().map_or(512, |edns| usize::from(edns.payload).min(query::MAX_UDP));
         assert!(reply.len() <= most, "{} bytes, of {most}", reply.len());
     }
     assert!(message.queries.len() <= 1);

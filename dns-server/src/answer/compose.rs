@@ -19,7 +19,7 @@
 use std::net::IpAddr;
 
 use crate::store::group::{GroupView, Hosts, SrvRecord, SrvRecords};
-use crate::store::lookup::{Found, PORT_LABELS};
+use crate::store::lookup::{LookupResult, PORT_LABELS};
 use crate::store::name::{Labels, MAX_NAME};
 use crate::store::rrset::{self, A_LEN, AAAA_LEN, QUESTION_POINTER, RECORD_FIXED, Rrset, rtype};
 
@@ -29,7 +29,7 @@ const ANY: &[u8] = b"\x07RFC8482\0";
 
 /// Result of writing an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenAnswer {
     /// Number of records in the answer section.
     pub answers: u16,
     /// Number of additional records.
@@ -67,7 +67,7 @@ pub struct Composer<'o> {
 
 impl Composer<'_> {
     /// Writes an RRset and its glue.
-    pub fn rrset(&mut self, rrset: &Rrset) -> Written {
+    pub fn rrset(&mut self, rrset: &Rrset) -> WrittenAnswer {
         let mut written = match rrset.stride {
             Some(stride) => self.addresses(&rrset.body, stride),
             None => self.records(1, |out, _| out.extend_from_slice(&rrset.body)),
@@ -86,7 +86,7 @@ impl Composer<'_> {
     }
 
     /// Writes the A or AAAA records of a group. Returns `None` if it has none.
-    pub fn group_addresses(&mut self, group: GroupView<'_>, qtype: u16) -> Option<Written> {
+    pub fn group_addresses(&mut self, group: GroupView<'_>, qtype: u16) -> Option<WrittenAnswer> {
         let (body, stride) = match qtype {
             rtype::A => (group.a(), A_LEN),
             rtype::AAAA => (group.aaaa(), AAAA_LEN),
@@ -96,7 +96,7 @@ impl Composer<'_> {
     }
 
     /// Writes address records of `stride` bytes each.
-    fn addresses(&mut self, body: &[u8], stride: usize) -> Written {
+    fn addresses(&mut self, body: &[u8], stride: usize) -> WrittenAnswer {
         let free = self.end.saturating_sub(self.out.len());
         let all = body.len() / stride;
         let fitting = all.min(free / stride);
@@ -108,7 +108,7 @@ impl Composer<'_> {
     }
 
     /// Writes the A or AAAA records of one host. Returns `None` if it has none.
-    pub fn host_addresses(&mut self, ttl: u32, hosts: Hosts<'_>, qtype: u16) -> Option<Written> {
+    pub fn host_addresses(&mut self, ttl: u32, hosts: Hosts<'_>, qtype: u16) -> Option<WrittenAnswer> {
         let hosts = match qtype {
             rtype::A => hosts.of_family(true),
             rtype::AAAA => hosts.of_family(false),
@@ -138,7 +138,7 @@ impl Composer<'_> {
     }
 
     /// Writes the TXT records of one host, one for each endpoint.
-    pub fn texts(&mut self, ttl: u32, hosts: Hosts<'_>) -> Written {
+    pub fn texts(&mut self, ttl: u32, hosts: Hosts<'_>) -> WrittenAnswer {
         self.records(hosts.len(), |out, position| {
             rrset::push_record(out, &QUESTION_POINTER, rtype::TXT, ttl, hosts.get(position).txt);
         })
@@ -153,7 +153,7 @@ impl Composer<'_> {
         group: GroupView<'_>,
         srv: SrvRecords<'_>,
         base: &[u8],
-    ) -> Option<Written> {
+    ) -> Option<WrittenAnswer> {
         let begin = self.out.len();
         let mut written = self.records(srv.slots(), |out, slot| {
             if let Some(record) = srv.get(slot)
@@ -227,12 +227,12 @@ impl Composer<'_> {
     }
 
     /// Writes the HINFO record that answers ANY queries (RFC 8482 §4.2).
-    pub fn any(&mut self, ttl: u32) -> Written {
+    pub fn any(&mut self, ttl: u32) -> WrittenAnswer {
         self.records(1, |out, _| rrset::push_record(out, &QUESTION_POINTER, rtype::HINFO, ttl, ANY))
     }
 
     /// Writes PTR records. Each target comes in four parts.
-    pub fn pointers(&mut self, ttl: u32, targets: &[[&[u8]; 4]]) -> Written {
+    pub fn pointers(&mut self, ttl: u32, targets: &[[&[u8]; 4]]) -> WrittenAnswer {
         self.records(targets.len(), |out, position| {
             let parts = &targets[position];
             rrset::push_record_header(
@@ -247,19 +247,19 @@ impl Composer<'_> {
     }
 
     /// Writes `count` records of any length, in order. `write` may leave out a record.
-    fn records(&mut self, count: usize, write: impl Fn(&mut Vec<u8>, usize)) -> Written {
+    fn records(&mut self, count: usize, write: impl Fn(&mut Vec<u8>, usize)) -> WrittenAnswer {
         let begin = self.out.len();
         let (answers, fits) = self.fill(0..count, &write);
         if fits {
-            return Written { answers, additionals: 0, fit: Fit::Whole };
+            return WrittenAnswer { answers, additionals: 0, fit: Fit::Whole };
         }
         self.out.truncate(begin);
         if self.datagram {
-            return Written { answers: 0, additionals: 0, fit: Fit::Truncated };
+            return WrittenAnswer { answers: 0, additionals: 0, fit: Fit::Truncated };
         }
         let first = self.first(count);
         let (answers, _) = self.fill((first..count).chain(0..first), &write);
-        Written { answers, additionals: 0, fit: Fit::Subset }
+        WrittenAnswer { answers, additionals: 0, fit: Fit::Subset }
     }
 
     /// Writes records until one does not fit. Returns the number written, and whether all fit.
@@ -281,13 +281,13 @@ impl Composer<'_> {
         (answers, true)
     }
 
-    fn written(&self, fitting: usize, are_all: bool) -> Written {
+    fn written(&self, fitting: usize, are_all: bool) -> WrittenAnswer {
         let fit = match (are_all, self.datagram) {
             (true, _) => Fit::Whole,
             (false, true) => Fit::Truncated,
             (false, false) => Fit::Subset,
         };
-        Written { answers: fitting as u16, additionals: 0, fit } // bounded by the size of a message
+        WrittenAnswer { answers: fitting as u16, additionals: 0, fit } // bounded by the size of a message
     }
 
     /// Returns the index of the first record to write.
@@ -329,10 +329,10 @@ fn rotation_start(turn: u32, records: usize) -> usize {
     ((fraction * records as u64) >> 32) as usize
 }
 
-impl Found<'_> {
+impl LookupResult<'_> {
     /// Writes the records of a type at the name that was looked up. Returns `None` if the name has
     /// none.
-    pub fn answer(&self, qtype: u16, name: Labels<'_>, composer: &mut Composer<'_>) -> Option<Written> {
+    pub fn answer(&self, qtype: u16, name: Labels<'_>, composer: &mut Composer<'_>) -> Option<WrittenAnswer> {
         match *self {
             _ if qtype == rtype::ANY => Some(composer.any(self.ttl()?)),
             Self::Nothing | Self::Empty => None,
@@ -395,7 +395,7 @@ mod tests {
         let capacity = out.capacity();
         let mut composer = Composer { out: &mut out, start: 0, end: 1232, turn: None, datagram: true };
         let written = composer.services(5, service.all(), service.all().all_srv(), b"\x01s\0");
-        assert_eq!(written, Some(Written { answers: 1, additionals: 0, fit: Fit::Whole }));
+        assert_eq!(written, Some(WrittenAnswer { answers: 1, additionals: 0, fit: Fit::Whole }));
         let written = composer.host_addresses(5, service.all().hosts_from(0), rtype::A);
         assert_eq!(written.unwrap().fit, Fit::Truncated);
         assert_eq!(out.capacity(), capacity, "more than one record was written behind the end");

@@ -103,9 +103,9 @@ enum Validity {
 /// Makes and checks server cookies. Clones share their secrets, also after a
 /// [`reload`](Self::reload).
 #[derive(Clone)]
-pub struct CookieSigner(Arc<ArcSwap<Secrets>>);
+pub struct CookieSigner(Arc<ArcSwap<CookieSecrets>>);
 
-struct Secrets {
+struct CookieSecrets {
     signing: SipHasher24,
     /// Secret that is being rolled in or out (RFC 9018 §5). It checks cookies, but does not sign.
     other: Option<SipHasher24>,
@@ -122,7 +122,7 @@ impl CookieSigner {
     /// Makes a signer that signs with `signing`, and accepts cookies signed with either secret.
     pub fn new(signing: [u8; 16], other: Option<[u8; 16]>) -> Self {
         let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
-        Secrets { signing: hasher(signing), other: other.map(hasher) }.into()
+        CookieSecrets { signing: hasher(signing), other: other.map(hasher) }.into()
     }
 
     /// Makes a signer with a random secret.
@@ -143,7 +143,7 @@ impl CookieSigner {
     ///
     /// Fails if the file cannot be read or has another content.
     pub fn load(file: &Path) -> Result<Self, SecretError> {
-        Secrets::load(file).map(Self::from)
+        CookieSecrets::load(file).map(Self::from)
     }
 
     /// Reads the file again and replaces the secrets.
@@ -152,7 +152,7 @@ impl CookieSigner {
     ///
     /// Fails like [`load`](Self::load); the secrets then stay unchanged.
     pub fn reload(&self, file: &Path) -> Result<(), SecretError> {
-        self.0.store(Arc::new(Secrets::load(file)?));
+        self.0.store(Arc::new(CookieSecrets::load(file)?));
         Ok(())
     }
 
@@ -173,13 +173,13 @@ impl CookieSigner {
     }
 }
 
-impl From<Secrets> for CookieSigner {
-    fn from(secrets: Secrets) -> Self {
+impl From<CookieSecrets> for CookieSigner {
+    fn from(secrets: CookieSecrets) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(secrets)))
     }
 }
 
-impl Secrets {
+impl CookieSecrets {
     fn load(file: &Path) -> Result<Self, SecretError> {
         let error = |problem| SecretError { file: file.to_owned(), problem };
         let text = multinet_pem::read_text(file).map_err(|problem| error(problem.into()))?;
@@ -241,7 +241,7 @@ fn digest(secret: &SipHasher24, client: &[u8; CLIENT], stem: &[u8], peer: IpAddr
 }
 
 /// Parses one or two lines of 32 digits. Empty lines are ignored.
-fn secrets(text: &str) -> Option<Secrets> {
+fn secrets(text: &str) -> Option<CookieSecrets> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(secret);
     let signing = lines.next()??;
     let other = match lines.next() {
@@ -249,7 +249,7 @@ fn secrets(text: &str) -> Option<Secrets> {
         Some(other) => Some(other?),
     };
     let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
-    lines.next().is_none().then(|| Secrets { signing: hasher(signing), other: other.map(hasher) })
+    lines.next().is_none().then(|| CookieSecrets { signing: hasher(signing), other: other.map(hasher) })
 }
 
 fn secret(line: &str) -> Option<[u8; 16]> {

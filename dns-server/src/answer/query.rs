@@ -243,7 +243,7 @@ pub fn render(
     turn: u32,
     out: &mut Vec<u8>,
 ) -> Rcode {
-    let mut reply = Reply::begin(packet, query.question.end(), out);
+    let mut reply = ReplyWriter::begin(packet, query.question.end(), out);
     let name = query.question.labels();
     let zone = answers.zone_of(name);
     let freshness = answers.freshness();
@@ -308,13 +308,13 @@ pub fn render_error(
     edns: Option<Edns>,
     out: &mut Vec<u8>,
 ) -> Rcode {
-    Reply::begin(packet, question_end, out).finish(rcode, edns, None, edns::BLOCK)
+    ReplyWriter::begin(packet, question_end, out).finish(rcode, edns, None, edns::BLOCK)
 }
 
 /// Appends an empty reply with the TC bit. It makes the client retry over TCP, where replies may be
 /// larger and source addresses cannot be forged.
 pub fn render_truncated(packet: &[u8], question_end: usize, edns: Option<Edns>, out: &mut Vec<u8>) -> Rcode {
-    let mut reply = Reply::begin(packet, question_end, out);
+    let mut reply = ReplyWriter::begin(packet, question_end, out);
     reply.set_truncated();
     reply.finish(Rcode::NoError, edns, None, edns::BLOCK)
 }
@@ -333,12 +333,12 @@ enum Section {
 }
 
 /// A reply that is being written, behind the data that the buffer already has.
-struct Reply<'o> {
+struct ReplyWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
 }
 
-impl<'o> Reply<'o> {
+impl<'o> ReplyWriter<'o> {
     /// Starts a reply with the query's id and question, byte for byte.
     fn begin(packet: &[u8], question_end: usize, out: &'o mut Vec<u8>) -> Self {
         let start = out.len();

@@ -1,6 +1,7 @@
 //! The slow path, for packets that the fast path does not accept: other opcodes and classes, other
 //! EDNS options and versions, signatures, transfers, and malformed packets. A scan of the packet
-//! (`slow/scan.rs`) leads to a [`Verdict`], from which [`crate::answer::query`] renders the reply.
+//! (`slow/scan.rs`) leads to a [`PacketAction`], from which [`crate::answer::query`] renders the
+//! reply.
 
 mod scan;
 
@@ -28,7 +29,7 @@ pub enum TransferKind {
 
 /// Decision on how to handle a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PacketAction {
     /// Answer the question.
     Answer(Query),
     /// Send a zone, if the client is allowed to transfer it.
@@ -42,7 +43,7 @@ pub enum Verdict {
     Error(Rcode, usize, Option<Edns>),
 }
 
-impl Verdict {
+impl PacketAction {
     /// Returns the fields of the query's OPT record, as far as it could be parsed.
     pub fn edns(&self) -> Option<Edns> {
         match self {
@@ -71,47 +72,47 @@ impl Verdict {
     }
 }
 
-/// Appends the reply for a verdict. A transfer or a signature that the caller has not handled is
+/// Appends the reply for an action. A transfer or a signature that the caller has not handled is
 /// refused.
 pub fn reply(
     answers: &Answers,
     style: Style,
-    verdict: &Verdict,
+    action: &PacketAction,
     packet: &[u8],
     turn: u32,
     out: &mut Vec<u8>,
 ) -> Rcode {
-    match verdict {
-        Verdict::Answer(query) => query::render(answers, style, query, packet, turn, out),
-        Verdict::Transfer(query, _) => {
+    match action {
+        PacketAction::Answer(query) => query::render(answers, style, query, packet, turn, out),
+        PacketAction::Transfer(query, _) => {
             query::render_error(packet, query.question.end(), Rcode::Refused, query.edns, out)
         }
-        Verdict::Signed(end, edns) => query::render_error(packet, *end, Rcode::NotAuth, *edns, out),
-        Verdict::Cookie(edns) => query::render_error(packet, HEADER, Rcode::NoError, *edns, out),
-        Verdict::Error(rcode, end, edns) => query::render_error(packet, *end, *rcode, *edns, out),
+        PacketAction::Signed(end, edns) => query::render_error(packet, *end, Rcode::NotAuth, *edns, out),
+        PacketAction::Cookie(edns) => query::render_error(packet, HEADER, Rcode::NoError, *edns, out),
+        PacketAction::Error(rcode, end, edns) => query::render_error(packet, *end, *rcode, *edns, out),
     }
 }
 
-/// Returns the verdict on a query whose question is already known to be malformed.
-pub fn judge_malformed(packet: &[u8]) -> Verdict {
-    Verdict::Error(Rcode::FormErr, HEADER, opt_behind(packet, HEADER))
+/// Returns the action on a query whose question is already known to be malformed.
+pub fn classify_malformed(packet: &[u8]) -> PacketAction {
+    PacketAction::Error(Rcode::FormErr, HEADER, opt_behind(packet, HEADER))
 }
 
 /// Parses a packet completely, and decides how to handle it. Returns `None` if it is not a DNS
 /// message, or is a reply, since answering replies could cause loops.
-pub fn judge(packet: &[u8]) -> Option<Verdict> {
+pub fn classify(packet: &[u8]) -> Option<PacketAction> {
     let header = packet.first_chunk::<HEADER>()?;
-    (header[2] & 0x80 == 0).then(|| judge_query(packet, header))
+    (header[2] & 0x80 == 0).then(|| classify_query(packet, header))
 }
 
-fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
+fn classify_query(packet: &[u8], header: &[u8; HEADER]) -> PacketAction {
     let questions = u16::from_be_bytes([header[4], header[5]]);
     let question = Question::read(packet);
     let end = question.as_ref().map_or(HEADER, Question::end);
     let is_query = query::is_query(packet);
     let malformed = || {
         let rcode = if is_query { Rcode::FormErr } else { Rcode::NotImp };
-        Verdict::Error(rcode, end, opt_behind(packet, end))
+        PacketAction::Error(rcode, end, opt_behind(packet, end))
     };
     // No query has so many records, and reading them would be costly work that any stranger can
     // cause.
@@ -124,13 +125,13 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     let edns = scan.edns.map(|(edns, _)| edns);
     let has_cookie = scan.edns.is_some_and(|(edns, version)| version == 0 && edns.cookie.is_some());
     if questions == 0 && records == 1 && is_query && has_cookie {
-        return Verdict::Cookie(edns);
+        return PacketAction::Cookie(edns);
     }
     let Some(question) = question else { return malformed() };
     if scan.has_tsig {
-        return Verdict::Signed(end, edns);
+        return PacketAction::Signed(end, edns);
     }
-    let error = |rcode| Verdict::Error(rcode, end, edns);
+    let error = |rcode| PacketAction::Error(rcode, end, edns);
     if !is_query {
         return error(Rcode::NotImp);
     }
@@ -154,13 +155,13 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     }
     let query = Query { question, edns };
     match question.qtype {
-        rtype::AXFR => Verdict::Transfer(query, TransferKind::Whole),
+        rtype::AXFR => PacketAction::Transfer(query, TransferKind::Whole),
         rtype::IXFR => match scan.soa {
-            Some(SoaSerial::Valid(serial)) => Verdict::Transfer(query, TransferKind::Since(serial)),
+            Some(SoaSerial::Valid(serial)) => PacketAction::Transfer(query, TransferKind::Since(serial)),
             // IXFR must contain the client's SOA record (RFC 1995 §3).
             Some(SoaSerial::Malformed) | None => error(Rcode::FormErr),
         },
-        _ => Verdict::Answer(query),
+        _ => PacketAction::Answer(query),
     }
 }
 
@@ -197,7 +198,7 @@ mod tests {
     }
 
     fn is_malformed(packet: &[u8]) -> bool {
-        matches!(judge(packet), Some(Verdict::Error(Rcode::FormErr, ..)))
+        matches!(classify(packet), Some(PacketAction::Error(Rcode::FormErr, ..)))
     }
 
     #[test]
@@ -211,7 +212,7 @@ mod tests {
             ([2, 0], [&address[..], &soa(&[0, 0])].concat()),
         ] {
             let packet = packet(rtype::IXFR, counts, &rest);
-            let Some(Verdict::Transfer(_, wanted)) = judge(&packet) else { panic!("{packet:?}") };
+            let Some(PacketAction::Transfer(_, wanted)) = classify(&packet) else { panic!("{packet:?}") };
             assert_eq!(wanted, TransferKind::Since(7), "{packet:?}");
         }
         // Without an SOA record, with another record, and with an SOA in another section.
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn a_record_whose_name_is_too_long_is_a_format_error() {
         let txt = |labels| [&[1, b'x'].repeat(labels)[..], &[0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
-        assert!(matches!(judge(&packet(rtype::A, [0, 1], &txt(127))), Some(Verdict::Answer(_))));
+        assert!(matches!(classify(&packet(rtype::A, [0, 1], &txt(127))), Some(PacketAction::Answer(_))));
         assert!(is_malformed(&packet(rtype::A, [0, 1], &txt(150))));
     }
 
@@ -236,8 +237,11 @@ mod tests {
         let broken = [0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 2, 9, b'x'];
         for (qtype, known) in [(rtype::A, vec![]), (rtype::AXFR, vec![]), (rtype::IXFR, soa(&[0, 0]))] {
             let counts = [u8::from(!known.is_empty()), 1];
-            let verdict = judge(&packet(qtype, counts, &[&known[..], &broken].concat())).unwrap();
-            assert!(matches!(verdict, Verdict::Answer(_) | Verdict::Transfer(..)), "{qtype}: {verdict:?}");
+            let action = classify(&packet(qtype, counts, &[&known[..], &broken].concat())).unwrap();
+            assert!(
+                matches!(action, PacketAction::Answer(_) | PacketAction::Transfer(..)),
+                "{qtype}: {action:?}"
+            );
         }
     }
 }

@@ -27,7 +27,7 @@ pub use active::TransferSlot;
 
 use crate::answer::query::{Edns, Query};
 use crate::secondary::tsig::{self, Signer};
-use crate::store::journal::{self, Step};
+use crate::store::journal::{self, ZoneStep};
 use crate::store::rrset::HEADER;
 use crate::store::zone_copy::{Batches, ZoneCopy, ZoneVersion};
 
@@ -36,16 +36,16 @@ const MESSAGE: usize = 65_535;
 
 /// Contents of a transfer.
 #[derive(Debug)]
-pub enum Contents {
+pub enum TransferContents {
     /// Only the SOA record: the client is up to date.
     Current(ZoneVersion),
     /// The steps to the newest version from the client's version, whose serial is given.
-    Difference(ZoneVersion, u32, Vec<Step>),
+    Difference(ZoneVersion, u32, Vec<ZoneStep>),
     /// The whole zone.
     Whole(Arc<ZoneCopy>),
 }
 
-impl Contents {
+impl TransferContents {
     /// Returns the version that the client has after the transfer.
     pub fn version(&self) -> &ZoneVersion {
         match self {
@@ -80,7 +80,7 @@ pub struct Transfer {
 
 impl Transfer {
     /// Makes the transfer that answers `query`, which was parsed from `packet`, over a stream.
-    pub fn new(packet: &[u8], query: &Query, contents: Contents) -> Self {
+    pub fn new(packet: &[u8], query: &Query, contents: TransferContents) -> Self {
         let mut head = packet[..query.question.end()].to_vec();
         // Set QR and AA, and keep RD. There is one question; each message sets the other counts.
         head[2] = 0x84 | (head[2] & 0x01);
@@ -191,17 +191,17 @@ enum Wire {
 }
 
 impl RecordStream {
-    fn new(contents: Contents) -> Self {
+    fn new(contents: TransferContents) -> Self {
         let ZoneVersion { serial, soa, .. } = contents.version().clone();
         let segments = match contents {
-            Contents::Current(_) => [Segment::Soa(serial)].into(),
-            Contents::Whole(copy) => {
+            TransferContents::Current(_) => [Segment::Soa(serial)].into(),
+            TransferContents::Whole(copy) => {
                 [Segment::Soa(serial), Segment::Zone(Batches::new(copy)), Segment::Soa(serial)].into()
             }
-            Contents::Difference(_, known, steps) => {
+            TransferContents::Difference(_, known, steps) => {
                 let mut from = known;
                 let mut segments = VecDeque::from([Segment::Soa(serial)]);
-                for Step { to, difference } in steps {
+                for ZoneStep { to, difference } in steps {
                     let [removed, added] = [&difference.removed, &difference.added].map(Arc::clone);
                     segments.extend([
                         Segment::Soa(from),

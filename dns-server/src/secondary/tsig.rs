@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   signed query ── verify ──> query without its TSIG record, and a Signer for the reply
-//!                      └─────> Refusal: the error for the reply
+//!                      └─────> TsigRefusal: the error for the reply
 //! ```
 //!
 //! This module does not use hickory's functions: on the server side, they sign single messages
@@ -21,7 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::hmac;
 
-pub use keys::{Algorithm, Key, Keyring};
+pub use keys::{Algorithm, Keyring, TsigKey};
 
 use crate::answer::query::Rcode;
 use crate::store::rrset::HEADER;
@@ -72,9 +72,9 @@ pub struct VerifiedQuery {
 
 /// An invalid signature, with the data that the reply needs.
 #[derive(Debug)]
-pub struct Refusal(Box<RefusalReason>);
+pub struct TsigRefusal(Box<RefusalReason>);
 
-impl From<RefusalReason> for Refusal {
+impl From<RefusalReason> for TsigRefusal {
     fn from(reason: RefusalReason) -> Self {
         Self(Box::new(reason))
     }
@@ -90,7 +90,7 @@ enum RefusalReason {
     Signed(TsigError, Signer, TsigRecord),
 }
 
-impl Refusal {
+impl TsigRefusal {
     /// Returns the response code of the reply.
     pub fn rcode(&self) -> Rcode {
         if self.error().is_some() { Rcode::NotAuth } else { Rcode::FormErr }
@@ -146,8 +146,8 @@ impl Refusal {
 /// # Errors
 ///
 /// Fails if the signature is invalid. The order of the checks is that of RFC 8945 §5.2.
-pub fn verify(packet: &[u8], keys: &Keyring, now: u64) -> Result<VerifiedQuery, Refusal> {
-    let malformed = || Refusal::from(RefusalReason::Malformed);
+pub fn verify(packet: &[u8], keys: &Keyring, now: u64) -> Result<VerifiedQuery, TsigRefusal> {
+    let malformed = || TsigRefusal::from(RefusalReason::Malformed);
     let (at, tsig) = TsigRecord::find(packet).ok_or_else(malformed)?;
     let Some(key) = keys.find(&tsig.key).filter(|key| key.algorithm().name() == tsig.algorithm) else {
         return Err(RefusalReason::Unsigned(TsigError::BadKey, tsig).into());
@@ -177,7 +177,7 @@ pub fn verify(packet: &[u8], keys: &Keyring, now: u64) -> Result<VerifiedQuery, 
 /// Signs the messages of one side of an exchange. Each signature covers the one before.
 #[derive(Debug)]
 pub struct Signer {
-    key: Arc<Key>,
+    key: Arc<TsigKey>,
     id: u16,
     /// MAC of the message before, which the next MAC covers.
     prior: Option<Vec<u8>>,
@@ -186,12 +186,12 @@ pub struct Signer {
 
 impl Signer {
     /// Makes the signer of a query with this id.
-    pub fn of_query(key: Arc<Key>, id: u16) -> Self {
+    pub fn of_query(key: Arc<TsigKey>, id: u16) -> Self {
         Self { key, id, prior: None, is_first: true }
     }
 
     /// Returns the key.
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &TsigKey {
         &self.key
     }
 
@@ -245,7 +245,7 @@ impl Signer {
 }
 
 /// Computes the MAC of a message (RFC 8945 §4.3).
-fn compute_mac(key: &Key, prior: Option<&[u8]>, message: &[u8], variables: &[u8]) -> hmac::Tag {
+fn compute_mac(key: &TsigKey, prior: Option<&[u8]>, message: &[u8], variables: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key.secret());
     if let Some(prior) = prior {
         context.update(&(prior.len() as u16).to_be_bytes()); // a MAC has at most 64 bytes
@@ -258,7 +258,7 @@ fn compute_mac(key: &Key, prior: Option<&[u8]>, message: &[u8], variables: &[u8]
 
 /// Tells whether `expected` begins with `given`, in a time that does not depend on where they
 /// differ: it compares MACs of both.
-fn is_prefix(key: &Key, given: &[u8], expected: &[u8]) -> bool {
+fn is_prefix(key: &TsigKey, given: &[u8], expected: &[u8]) -> bool {
     let Some(expected) = expected.get(..given.len()) else { return false };
     hmac::verify(key.secret(), given, hmac::sign(key.secret(), expected).as_ref()).is_ok()
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  name ──> zone ──> forward: services[<service>.<namespace>] ──> lookup::find ─┐
-//!             │               namespaces, the zone's own names                  ├──> Found
+//!             │               namespaces, the zone's own names                  ├──> LookupResult
 //!             └────> reverse: addresses[address]  ──> services[…] ──────────────┘
 //! ```
 //!
@@ -21,7 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use foldhash::fast::RandomState;
 
 use crate::store::build::ServiceAnswers;
-use crate::store::lookup::{self, Found};
+use crate::store::lookup::{self, LookupResult};
 use crate::store::name::{Labels, MAX_NAME, Name};
 use crate::store::reverse::{AddressIndex, MAX_POINTERS, ReverseName, ReverseRanges, ServiceKey};
 use crate::store::rrset::{Node, RECORD_FIXED};
@@ -106,7 +106,7 @@ impl Answers {
         zone: &Zone,
         name: Labels<'_>,
         room: usize,
-        read: impl FnOnce(&Found<'_>) -> R,
+        read: impl FnOnce(&LookupResult<'_>) -> R,
     ) -> R {
         // The labels of the service and those in front of it.
         let below = name.count() - zone.labels();
@@ -115,24 +115,31 @@ impl Answers {
         } else if let Some(service_at) = below.checked_sub(3).filter(|_| name.label(below - 1) == SVC) {
             match self.services.get(name.between(service_at, below - 1)) {
                 Some(service) => read(&lookup::find(&service, name, service_at)),
-                None => read(&Found::Nothing),
+                None => read(&LookupResult::Nothing),
             }
         } else if below == 2 && name.label(1) == SVC {
             let exists = self.namespaces.contains_key(name.label(0));
-            read(if exists { &Found::Empty } else { &Found::Nothing })
+            read(if exists { &LookupResult::Empty } else { &LookupResult::Nothing })
         } else {
-            read(&self.fixed.get(name.wire()).map_or(Found::Nothing, Found::Node))
+            read(&self.fixed.get(name.wire()).map_or(LookupResult::Nothing, LookupResult::Node))
         }
     }
 
-    fn look_up_reverse<R>(&self, name: Labels<'_>, room: usize, read: impl FnOnce(&Found<'_>) -> R) -> R {
+    fn look_up_reverse<R>(
+        &self,
+        name: Labels<'_>,
+        room: usize,
+        read: impl FnOnce(&LookupResult<'_>) -> R,
+    ) -> R {
         if let Some(node) = self.fixed.get(name.wire()) {
-            return read(&Found::Node(node));
+            return read(&LookupResult::Node(node));
         }
         match ReverseName::of(name) {
             Some(ReverseName::Address(address)) => self.look_up_address(address, room, read),
-            Some(ReverseName::Range(range)) if self.addresses.any(range.clone()) => read(&Found::Empty),
-            _ => read(&Found::Nothing),
+            Some(ReverseName::Range(range)) if self.addresses.any(range.clone()) => {
+                read(&LookupResult::Empty)
+            }
+            _ => read(&LookupResult::Nothing),
         }
     }
 
@@ -141,7 +148,7 @@ impl Answers {
         &self,
         address: IpAddr,
         room: usize,
-        read: impl FnOnce(&Found<'_>) -> R,
+        read: impl FnOnce(&LookupResult<'_>) -> R,
     ) -> R {
         self.addresses.with_services(address, |services| self.read_pointers(address, services, room, read))
     }
@@ -153,17 +160,17 @@ impl Answers {
         address: IpAddr,
         publishers: &mut dyn Iterator<Item = &ServiceKey>,
         room: usize,
-        read: impl FnOnce(&Found<'_>) -> R,
+        read: impl FnOnce(&LookupResult<'_>) -> R,
     ) -> R {
         let apex = self.zones.forward()[0].as_wire();
         match (publishers.next(), publishers.next()) {
-            (None, _) => read(&Found::Nothing),
+            (None, _) => read(&LookupResult::Nothing),
             (Some(service), None) => match self.services.get(service) {
                 Some(answers) => match target(address, service, &answers, apex) {
-                    Some(label) => read(&Found::Pointers(answers.ttl, &[[label, service, SVC, apex]])),
-                    None => read(&Found::Nothing),
+                    Some(label) => read(&LookupResult::Pointers(answers.ttl, &[[label, service, SVC, apex]])),
+                    None => read(&LookupResult::Nothing),
                 },
-                None => read(&Found::Nothing),
+                None => read(&LookupResult::Nothing),
             },
             (Some(first), Some(second)) => {
                 let mut known: Vec<(&ServiceKey, Arc<ServiceAnswers>)> = Vec::new();
@@ -179,8 +186,8 @@ impl Answers {
                 }
                 let known = known.iter().map(|(service, answers)| (*service, &**answers));
                 match pointers(address, known, apex) {
-                    Some((ttl, targets)) => read(&Found::Pointers(ttl, &targets)),
-                    None => read(&Found::Nothing),
+                    Some((ttl, targets)) => read(&LookupResult::Pointers(ttl, &targets)),
+                    None => read(&LookupResult::Nothing),
                 }
             }
         }
@@ -359,7 +366,7 @@ mod tests {
         }
         let gathered = |room| {
             answers.look_up_address(address, room, |found| match found {
-                Found::Pointers(_, targets) => targets.len(),
+                LookupResult::Pointers(_, targets) => targets.len(),
                 _ => panic!("{found:?}"),
             })
         };

@@ -140,7 +140,7 @@ impl<'a> FromIterator<Endpoint<'a>> for Endpoints {
 
 /// Serialized form of an endpoint in files.
 #[derive(Serialize, Deserialize)]
-struct Row<'a> {
+struct EndpointRow<'a> {
     address: IpAddr,
     host: &'a str,
     named: bool,
@@ -153,15 +153,20 @@ impl Serialize for Endpoints {
             let PackedEndpoint { address, label, named, txt } = endpoint;
             // The conversion cannot fail: labels are made from strings, and only their case has
             // changed.
-            Row { address, host: str::from_utf8(&label[1..]).unwrap_or_default(), named, txt }
+            EndpointRow { address, host: str::from_utf8(&label[1..]).unwrap_or_default(), named, txt }
         }))
     }
 }
 
 impl<'de> Deserialize<'de> for Endpoints {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let rows = Vec::<Row<'de>>::deserialize(deserializer)?;
-        let endpoint = |&Row { address, host, named, txt }: &Row<'de>| Endpoint { address, host, named, txt };
+        let rows = Vec::<EndpointRow<'de>>::deserialize(deserializer)?;
+        let endpoint = |&EndpointRow { address, host, named, txt }: &EndpointRow<'de>| Endpoint {
+            address,
+            host,
+            named,
+            txt,
+        };
         Ok(rows.iter().map(endpoint).collect())
     }
 }

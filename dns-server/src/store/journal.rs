@@ -108,7 +108,7 @@ pub struct Difference {
 
 /// A step from one version of a zone to a later one.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub struct ZoneStep {
     /// Serial of the later version.
     pub to: u32,
     /// Changes of the records. Empty if only the serial differs.
@@ -214,7 +214,7 @@ impl Journal {
     /// Returns the steps from version `serial` of a zone to the newest. `soa` is the length of the
     /// zone's SOA record. Returns `None` if the journal lacks a step, or if the steps are larger
     /// than the zone or than `most` bytes.
-    pub fn since(&self, apex: &Name, serial: u32, soa: usize, most: usize) -> Option<Vec<Step>> {
+    pub fn since(&self, apex: &Name, serial: u32, soa: usize, most: usize) -> Option<Vec<ZoneStep>> {
         let zone = self.zones.iter().find(|zone| zone.apex == *apex)?;
         let newest = *self.serials.back()?;
         // Ages decrease along the list, since all serials are within half of the circle. So a
@@ -237,13 +237,13 @@ impl Journal {
                 return None;
             }
             let to = *self.serials.get(usize::try_from(number - self.first).ok()?)?;
-            steps.push(Step { to, difference: Arc::clone(difference) });
+            steps.push(ZoneStep { to, difference: Arc::clone(difference) });
         }
         // The newest version may not have changed this zone, but its serial is the zone's current
         // one.
         match steps.last_mut() {
             Some(last) => last.to = newest,
-            None => steps.push(Step { to: newest, difference: Arc::default() }),
+            None => steps.push(ZoneStep { to: newest, difference: Arc::default() }),
         }
         Some(steps)
     }

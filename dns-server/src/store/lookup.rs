@@ -9,7 +9,7 @@ use crate::store::slice::ProtocolLabel;
 
 /// Result of looking up a name.
 #[derive(Debug)]
-pub enum Found<'a> {
+pub enum LookupResult<'a> {
     /// The name does not exist: NXDOMAIN.
     Nothing,
     /// An empty non-terminal: the name owns no records, but a name below it does (RFC 8020).
@@ -32,7 +32,7 @@ pub enum Found<'a> {
 /// Number of labels in `_<port>._<proto>`.
 pub(crate) const PORT_LABELS: usize = 2;
 
-impl Found<'_> {
+impl LookupResult<'_> {
     /// Tells whether the name exists.
     pub fn exists(&self) -> bool {
         !matches!(self, Self::Nothing)
@@ -53,9 +53,9 @@ impl Found<'_> {
 }
 
 /// Looks up a name whose first `below` labels are in front of the service's name.
-pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
+pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> LookupResult<'a> {
     match below.checked_sub(1) {
-        None => Found::Base(service, service.all()),
+        None => LookupResult::Base(service, service.all()),
         Some(last) if name.label(last) == ZONES => find_zone(service, name, last),
         Some(last) if name.label(last) != NETWORKS => find_in(service, service.all(), name, below),
         Some(0) => {
@@ -63,7 +63,7 @@ pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> 
         }
         Some(alias) => match service.network(name.label(alias - 1)) {
             Some(group) => find_in(service, group, name, alias - 1),
-            None => Found::Nothing,
+            None => LookupResult::Nothing,
         },
     }
 }
@@ -71,16 +71,16 @@ pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> 
 /// Looks up a name whose first `below` labels are in front of [`ZONES`]: `<zone>.pin`,
 /// `<zone>.prefer`, or a name below these. The name of every zone exists, as in CoreDNS, whether or
 /// not the zone has endpoints.
-fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
-    let Some(labels) = below.checked_sub(1) else { return Found::Empty };
+fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> LookupResult<'a> {
+    let Some(labels) = below.checked_sub(1) else { return LookupResult::Empty };
     let directive = name.label(labels);
     if directive != PIN && directive != PREFER {
-        return Found::Nothing;
+        return LookupResult::Nothing;
     }
     let all = (directive == PREFER && labels > 0).then(|| service.all());
     match service.zone(name.between(0, labels)).or(all) {
-        Some(group) => Found::Zone(service, group, below + 1),
-        None => Found::Empty,
+        Some(group) => LookupResult::Zone(service, group, below + 1),
+        None => LookupResult::Empty,
     }
 }
 
@@ -90,10 +90,10 @@ fn find_in<'a>(
     group: GroupView<'a>,
     name: Labels<'_>,
     below: usize,
-) -> Found<'a> {
+) -> LookupResult<'a> {
     let protocol = |position| ProtocolLabel::from_wire(name.label(position));
     match below {
-        0 => Found::Base(service, group),
+        0 => LookupResult::Base(service, group),
         1 => match protocol(0) {
             Some(protocol) => exists_if(group.ports().iter().any(|port| {
                 port.protocol == protocol
@@ -101,22 +101,22 @@ fn find_in<'a>(
                     && has_records(group, port, name.from(1))
             })),
             None => match group.hosts_with_label(name.label(0)) {
-                hosts if hosts.is_empty() => Found::Nothing,
-                hosts => Found::Host(service, hosts),
+                hosts if hosts.is_empty() => LookupResult::Nothing,
+                hosts => LookupResult::Host(service, hosts),
             },
         },
         PORT_LABELS => match protocol(1).and_then(|protocol| group.port(name.label(0), protocol)) {
             Some(port) if has_records(group, port, name.from(PORT_LABELS)) => {
-                Found::Port(service, group, port)
+                LookupResult::Port(service, group, port)
             }
-            _ => Found::Nothing,
+            _ => LookupResult::Nothing,
         },
-        _ => Found::Nothing,
+        _ => LookupResult::Nothing,
     }
 }
 
-fn exists_if<'a>(exists: bool) -> Found<'a> {
-    if exists { Found::Empty } else { Found::Nothing }
+fn exists_if<'a>(exists: bool) -> LookupResult<'a> {
+    if exists { LookupResult::Empty } else { LookupResult::Nothing }
 }
 
 /// Tells whether a port has a record whose target's name is short enough for DNS. Nearly always the

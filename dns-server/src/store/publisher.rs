@@ -11,9 +11,9 @@ use crate::store::answers::{Answers, SVC};
 use crate::store::build::{ServiceAnswers, wire_label};
 use crate::store::index::Created;
 use crate::store::journal::{Journal, JournalLimits};
-use crate::store::lookup::Found;
+use crate::store::lookup::LookupResult;
 use crate::store::name::{MAX_NAME, Name, reverse_name};
-use crate::store::records::{self, Item, RecordWriter};
+use crate::store::records::{self, RecordItem, RecordWriter};
 use crate::store::reverse::ServiceKey;
 use crate::store::rrset::{Record, rtype};
 use crate::store::zone::Zone;
@@ -119,7 +119,7 @@ impl Publisher {
         for &address in [&pointers.gone, &pointers.come, &pointers.changed].into_iter().flatten() {
             let owner = reverse_name(address);
             self.answers.look_up_address(address, usize::MAX, |found| {
-                if let Found::Pointers(ttl, targets) = *found {
+                if let LookupResult::Pointers(ttl, targets) = *found {
                     for target in targets {
                         let data = &target.concat();
                         note(journal, Record { owner: owner.as_wire(), rtype: rtype::PTR, ttl, data });
@@ -142,7 +142,7 @@ impl Publisher {
         let bases: Vec<Vec<u8>> = self.answers.zones().forward().iter().map(base).collect();
         let mut writers: Vec<RecordWriter<'_>> = bases.iter().map(|base| RecordWriter::new(base)).collect();
         let items = |version: Option<_>| version.into_iter().flat_map(records::items);
-        records::merge(items(before), items(now), Item::key, |gone, come| {
+        records::merge(items(before), items(now), RecordItem::key, |gone, come| {
             if gone.zip(come).is_some_and(|(gone, come)| gone.has_same_records(&come)) {
                 return;
             }

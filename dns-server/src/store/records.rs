@@ -25,13 +25,13 @@ pub struct Cursor {
 
 /// Records that are added and removed together.
 #[derive(Debug, Clone, Copy)]
-pub struct Item<'a> {
+pub struct RecordItem<'a> {
     service: &'a ServiceAnswers,
     /// Alias of the network in wire format; empty for all networks together.
     alias: &'a [u8],
     group: GroupView<'a>,
     kind: ItemKind<'a>,
-    content: Content<'a>,
+    content: ItemContent<'a>,
 }
 
 /// Kind of an item. A group's items are sorted by kind.
@@ -46,7 +46,7 @@ enum ItemKind<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Content<'a> {
+enum ItemContent<'a> {
     /// Type and data of an address record at the base name.
     Address(u16, &'a [u8]),
     /// An SRV record of a named port, or (with `None`) one at the base name.
@@ -68,7 +68,7 @@ pub struct ItemKey<'a> {
 }
 
 /// Returns the item at `cursor`, and moves `cursor` behind it.
-pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<Item<'a>> {
+pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<RecordItem<'a>> {
     let mut groups = iter::once((&[][..], service.all())).chain(service.networks()).skip(cursor.group);
     let (mut alias, mut group) = groups.next()?;
     loop {
@@ -79,7 +79,7 @@ pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option
         };
         if let Some((at, content)) = content {
             cursor.at = at + content.length();
-            return Some(Item { service, alias, group, kind, content });
+            return Some(RecordItem { service, alias, group, kind, content });
         }
         (cursor.section, cursor.at) = (cursor.section + 1, 0);
     }
@@ -90,14 +90,14 @@ pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option
 fn section<'a>(
     group: GroupView<'a>,
     &Cursor { section, at, .. }: &Cursor,
-) -> Option<(ItemKind<'a>, Option<(usize, Content<'a>)>)> {
+) -> Option<(ItemKind<'a>, Option<(usize, ItemContent<'a>)>)> {
     let address = |rtype, records: &'a [u8], length| {
         let record = records.chunks_exact(length).nth(at)?;
-        Some((at, Content::Address(rtype, &record[RECORD_FIXED..])))
+        Some((at, ItemContent::Address(rtype, &record[RECORD_FIXED..])))
     };
     let record = |port, records: SrvRecords<'a>| {
         let (at, record) = records.first_from(at)?;
-        Some((at, Content::Service(port, record)))
+        Some((at, ItemContent::Service(port, record)))
     };
     Some(match section {
         0 => (ItemKind::A, address(rtype::A, group.a(), A_LEN)),
@@ -105,7 +105,7 @@ fn section<'a>(
         2 => (ItemKind::AllPorts, record(None, group.all_srv())),
         3 => {
             let hosts = group.hosts_from(at as u32); // positions have 32 bits
-            (ItemKind::Hosts, (!hosts.is_empty()).then_some((at, Content::Host(hosts))))
+            (ItemKind::Hosts, (!hosts.is_empty()).then_some((at, ItemContent::Host(hosts))))
         }
         named => {
             let port = group.ports().get(named - 4)?;
@@ -115,21 +115,21 @@ fn section<'a>(
 }
 
 /// Returns all items of a service, sorted by key.
-pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = Item<'_>> {
+pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = RecordItem<'_>> {
     let mut cursor = Cursor::default();
     iter::from_fn(move || next_item(service, &mut cursor))
 }
 
-impl<'a> Item<'a> {
+impl<'a> RecordItem<'a> {
     /// Returns the sort key.
     pub fn key(&self) -> ItemKey<'a> {
         let (hash, label, port, weight) = match self.content {
-            Content::Address(_, data) => (0, data, 0, 0),
-            Content::Service(_, record) => {
+            ItemContent::Address(_, data) => (0, data, 0, 0),
+            ItemContent::Service(_, record) => {
                 let (hash, label) = self.group.order_at(record.host());
                 (hash, label, record.port, record.weight)
             }
-            Content::Host(hosts) => {
+            ItemContent::Host(hosts) => {
                 let (hash, label) = hosts.order();
                 (hash, label, 0, 0)
             }
@@ -143,7 +143,7 @@ impl<'a> Item<'a> {
     pub fn has_same_records(&self, other: &Self) -> bool {
         self.service.ttl == other.service.ttl
             && match (self.content, other.content) {
-                (Content::Host(one), Content::Host(two)) => described(one).eq(described(two)),
+                (ItemContent::Host(one), ItemContent::Host(two)) => described(one).eq(described(two)),
                 _ => true,
             }
     }
@@ -165,7 +165,7 @@ fn described(hosts: Hosts<'_>) -> impl Iterator<Item = (IpAddr, &[u8])> {
     hosts.iter().map(|endpoint| (endpoint.address, endpoint.txt))
 }
 
-impl Content<'_> {
+impl ItemContent<'_> {
     /// Returns the number of positions that the item takes in its section.
     fn length(&self) -> usize {
         match self {
@@ -193,17 +193,17 @@ impl<'b> RecordWriter<'b> {
 
     /// Calls `each` with every record of an item. Records whose names are too long for DNS are left
     /// out.
-    pub fn records(&mut self, item: &Item<'_>, each: &mut impl FnMut(Record<'_>)) {
+    pub fn records(&mut self, item: &RecordItem<'_>, each: &mut impl FnMut(Record<'_>)) {
         let Self { base, owner, target, data } = self;
         let ttl = item.service.ttl;
         owner.clear();
         match item.content {
-            Content::Address(rtype, data) => {
+            ItemContent::Address(rtype, data) => {
                 if item.push_name(owner, [&[]; 2], base) {
                     each(Record { owner, rtype, ttl, data });
                 }
             }
-            Content::Service(port, record) => {
+            ItemContent::Service(port, record) => {
                 let labels = port.map_or([&[][..]; 2], |port| [port.label(), port.protocol.as_wire()]);
                 let label = item.group.label_at(record.host());
                 target.clear();
@@ -213,7 +213,7 @@ impl<'b> RecordWriter<'b> {
                     each(Record { owner, rtype: rtype::SRV, ttl, data });
                 }
             }
-            Content::Host(hosts) => {
+            ItemContent::Host(hosts) => {
                 let (_, label) = hosts.order();
                 if label.len() <= 1 || !item.push_name(owner, [label, &[]], base) {
                     return;

@@ -23,7 +23,7 @@ use tracing::warn;
 use crate::store::answers::{Answers, Freshness};
 use crate::store::build;
 use crate::store::index::{Index, Service};
-use crate::store::journal::{self, Step};
+use crate::store::journal::{self, ZoneStep};
 use crate::store::name::Name;
 use crate::store::publisher::Publisher;
 use crate::store::slice::{Slice, trigger_time};
@@ -49,12 +49,12 @@ pub struct State {
     answers: Arc<Answers>,
     default_ttl: u32,
     on_latency: Box<dyn Fn(Duration) + Send + Sync>,
-    changes: watch::Sender<Changes>,
+    changes: watch::Sender<ZoneChanges>,
 }
 
 /// For each zone, a number that grows whenever the zone's records change. Empty before the journal
 /// starts.
-pub type Changes = Vec<(Name, u64)>;
+pub type ZoneChanges = Vec<(Name, u64)>;
 
 struct Inner {
     index: Index,
@@ -92,7 +92,7 @@ impl State {
     }
 
     /// Returns a channel that tells which zones have changed, if there is a journal.
-    pub fn changes(&self) -> watch::Receiver<Changes> {
+    pub fn changes(&self) -> watch::Receiver<ZoneChanges> {
         self.changes.subscribe()
     }
 
@@ -132,13 +132,18 @@ impl State {
 
     /// Returns the newest version of a zone, and the steps to it from the version with the serial
     /// `known`. Returns `None` if the journal does not have them.
-    pub fn zone_since(&self, apex: &Name, known: u32) -> Option<(ZoneVersion, Vec<Step>)> {
+    pub fn zone_since(&self, apex: &Name, known: u32) -> Option<(ZoneVersion, Vec<ZoneStep>)> {
         self.since(&mut self.lock_aside(), apex, known, usize::MAX)
     }
 
     /// Like [`zone_since`](Self::zone_since), but never waits. Returns `None` also if the steps
     /// have more than `most` bytes, or if the lock is held.
-    pub fn try_zone_since(&self, apex: &Name, known: u32, most: usize) -> Option<(ZoneVersion, Vec<Step>)> {
+    pub fn try_zone_since(
+        &self,
+        apex: &Name,
+        known: u32,
+        most: usize,
+    ) -> Option<(ZoneVersion, Vec<ZoneStep>)> {
         let mut inner = self.try_lock()?;
         self.since(&mut inner, apex, known, most)
     }
@@ -149,7 +154,7 @@ impl State {
         apex: &Name,
         known: u32,
         most: usize,
-    ) -> Option<(ZoneVersion, Vec<Step>)> {
+    ) -> Option<(ZoneVersion, Vec<ZoneStep>)> {
         let version = self.version(apex)?;
         let steps = inner.publisher.journal()?.since(apex, known, version.soa.len(), most)?;
         Some((version, steps))
@@ -234,7 +239,7 @@ impl State {
             }
         }
         if let Some(journal) = inner.publisher.journal() {
-            let now: Changes = journal.changes().map(|(apex, number)| (apex.clone(), number)).collect();
+            let now: ZoneChanges = journal.changes().map(|(apex, number)| (apex.clone(), number)).collect();
             self.changes.send_if_modified(|known| {
                 let has_changed = *known != now;
                 *known = now;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use multinet_dns::answer::query::Style;
-use multinet_dns::answer::slow::{self, Verdict};
-use multinet_dns::secondary::transfer::{Contents, Transfer};
+use multinet_dns::answer::slow::{self, PacketAction};
+use multinet_dns::secondary::transfer::{Transfer, TransferContents};
 use multinet_dns::store::answers::Answers;
 use multinet_dns::store::state::State;
 use multinet_dns::store::zone::{ZoneSettings, Zones};
@@ -83,8 +83,8 @@ impl Asker {
             let name = Name::from_ascii(format!("{apex}.")).expect("a name");
             query.add_query(Query::query(name, RecordType::AXFR));
             let packet = query.to_vec().expect("a query");
-            let Some(Verdict::Transfer(query, _)) = slow::judge(&packet) else { panic!("{apex}") };
-            for message in Transfer::new(&packet, &query, Contents::Whole(copy.into())) {
+            let Some(PacketAction::Transfer(query, _)) = slow::classify(&packet) else { panic!("{apex}") };
+            for message in Transfer::new(&packet, &query, TransferContents::Whole(copy.into())) {
                 let message = Message::from_vec(&message).expect("a message");
                 let names = message.answers.iter().map(|record| record.name.to_ascii());
                 owners.extend(names.map(|name| name.trim_end_matches('.').to_owned()));
@@ -105,8 +105,8 @@ impl Reader {
         let mut reply = Vec::new();
         self.turn.set(self.turn.get().wrapping_add(1));
         let style = Style { datagram: false, rotate: true, reserve: 0 };
-        let verdict = slow::judge(&packet).expect("a query");
-        slow::reply(&self.answers, style, &verdict, &packet, self.turn.get(), &mut reply);
+        let action = slow::classify(&packet).expect("a query");
+        slow::reply(&self.answers, style, &action, &packet, self.turn.get(), &mut reply);
         Message::from_vec(&reply).expect("a reply")
     }
 }

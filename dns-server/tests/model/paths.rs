@@ -160,8 +160,8 @@ fn check(asker: &Asker, expected: &Expected, asked: &Asked) -> Result<(), TestCa
     let (mut fast, mut slow) = (Vec::new(), Vec::new());
     let query = Query::parse(&packet).expect("a query for the fast path");
     multinet_dns::answer::query::render(answers, style, &query, &packet, asked.turn, &mut fast);
-    let verdict = slow::judge(&packet).expect("a query");
-    slow::reply(answers, style, &verdict, &packet, asked.turn, &mut slow);
+    let action = slow::classify(&packet).expect("a query");
+    slow::reply(answers, style, &action, &packet, asked.turn, &mut slow);
     prop_assert_eq!(&fast, &slow);
     prop_assert!(fast.len() <= asked.limit());
     if asked.edns.is_some() && !asked.datagram {
@@ -202,9 +202,9 @@ fn check_padded(asker: &Asker, asked: &Asked, plain: &[u8]) -> Result<(), TestCa
     packet.truncate(packet.len() - 2);
     packet.extend([0, 9, 0, 12, 0, 5, 0, 0, 0, 0, 0]);
     let style = Style { datagram: false, rotate: true, reserve: 0 };
-    let verdict = slow::judge(&packet).expect("a query");
+    let action = slow::classify(&packet).expect("a query");
     let mut padded = Vec::new();
-    slow::reply(asker.state.answers(), style, &verdict, &packet, asked.turn, &mut padded);
+    slow::reply(asker.state.answers(), style, &action, &packet, asked.turn, &mut padded);
     let before = plain.len() - 2;
     prop_assert_eq!(&padded[..before], &plain[..before]);
     prop_assert!(padded.len().is_multiple_of(468), "{} bytes", padded.len());

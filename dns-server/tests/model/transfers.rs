@@ -8,8 +8,8 @@ use hickory_proto::rr::rdata::SOA;
 use hickory_proto::rr::{Name as Owner, RData, Record, RecordType};
 use multinet_dns::answer::query::{Query, Question};
 use multinet_dns::answer::slow::TransferKind;
-use multinet_dns::answer::slow::{self, Verdict};
-use multinet_dns::secondary::transfer::{Contents, Transfer};
+use multinet_dns::answer::slow::{self, PacketAction};
+use multinet_dns::secondary::transfer::{Transfer, TransferContents};
 use multinet_dns::store::journal::JournalLimits;
 use multinet_dns::store::name::Name;
 use multinet_dns::store::state::State;
@@ -20,7 +20,7 @@ use crate::ask::{Asker, ZONE};
 use crate::events::{self, World};
 
 /// Returns the records of a transfer in order; SOA records appear as their serials.
-fn records(apex: &Name, contents: Contents) -> Vec<Result<String, u32>> {
+fn records(apex: &Name, contents: TransferContents) -> Vec<Result<String, u32>> {
     let mut packet = vec![0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     packet.extend(apex.as_wire());
     packet.extend([0, 251, 0, 1]);
@@ -44,7 +44,7 @@ fn whole(state: &State, apex: &Name) -> (u32, Zone) {
 
 fn read(apex: &Name, copy: ZoneCopy) -> (u32, Zone) {
     let serial = copy.version.serial;
-    let mut records = records(apex, Contents::Whole(copy.into()));
+    let mut records = records(apex, TransferContents::Whole(copy.into()));
     assert_eq!((records.remove(0), records.pop()), (Err(serial), Some(Err(serial))));
     let mut zone = Zone::new();
     for record in records {
@@ -102,7 +102,7 @@ proptest! {
                     let Some((version, steps)) = state.zone_since(apex, serial) else { continue };
                     prop_assert_eq!(version.serial, newest);
                     let mut zone = before.clone();
-                    apply(&mut zone, serial, newest, &records(apex, Contents::Difference(version, serial, steps)));
+                    apply(&mut zone, serial, newest, &records(apex, TransferContents::Difference(version, serial, steps)));
                     prop_assert_eq!(&zone, &now);
                 }
             }
@@ -132,7 +132,7 @@ proptest! {
         let soa = SOA::new(names.0, names.1, serial, 1, 2, 3, 4);
         message.add_authority(Record::from_rdata(apex, 5, RData::SOA(soa)));
         let packet = message.to_vec().expect("a query");
-        let Some(Verdict::Transfer(_, wanted)) = slow::judge(&packet) else { panic!("{packet:?}") };
+        let Some(PacketAction::Transfer(_, wanted)) = slow::classify(&packet) else { panic!("{packet:?}") };
         prop_assert_eq!(wanted, TransferKind::Since(serial));
     }
 }

@@ -11,7 +11,7 @@ use multinet_dns::answer::limit::Limiter;
 use multinet_dns::answer::peer::Proto;
 use multinet_dns::net::engine::{Engine, Handled, Settings, Worker};
 use multinet_dns::ops::metrics::Tallies;
-use multinet_dns::secondary::tsig::{self, Algorithm, Key, Signer};
+use multinet_dns::secondary::tsig::{self, Algorithm, Signer, TsigKey};
 use multinet_dns::store::state::State;
 use proptest::prelude::*;
 
@@ -150,7 +150,7 @@ fn an_update_over_the_limit_gets_an_error() {
 
 /// Returns a query for the small service's address, signed with a key of this secret.
 fn signed(secret: &[u8]) -> (Vec<u8>, Signer) {
-    let key = Key::new("k".parse().unwrap(), Algorithm::HmacSha256, secret);
+    let key = TsigKey::new("k".parse().unwrap(), Algorithm::HmacSha256, secret);
     let mut packet = query(7, SMALL, A);
     let mut signer = Signer::of_query(Arc::new(key), 7);
     signer.sign(&mut packet, 0, tsig::now());
@@ -162,7 +162,7 @@ fn signed(secret: &[u8]) -> (Vec<u8>, Signer) {
 fn a_signed_query_over_the_limit_gets_a_signed_answer_or_none() {
     let mut worker = worker_with(
         |settings| {
-            let key = Key::new("k".parse().unwrap(), Algorithm::HmacSha256, &[1; 32]);
+            let key = TsigKey::new("k".parse().unwrap(), Algorithm::HmacSha256, &[1; 32]);
             settings.keys = [key].into_iter().collect();
             settings.limiter = Some(Arc::new(Limiter::new(1, Vec::new())));
         },

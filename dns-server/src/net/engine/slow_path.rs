@@ -10,9 +10,9 @@ use super::{AnsweredQuery, Handled, Shared, Worker};
 use crate::answer::cookie::CookieStatus;
 use crate::answer::peer::Proto;
 use crate::answer::query::{self, Declined, Edns, Query, Question, Rcode, Style};
-use crate::answer::slow::{self, TransferKind, Verdict};
+use crate::answer::slow::{self, PacketAction, TransferKind};
 use crate::secondary::transfer::Transfer;
-use crate::secondary::tsig::{self, Refusal, Signer, VerifiedQuery};
+use crate::secondary::tsig::{self, Signer, TsigRefusal, VerifiedQuery};
 use crate::store::answers::Freshness;
 use crate::store::rrset::{HEADER, rtype};
 use crate::store::zone::Zone;
@@ -35,42 +35,42 @@ impl Worker {
         out: &mut Vec<u8>,
     ) -> Handled {
         self.tally.slow();
-        let verdict = match declined {
-            Declined::Question => Some(slow::judge_malformed(packet)),
-            Declined::Unusual => slow::judge(packet),
+        let action = match declined {
+            Declined::Question => Some(slow::classify_malformed(packet)),
+            Declined::Unusual => slow::classify(packet),
         };
         // edns-tcp-keepalive is forbidden over QUIC; such a packet is treated like one that is no
         // query (RFC 9250 §5.5.2).
         let is_fit =
             |edns: Option<Edns>| self.proto != Proto::Quic || edns.is_none_or(|edns| !edns.keepalive);
-        let Some(mut verdict) = verdict.filter(|verdict| is_fit(verdict.edns())) else {
+        let Some(mut action) = action.filter(|action| is_fit(action.edns())) else {
             self.tally.ignored();
             return Handled::Ignore;
         };
-        let standing = self.complete_edns(verdict.edns_mut(), peer);
-        let opened = matches!(verdict, Verdict::Signed(..))
+        let standing = self.complete_edns(action.edns_mut(), peer);
+        let opened = matches!(action, PacketAction::Signed(..))
             .then(|| tsig::verify(packet, &self.shared.settings.keys, tsig::now()));
         // A valid signature proves that the client is genuine. A query for a cookie is exempt
         // because a cookie is what clients over the limit need.
-        let is_exempt = matches!(verdict, Verdict::Cookie(_)) || matches!(opened, Some(Ok(_)));
+        let is_exempt = matches!(action, PacketAction::Cookie(_)) || matches!(opened, Some(Ok(_)));
         if !is_exempt && self.is_over_limit(standing, peer) {
             // A client that has signed its query ignores unsigned replies, so it gets none (RFC
             // 8945 §5.3).
             let question = if opened.is_some() { None } else { Question::read(packet) };
-            return self.answer_over_limit(packet, question.as_ref(), verdict.edns(), peer, out);
+            return self.answer_over_limit(packet, question.as_ref(), action.edns(), peer, out);
         }
         let start = out.len();
-        let outcome = match (&verdict, opened) {
-            (Verdict::Signed(end, edns), Some(opened)) => {
+        let outcome = match (&action, opened) {
+            (PacketAction::Signed(end, edns), Some(opened)) => {
                 self.respond_signed(opened, packet, peer, (*end, *edns), out)
             }
             // The server cookie is not ours: reply BADCOOKIE with a fresh cookie (RFC 7873 §5.4).
-            (Verdict::Cookie(edns), _) if standing == Some(CookieStatus::Invalid) => {
+            (PacketAction::Cookie(edns), _) if standing == Some(CookieStatus::Invalid) => {
                 Outcome::Replied(query::render_error(packet, HEADER, Rcode::BadCookie, *edns, out))
             }
-            (verdict, _) => self.respond(packet, peer, verdict, None, out),
+            (action, _) => self.respond(packet, peer, action, None, out),
         };
-        let (qtype, edns) = (verdict.qtype(packet), verdict.edns());
+        let (qtype, edns) = (action.qtype(packet), action.edns());
         match outcome {
             Outcome::Transfer(transfer) => {
                 self.record_transfer(&AnsweredQuery { peer, packet, qtype, edns, rcode: Rcode::NoError });
@@ -86,7 +86,7 @@ impl Worker {
     /// Answers a signed packet and signs the reply (RFC 8945 §5).
     fn respond_signed(
         &self,
-        opened: Result<VerifiedQuery, Refusal>,
+        opened: Result<VerifiedQuery, TsigRefusal>,
         packet: &[u8],
         peer: IpAddr,
         (question_end, edns): (usize, Option<Edns>),
@@ -97,12 +97,15 @@ impl Worker {
             Ok(VerifiedQuery { packet, signer }) => {
                 // Without its signature the packet is still a query. If it had a second signature,
                 // it is malformed.
-                let mut verdict =
-                    slow::judge(&packet).unwrap_or(Verdict::Error(Rcode::FormErr, question_end, edns));
+                let mut action = slow::classify(&packet).unwrap_or(PacketAction::Error(
+                    Rcode::FormErr,
+                    question_end,
+                    edns,
+                ));
                 // The EDNS data are those of the signed packet, with the fields of the reply
                 // already filled in.
-                *verdict.edns_mut() = edns;
-                match self.respond(&packet, peer, &verdict, Some(&signer), out) {
+                *action.edns_mut() = edns;
+                match self.respond(&packet, peer, &action, Some(&signer), out) {
                     Outcome::Transfer(transfer) => {
                         return Outcome::Transfer(Box::new(transfer.signed(Some(signer))));
                     }
@@ -115,7 +118,7 @@ impl Worker {
             }
         };
         let limit = self
-            .style_reserving(signature.as_ref().map_or_else(Refusal::tsig_len, Signer::tsig_len))
+            .style_reserving(signature.as_ref().map_or_else(TsigRefusal::tsig_len, Signer::tsig_len))
             .limit(edns);
         // A reply that does not fit beside its signature is sent empty and truncated (RFC 8945
         // §5.3).
@@ -144,19 +147,19 @@ impl Worker {
         &self,
         packet: &[u8],
         peer: IpAddr,
-        verdict: &Verdict,
+        action: &PacketAction,
         signer: Option<&Signer>,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        match verdict {
-            Verdict::Transfer(query, wanted)
+        match action {
+            PacketAction::Transfer(query, wanted)
                 if self.shared.transfer_server.allows(peer, signer.map(|signer| signer.key().name())) =>
             {
                 self.transfer(packet, (peer, signer), query, *wanted, out)
             }
-            verdict => {
+            action => {
                 let style = self.style_reserving(signer.map_or(0, Signer::tsig_len));
-                Outcome::Replied(slow::reply(&self.answers, style, verdict, packet, self.turn, out))
+                Outcome::Replied(slow::reply(&self.answers, style, action, packet, self.turn, out))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::secondary::tsig::{Key, Signer};
+use crate::secondary::tsig::{Signer, TsigKey};
 use crate::store::rrset::{HEADER, rtype};
 use crate::store::zone_copy::ZoneVersion;
 
@@ -21,7 +21,7 @@ pub(super) struct Notify {
 impl Notify {
     /// Makes a notification of a version of a zone. The answer section has its SOA record, which a
     /// secondary may use as a hint (§3.7).
-    pub(super) fn new(id: u16, version: &ZoneVersion, key: Option<&Arc<Key>>, now: u64) -> Self {
+    pub(super) fn new(id: u16, version: &ZoneVersion, key: Option<&Arc<TsigKey>>, now: u64) -> Self {
         let ZoneVersion { apex, soa, .. } = version;
         let mut packet = id.to_be_bytes().to_vec();
         // Opcode NOTIFY, AA; one question and one answer.
@@ -69,8 +69,8 @@ mod tests {
         ZoneVersion { apex, serial: 7, soa }
     }
 
-    fn key(secret: &[u8]) -> Key {
-        Key::new("k".parse().unwrap(), Algorithm::HmacSha256, secret)
+    fn key(secret: &[u8]) -> TsigKey {
+        TsigKey::new("k".parse().unwrap(), Algorithm::HmacSha256, secret)
     }
 
     /// Makes the answer of a secondary.

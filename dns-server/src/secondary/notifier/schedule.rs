@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::message::Notify;
 use crate::store::name::Name;
-use crate::store::state::Changes;
+use crate::store::state::ZoneChanges;
 
 /// Shortest time between two notifications of a zone.
 pub(super) const INTERVAL: Duration = Duration::from_millis(200);
@@ -64,7 +64,7 @@ pub(super) struct DueNotify {
 
 impl Schedule {
     /// Takes note of the zones' current change numbers.
-    pub(super) fn changed(&mut self, changes: &Changes, now: Instant) {
+    pub(super) fn changed(&mut self, changes: &ZoneChanges, now: Instant) {
         for (apex, changed) in changes {
             match self.0.iter_mut().find(|zone| zone.apex == *apex) {
                 Some(zone) => zone.changed = *changed,

@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::time::Instant;
 
-use super::Contents;
+use super::TransferContents;
 #[cfg(test)]
 use super::active::MAX_TRANSFERS;
 use super::active::{ActiveTransfers, TransferSlot};
 use super::allow::AllowedClient;
 use super::metrics::TransferMetrics;
 use crate::answer::slow::TransferKind;
-use crate::store::journal::Step;
+use crate::store::journal::ZoneStep;
 use crate::store::name::Name;
 use crate::store::state::State;
 use crate::store::zone_copy::{ZoneCopy, ZoneVersion};
@@ -62,7 +62,7 @@ impl TransferServer {
         state: &State,
         apex: &Name,
         wanted: TransferKind,
-    ) -> Result<(Contents, Option<TransferSlot>), Busy> {
+    ) -> Result<(TransferContents, Option<TransferSlot>), Busy> {
         let taken = || {
             let known = match wanted {
                 TransferKind::Since(known) => Some(known),
@@ -72,9 +72,9 @@ impl TransferServer {
                 return Some((current, None));
             }
             let slot = self.active.take(Instant::now())?;
-            let whole = || Some(Contents::Whole(self.whole(state, apex)?));
+            let whole = || Some(TransferContents::Whole(self.whole(state, apex)?));
             let contents = difference(known, |known| state.zone_since(apex, known)).or_else(whole)?;
-            if let Contents::Whole(copy) = &contents {
+            if let TransferContents::Whole(copy) = &contents {
                 slot.set_copy(&copy.version);
             }
             Some((contents, Some(slot)))
@@ -97,7 +97,7 @@ impl TransferServer {
         apex: &Name,
         known: u32,
         room: usize,
-        write: impl FnOnce(Contents) -> Option<T>,
+        write: impl FnOnce(TransferContents) -> Option<T>,
     ) -> Option<T> {
         let known = Some(known);
         let changed = || difference(known, |known| state.try_zone_since(apex, known, room));
@@ -161,18 +161,18 @@ fn find(copies: &mut Vec<Weak<ZoneCopy>>, version: &ZoneVersion) -> Option<Arc<Z
 }
 
 /// Returns the contents for a client that is up to date, or `None` if it is not.
-fn current(state: &State, apex: &Name, known: Option<u32>) -> Option<Contents> {
+fn current(state: &State, apex: &Name, known: Option<u32>) -> Option<TransferContents> {
     let version = state.version(apex)?;
-    version.is_known_to(known?).then_some(Contents::Current(version))
+    version.is_known_to(known?).then_some(TransferContents::Current(version))
 }
 
 /// Returns the difference to the version `known`, which `since` gets from the journal.
 fn difference(
     known: Option<u32>,
-    since: impl FnOnce(u32) -> Option<(ZoneVersion, Vec<Step>)>,
-) -> Option<Contents> {
+    since: impl FnOnce(u32) -> Option<(ZoneVersion, Vec<ZoneStep>)>,
+) -> Option<TransferContents> {
     let known = known?;
-    since(known).map(|(version, steps)| Contents::Difference(version, known, steps))
+    since(known).map(|(version, steps)| TransferContents::Difference(version, known, steps))
 }
 
 #[cfg(test)]
@@ -199,12 +199,12 @@ mod tests {
         // longer.
         for known in [7, 1007] {
             let (contents, slot) = ask(TransferKind::Since(known)).unwrap();
-            assert!(matches!(contents, Contents::Current(_)) && slot.is_none());
+            assert!(matches!(contents, TransferContents::Current(_)) && slot.is_none());
         }
         drop(under_way);
         for known in [0, 6, 7 + (1 << 24)] {
             let (contents, slot) = ask(TransferKind::Since(known)).unwrap();
-            assert!(matches!(contents, Contents::Whole(_)) && slot.is_some(), "{known}");
+            assert!(matches!(contents, TransferContents::Whole(_)) && slot.is_some(), "{known}");
         }
     }
 }

@@ -74,13 +74,13 @@ impl FromStr for Algorithm {
 }
 
 /// A key. Its secret is never displayed.
-pub struct Key {
+pub struct TsigKey {
     name: Name,
     algorithm: Algorithm,
     secret: hmac::Key,
 }
 
-impl Key {
+impl TsigKey {
     /// Makes a key with this secret.
     pub fn new(name: Name, algorithm: Algorithm, secret: &[u8]) -> Self {
         Self { name, algorithm, secret: hmac::Key::new(algorithm.ring(), secret) }
@@ -101,9 +101,9 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for TsigKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key")
+        f.debug_struct("TsigKey")
             .field("name", &self.name)
             .field("algorithm", &self.algorithm)
             .finish_non_exhaustive()
@@ -112,11 +112,11 @@ impl fmt::Debug for Key {
 
 /// Keys by name. Clones share the keys, also after [`replace_by`](Self::replace_by).
 #[derive(Debug, Clone, Default)]
-pub struct Keyring(Arc<ArcSwap<Vec<Arc<Key>>>>);
+pub struct Keyring(Arc<ArcSwap<Vec<Arc<TsigKey>>>>);
 
 impl Keyring {
     /// Returns the key with this name, which is in wire format.
-    pub fn find(&self, name: &[u8]) -> Option<Arc<Key>> {
+    pub fn find(&self, name: &[u8]) -> Option<Arc<TsigKey>> {
         self.0.load().iter().find(|key| key.name.as_wire() == name).cloned()
     }
 
@@ -137,8 +137,8 @@ impl Keyring {
     }
 }
 
-impl FromIterator<Key> for Keyring {
-    fn from_iter<I: IntoIterator<Item = Key>>(keys: I) -> Self {
+impl FromIterator<TsigKey> for Keyring {
+    fn from_iter<I: IntoIterator<Item = TsigKey>>(keys: I) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(keys.into_iter().map(Arc::new).collect())))
     }
 }
@@ -148,7 +148,7 @@ impl FromStr for Keyring {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut tokens = Tokenizer { rest: text, line: 1 };
-        let mut keys: Vec<Key> = Vec::new();
+        let mut keys: Vec<TsigKey> = Vec::new();
         loop {
             let key = match tokens.next() {
                 Ok(None) => break,
@@ -217,7 +217,7 @@ impl<'a> Tokenizer<'a> {
     }
 
     /// Parses a key statement behind the word `key`.
-    fn key(&mut self) -> Result<Key, String> {
+    fn key(&mut self) -> Result<TsigKey, String> {
         let name = self.next()?.ok_or("a key has no name")?;
         let name: Name = name.parse().map_err(|error| format!("key {name:?}: {error}"))?;
         self.expect("{")?;
@@ -238,7 +238,7 @@ impl<'a> Tokenizer<'a> {
         self.expect(";")?;
         let algorithm = algorithm.ok_or_else(|| format!("key {name} has no algorithm"))?;
         let secret = secret.ok_or_else(|| format!("key {name} has no secret"))?;
-        Ok(Key::new(name, algorithm, &secret))
+        Ok(TsigKey::new(name, algorithm, &secret))
     }
 }
 

@@ -30,11 +30,11 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 fn ring_of(name: &str, algorithm: Algorithm) -> Keyring {
-    [Key::new(name.parse().unwrap(), algorithm, SECRET)].into_iter().collect()
+    [TsigKey::new(name.parse().unwrap(), algorithm, SECRET)].into_iter().collect()
 }
 
-fn key(name: &str, algorithm: Algorithm) -> Arc<Key> {
-    Arc::new(Key::new(name.parse().unwrap(), algorithm, SECRET))
+fn key(name: &str, algorithm: Algorithm) -> Arc<TsigKey> {
+    Arc::new(TsigKey::new(name.parse().unwrap(), algorithm, SECRET))
 }
 
 /// Makes a query for the SOA of z.test.

@@ -49,15 +49,15 @@ fn found(publisher: &Publisher, name: &str) -> &'static str {
     let answers = publisher.answers();
     name.with_labels(|labels| {
         answers.look_up(answers.zone_of(labels).unwrap(), labels, usize::MAX, |found| match found {
-            Found::Nothing => "nothing",
-            Found::Empty => "empty",
-            Found::Node(node) if node.rrsets.is_empty() => "empty",
-            Found::Node(_) => "own",
-            Found::Base(..) => "base",
-            Found::Zone(..) => "zone",
-            Found::Host(..) => "host",
-            Found::Port(..) => "port",
-            Found::Pointers(_, targets) => ["", "pointer", "two pointers"][targets.len()],
+            LookupResult::Nothing => "nothing",
+            LookupResult::Empty => "empty",
+            LookupResult::Node(node) if node.rrsets.is_empty() => "empty",
+            LookupResult::Node(_) => "own",
+            LookupResult::Base(..) => "base",
+            LookupResult::Zone(..) => "zone",
+            LookupResult::Host(..) => "host",
+            LookupResult::Port(..) => "port",
+            LookupResult::Pointers(_, targets) => ["", "pointer", "two pointers"][targets.len()],
         })
     })
 }
@@ -280,7 +280,7 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
     for owner in addresses.into_iter().map(reverse_name).filter(|owner| owner.is_within(apex)) {
         owner.with_labels(|labels| {
             publisher.answers().look_up(zone, labels, usize::MAX, |found| {
-                let Found::Pointers(ttl, targets) = *found else { panic!("{owner} is {found:?}") };
+                let LookupResult::Pointers(ttl, targets) = *found else { panic!("{owner} is {found:?}") };
                 for target in targets {
                     let data = &target.concat();
                     note(Record { owner: owner.as_wire(), rtype: rtype::PTR, ttl, data });
@@ -346,7 +346,7 @@ fn the_ptr_records_of_an_address_name_its_oldest_services() {
     // The numbers in the names of the services that the PTR records name.
     let named = |publisher: &Publisher| -> Vec<u8> {
         publisher.answers().look_up_address(address, usize::MAX, |found| {
-            let Found::Pointers(_, targets) = *found else { panic!("{found:?}") };
+            let LookupResult::Pointers(_, targets) = *found else { panic!("{found:?}") };
             targets.iter().map(|[_, service, ..]| service[1] - b'a').collect()
         })
     };
