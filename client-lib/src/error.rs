@@ -404,6 +404,16 @@ pub enum BindError {
     /// A limit that cannot be.
     #[error("{0}")]
     Limit(&'static str),
+    /// The memory for all frames together is not enough for one.
+    #[error(
+        "a frame of frame_size ({frame_size} bytes) does not fit in the memory for frames ({memory}): raise memory (--memory), or lower frame_size"
+    )]
+    Memory {
+        /// The largest payload of a frame, in bytes.
+        frame_size: u32,
+        /// How much memory, and why so much.
+        memory: String,
+    },
 }
 
 /// The listener has been closed.

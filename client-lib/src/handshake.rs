@@ -61,6 +61,9 @@ pub(crate) struct Hello {
     /// How many slots the sender uses at most, however many it gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) window: Option<u32>,
+    /// Whether the sender keeps to a limit that it is told later, and answers it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_limitable: bool,
     /// What the sender can use, what it likes best first.
     pub(crate) transports: Vec<TransportKind>,
     /// The sender's end, if RDMA is among them.
@@ -409,6 +412,7 @@ mod tests {
             lane: 0,
             delivery: Delivery::AtLeastOnce,
             window: Some(512),
+            is_limitable: true,
             transports: vec![TransportKind::Tcp],
             rdma: None,
         }

@@ -65,6 +65,7 @@
 )]
 
 mod buffer;
+mod cgroup;
 mod choose;
 mod connector;
 mod endpoint;

@@ -3,6 +3,7 @@
 mod accept;
 mod admission;
 mod agree;
+mod budget;
 mod builder;
 mod control;
 mod gpu;
@@ -13,6 +14,8 @@ mod notices;
 mod queue;
 mod receive;
 mod received;
+mod room;
+mod shares;
 mod slots;
 mod sockets;
 mod statistics;
@@ -32,6 +35,7 @@ use crate::identity::Identity;
 use crate::inbound::Sessions;
 use crate::rdma::Rails;
 use crate::transport::{Rdma, Transport};
+use budget::Budget;
 use builder::Limits;
 pub use builder::ListenerBuilder;
 use control::{Flusher, SessionKey, SessionState};
@@ -106,6 +110,8 @@ struct Shared {
     queue: Queue,
     sessions: Mutex<Sessions<SessionKey, Arc<SessionState>>>,
     memory: Arc<Memory>,
+    /// For payloads that come to the GPU, if there is one.
+    gpu_memory: Option<Arc<Memory>>,
     flusher: Arc<Flusher>,
     rails: Arc<Rails>,
     gpu: Option<Arc<GpuSlots>>,
@@ -135,7 +141,7 @@ impl Listener {
             limits: Limits {
                 frame_size: 8 << 20,
                 slots: 16,
-                memory: 4 << 30,
+                memory: None,
                 connections: 1024,
                 patience: Duration::from_secs(5),
                 silence: Duration::from_secs(10),
@@ -244,9 +250,11 @@ impl Listener {
     /// # Ok(()) }
     /// ```
     pub fn statistics(&self) -> ListenerStatistics {
-        let connections =
-            self.handle.shared.memory.connections().saturating_sub(self.handle.shared.late.count());
-        self.handle.shared.counts.statistics(connections)
+        let shared = &self.handle.shared;
+        let memories = || [&shared.memory].into_iter().chain(&shared.gpu_memory);
+        let connections: usize = memories().map(|memory| memory.connections()).sum();
+        let promised = memories().map(|memory| memory.promised()).sum();
+        shared.counts.statistics(connections.saturating_sub(shared.late.count()), promised)
     }
 
     /// Whether a sender is connected, which is known by the [session](crate::FrameId::session) of its frames. One that is not may come back.
@@ -321,11 +329,14 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    fn new(config: ListenerBuilder) -> Self {
+    fn new(config: ListenerBuilder, budget: Budget) -> Self {
         let Limits { frame_size, memory, connections, .. } = config.limits;
         // Whoever has been here is remembered a while.
         let sessions = Sessions::new(connections.saturating_mul(4));
-        let memory = Arc::new(Memory::new(memory, slot_size(frame_size), connections));
+        let of = |budget| Arc::new(Memory::new(budget, slot_size(frame_size), connections));
+        let gpus = || memory.map_or_else(Budget::most, Budget::given);
+        let gpu_memory = config.gpu.is_some().then(|| of(gpus()));
+        let memory = of(budget);
         let rails = Arc::new(Rails::new(config.rdma.clone()));
         let gpu = config.gpu.clone().map(|gpu| Arc::new(GpuSlots::new(gpu)));
         Self {
@@ -337,6 +348,7 @@ impl Shared {
             queue: Queue::new(),
             sessions: Mutex::new(sessions),
             memory,
+            gpu_memory,
             flusher: Arc::default(),
             notices: Notices::default(),
             counts: Counts::default(),

@@ -145,6 +145,8 @@ pub(crate) struct Outbound<F> {
     /// Those that are not to be sent before that, as a receiver's code did not want them.
     paused: BTreeSet<(Instant, u64)>,
     given_up: GivenUp,
+    /// Some connection may have a limit to answer.
+    owes_answers: bool,
     /// What it has let go of.
     gone: Vec<F>,
     actions: VecDeque<Action>,
@@ -164,6 +166,7 @@ impl<F: Clone> Outbound<F> {
             again: BTreeSet::new(),
             paused: BTreeSet::new(),
             given_up: GivenUp::default(),
+            owes_answers: false,
             gone: Vec::new(),
             actions: VecDeque::new(),
             next_peer: 0,
@@ -219,7 +222,7 @@ impl<F: Clone> Outbound<F> {
         at.down(now, end, chance);
         if !is_kept {
             self.counts.lost += handed - taken;
-            unwritten.into_iter().for_each(|sequence| self.given_up.add(sequence));
+            unwritten.into_iter().flatten().for_each(|sequence| self.given_up.add(sequence));
         }
         self.counts.reconnects += u64::from(was_up);
         // The address may have a new owner, or none any more.
@@ -262,6 +265,36 @@ impl<F: Clone> Outbound<F> {
         self.part(now);
         self.pump();
         Ok(())
+    }
+
+    /// A receiver has room for so many frames on a connection from now on: what is too much goes to others, or waits.
+    pub(crate) fn limit(&mut self, link: LinkId, limit: u32) {
+        let slots = u64::from(limit).min(self.settings.share());
+        let Some(at) = self.link_mut(link).filter(|at| at.is_up()) else { return };
+        at.books.to_answer = Some(limit);
+        let too_many = at.books.limit(slots);
+        for sequence in too_many {
+            self.withdraw(sequence, link);
+            self.again.insert(sequence);
+        }
+        self.owes_answers = true;
+        self.pump();
+    }
+
+    /// The limit that a connection keeps to from here on, if its receiver is to be told: before any further frame.
+    pub(crate) fn answer(&mut self, link: LinkId) -> Option<u32> {
+        if !self.owes_answers {
+            return None;
+        }
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        let books = &mut self.link_mut(link).filter(|at| at.is_up())?.books;
+        let answer = books.to_answer.take();
+        if answer.is_some() && !is_kept {
+            books.unwritten.push_back(None);
+        }
+        let mut links = self.peers.iter().flat_map(|peer| &peer.links);
+        self.owes_answers = links.any(|link| link.books.to_answer.is_some());
+        answer
     }
 
     /// Lets go of a frame, also of one that waits for another peer by now.
@@ -307,7 +340,8 @@ impl<F: Clone> Outbound<F> {
 
     /// Whether a connection has frames to be written.
     pub(crate) fn has_work(&self, link: LinkId) -> bool {
-        self.link(link).is_some_and(|at| at.is_up() && !at.books.queue.is_empty())
+        let has_some = |books: &Books| !books.queue.is_empty() || books.to_answer.is_some();
+        self.link(link).is_some_and(|at| at.is_up() && has_some(&at.books))
     }
 
     /// Whether a connection has many frames under way, and few that are to be written: who sends the next one is likely to send more.
@@ -329,7 +363,7 @@ impl<F: Clone> Outbound<F> {
         } else {
             let frame = self.ring.remove(sequence)?.frame;
             if let Some(at) = self.link_mut(link) {
-                at.books.unwritten.push_back(sequence);
+                at.books.unwritten.push_back(Some(sequence));
             }
             (frame, false)
         };
@@ -374,7 +408,7 @@ impl<F: Clone> Outbound<F> {
         &mut self.gone
     }
 
-    /// So many of the frames that a connection has been handed have been written, the first ones.
+    /// So many of the messages that a connection has been handed have been written, the first ones.
     pub(crate) fn written(&mut self, link: LinkId, count: usize) {
         if let Some(at) = self.link_mut(link) {
             let unwritten = &mut at.books.unwritten;

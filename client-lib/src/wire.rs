@@ -6,12 +6,16 @@
 //!            0      1       2         3        4          6          8
 //! data      | kind | flags | key len | 0      | meta len | 0        | payload len | 0     |
 //!           | sequence (u64)    16 | floor (u64)       24 | timestamp (i64)          32 |   then key, metadata, payload
-//! control   | kind | 0     | acked (u16)      | rejected | slots    | 0                   |
-//!           | freed (u64)       16 | taken (u64)       24 | 0                        32 |   then the sequences, u64 each, then the slots, u16 each
+//! control   | kind | flags | acked (u16)      | rejected | slots    | 0                   |
+//!           | freed (u64)       16 | taken (u64)       24 | limit (u32) 32 | 0       36 |   then the sequences, u64 each, then the slots, u16 each
 //! close     | kind | code  | text len (u16)   | 0                                         |   then the text
+//! limited   | kind | 0                        | limit (u32)         | 0                   |
 //! ```
 //!
-//! Data goes one way only, from the side that connected; control comes back.
+//! Data goes one way only, from the side that connected; control comes back. Where memory is short, a receiver tells a limit that takes the place of the slots
+//! of the handshake, if the sender has said there that it understands it. The sender answers each limit by `limited`, behind the last frame that does not
+//! keep to it: so the receiver knows from when on it can give the other slots to somebody else. Under RDMA there is no limit, as slots are the sender's there to
+//! write to.
 
 use thiserror::Error;
 
@@ -38,7 +42,14 @@ pub(crate) const WINDOW: u64 = 1 << 16;
 pub(crate) enum Header {
     Data(Data),
     Control(Control),
-    Close { code: CloseCode, text: usize },
+    Close {
+        code: CloseCode,
+        text: usize,
+    },
+    /// From here on, a sender keeps to a limit that it has been told.
+    Limited {
+        limit: u32,
+    },
 }
 
 /// Header of a frame.
@@ -70,6 +81,8 @@ pub(crate) struct Control {
     pub(crate) freed: u64,
     /// How many frames the receiver's code has taken.
     pub(crate) taken: u64,
+    /// So many frames may be under way from now on.
+    pub(crate) limit: Option<u32>,
 }
 
 /// Why a side ends the connection.
@@ -103,7 +116,10 @@ pub(crate) enum WireError {
 const DATA: u8 = 1;
 const CONTROL: u8 = 2;
 const CLOSE: u8 = 3;
+const LIMITED: u8 = 4;
 const REPEAT: u8 = 1;
+/// Of a control message: there is a limit.
+const LIMIT: u8 = 1;
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER] {
@@ -126,6 +142,14 @@ impl Header {
                 bytes[6..8].copy_from_slice(&control.slots.to_be_bytes());
                 bytes[16..24].copy_from_slice(&control.freed.to_be_bytes());
                 bytes[24..32].copy_from_slice(&control.taken.to_be_bytes());
+                if let Some(limit) = control.limit {
+                    bytes[1] = LIMIT;
+                    bytes[32..36].copy_from_slice(&limit.to_be_bytes());
+                }
+            }
+            Self::Limited { limit } => {
+                bytes[0] = LIMITED;
+                bytes[4..8].copy_from_slice(&limit.to_be_bytes());
             }
             Self::Close { code, text } => {
                 bytes[0] = CLOSE;
@@ -147,6 +171,7 @@ impl Header {
                 at_most("text", text, MAX_TEXT)?;
                 Ok(Self::Close { code: CloseCode::from_byte(bytes[1])?, text })
             }
+            LIMITED => Ok(Self::Limited { limit: u32::from_be_bytes(array_at(bytes, 4)) }),
             kind => Err(WireError::Kind(kind)),
         }
     }
@@ -193,6 +218,7 @@ impl Control {
             slots: u16_at(bytes, 6),
             freed: u64_at(bytes, 16),
             taken: u64_at(bytes, 24),
+            limit: (bytes[1] & LIMIT != 0).then(|| u32::from_be_bytes(array_at(bytes, 32))),
         };
         let counts =
             [("acknowledgements", control.acked), ("rejections", control.rejected), ("slots", control.slots)];
@@ -301,15 +327,16 @@ mod tests {
             },
         );
         let count = || 0..=MAX_IDS as u16;
-        let control = (count(), count(), count(), any::<(u64, u64)>()).prop_map(
-            |(acked, rejected, slots, (freed, taken))| {
-                Header::Control(Control { acked, rejected, slots, freed, taken })
+        let control = (count(), count(), count(), any::<(u64, u64, Option<u32>)>()).prop_map(
+            |(acked, rejected, slots, (freed, taken, limit))| {
+                Header::Control(Control { acked, rejected, slots, freed, taken, limit })
             },
         );
+        let limited = any::<u32>().prop_map(|limit| Header::Limited { limit });
         let codes = [CloseCode::Done, CloseCode::Protocol, CloseCode::Superseded];
         let close = (prop::sample::select(codes.to_vec()), 0..=MAX_TEXT)
             .prop_map(|(code, text)| Header::Close { code, text });
-        prop_oneof![data, control, close]
+        prop_oneof![data, control, close, limited]
     }
 
     /// What is in the table above, byte by byte: other versions and languages count on it.
@@ -324,7 +351,7 @@ mod tests {
             floor: 0x090a,
             timestamp: -2,
         };
-        let control = Control { acked: 3, rejected: 4, slots: 5, freed: 0x0506, taken: 0x0708 };
+        let control = Control { acked: 3, rejected: 4, slots: 5, freed: 0x0506, taken: 0x0708, limit: None };
         let check = |header: Header, parts: &[(usize, &[u8])]| {
             let mut expected = [0; HEADER];
             for (at, part) in parts {
@@ -336,8 +363,11 @@ mod tests {
         let start = [1, 1, 2, 0, 3, 4, 0, 0, 5, 6, 7, 8];
         check(Header::Data(data), &[(0, &start), (22, &[9, 0x10]), (30, &[9, 0x0a]), (32, &timestamp)]);
         check(Header::Control(control), &[(0, &[2, 0, 0, 3, 0, 4, 0, 5]), (22, &[5, 6]), (30, &[7, 8])]);
+        let limited = Control { limit: Some(0x0900_0a00), ..Control::default() };
+        check(Header::Control(limited), &[(0, &[2, 1]), (32, &[9, 0, 10, 0])]);
         check(Header::Close { code: CloseCode::Superseded, text: 0x0102 }, &[(0, &[3, 2, 1, 2])]);
-        let control = Control { acked: 1, rejected: 1, slots: 2, freed: 0, taken: 0 };
+        check(Header::Limited { limit: 0x0102_0304 }, &[(0, &[4, 0, 0, 0, 1, 2, 3, 4])]);
+        let control = Control { acked: 1, rejected: 1, slots: 2, ..Control::default() };
         let body = [&[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..], &[4, 5, 0, 6, 7, 7]].concat();
         assert_eq!(body.len(), control.body() + 2);
         let said = Said::new(&control, &body);
@@ -363,6 +393,7 @@ mod tests {
                 }
                 Ok(Header::Control(control)) => prop_assert!(control.body() <= MAX_IDS * (8 + 8 + 2)),
                 Ok(Header::Close { text, .. }) => prop_assert!(text <= MAX_TEXT),
+                Ok(Header::Limited { .. }) => {}
                 Err(error) => prop_assert!(!error.to_string().is_empty()),
             }
         }

@@ -98,6 +98,7 @@ pub fn messages(mut bytes: &[u8]) {
                 assert!(text <= MAX_TEXT);
                 text
             }
+            Header::Limited { .. } => 0,
         };
         let (body, rest) = rest.split_at(length.min(rest.len()));
         if let Header::Control(control) = decoded {

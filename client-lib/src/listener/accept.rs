@@ -16,20 +16,22 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use super::Shared;
 use super::admission::Door;
-use super::agree::agree;
+use super::agree::{Granted, agree};
+use super::builder::Limits;
 use super::control::{Connection, SessionKey, SessionState};
 #[cfg(feature = "rdma")]
 use super::landing::Landing;
 use super::notices::Kind;
 use super::receive::{Ended, receive};
-use super::slots::Slots;
+use super::room;
+use super::slots::{Memory, Slots};
 use crate::handshake::{
     Accept, Answer, Chosen, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, TransportKind,
     VERSION, encode,
 };
 use crate::nic::Keeper;
 use crate::peers::close;
-use crate::rdma::{QueuePair, Spare};
+use crate::rdma::QueuePair;
 use crate::resolve::{List, service_of};
 use crate::stream::{Inlet, Outlet, Reading, Stream, tune};
 use crate::tls::{self, TlsError, holder_names, linger, peer_names};
@@ -249,6 +251,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
         },
         () = shared.shutdown.cancelled() => Ended::Shutdown,
         () = superseded(&shared, &connection, (&membership.key, lane, epoch)) => Ended::Superseded,
+        () = connection.closing().cancelled() => Ended::MadeRoom(connection.slots().described()),
     };
     reading.stop().await;
     #[cfg(feature = "rdma")]
@@ -258,6 +261,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     let code = match &ended {
         Ended::Shutdown => Some(CloseCode::Done),
         Ended::Superseded => Some(CloseCode::Superseded),
+        Ended::MadeRoom(_) => Some(CloseCode::Done),
         // The connection of the handshake is as good as ever.
         Ended::Failed(_) => Some(CloseCode::Done),
         ended if ended.is_violation() => Some(CloseCode::Protocol),
@@ -271,6 +275,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     }
     // Our code may have frames of it, and with them the connection, for long.
     connection.way().hang_up().await;
+    connection.has_ended();
     let kind = if ended.is_violation() { Kind::Protocol } else { Kind::Ended };
     match shared.may_say(kind) {
         true if ended.is_violation() => warn!("{ended}"),
@@ -308,10 +313,7 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decis
     };
     let addresses = stream.addresses().map_err(Turned::Gone)?;
     let outcome = match heard {
-        Ok(hello) => match decide(shared, hello, owner) {
-            Ok((decision, slots)) => agree(shared, decision, slots, addresses).await,
-            Err(refusal) => Err(refusal),
-        },
+        Ok(hello) => let_in(shared, hello, owner, addresses).await,
         // Whoever speaks TLS reads from an answer that is none that this side does not.
         Err(Turned::Unreadable(error)) if !matches!(error, HandshakeError::Magic) => Err(error.refusal()),
         Err(other) => return Err(other),
@@ -414,12 +416,41 @@ pub(super) struct Decision {
     pub(super) accept: Accept,
     /// Connected already, if that is what is offered.
     pub(super) pair: Option<QueuePair<Ended>>,
-    /// Memory that is ready for it.
-    pub(super) spare: Option<Spare>,
 }
 
-/// Whether a sender is let in.
-fn decide(shared: &Arc<Shared>, mut hello: Hello, owner: Vec<String>) -> Result<(Decision, Slots), Refusal> {
+/// Lets a sender in, which comes from the second address, or says why not.
+async fn let_in(
+    shared: &Arc<Shared>,
+    hello: Hello,
+    owner: Vec<String>,
+    addresses: (IpAddr, IpAddr),
+) -> Result<(Decision, Slots), Refusal> {
+    let decision = decide(shared, hello, owner)?;
+    // Only now: where there is no room, it may be a half-open connection of the same sender that is in the way, and that goes.
+    let offers = decision.hello.rdma.is_some() && decision.hello.transports.contains(&TransportKind::Rdma);
+    let uses_memory = offers && shared.config.transport != Transport::Tcp;
+    let granted = grant(shared, addresses.1, uses_memory).await?;
+    agree(shared, decision, granted, addresses).await
+}
+
+/// Slots for a newcomer, which may use RDMA, or not.
+async fn grant(shared: &Shared, address: IpAddr, uses_memory: bool) -> Result<Granted, Refusal> {
+    let Limits { slots: wanted, patience, .. } = shared.config.limits;
+    // The rest is for what follows.
+    let (newcomer, patience) = ((address, wanted), patience / 4);
+    let of = |memory: &Arc<Memory>| memory.grant(address, wanted, uses_memory);
+    let of_host = || shared.late.slots(uses_memory, || of(&shared.memory));
+    let (slots, spare) = room::wait(&shared.memory, newcomer, patience, of_host).await?;
+    let gpu = match shared.gpu_memory.as_ref().filter(|_| uses_memory && spare.is_none()) {
+        // Without, payloads are copied there.
+        Some(memory) => room::wait(memory, newcomer, patience, || of(memory)).await.ok(),
+        None => None,
+    };
+    Ok(Granted { slots, gpu, spare })
+}
+
+/// Whether a sender is let in, if there is memory for it.
+fn decide(shared: &Arc<Shared>, mut hello: Hello, owner: Vec<String>) -> Result<Decision, Refusal> {
     let config = &shared.config;
     let me = &config.identity;
     if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
@@ -443,21 +474,18 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello, owner: Vec<String>) -> Result<
     state.supersede(place, hello.epoch);
     state.admitted.notify_waiters();
     let membership = Membership { shared: Arc::clone(shared), key, state };
-    // Only now: where there is no room, it may be a half-open connection of the same sender that is in the way, and that goes.
-    let offers = hello.rdma.is_some() && hello.transports.contains(&TransportKind::Rdma);
-    let uses_memory = offers && config.transport != Transport::Tcp;
-    let (slots, spare) = shared.late.slots(uses_memory, || shared.memory.grant(config.limits.slots))?;
     let accept = Accept {
         uid: me.uid.clone(),
         name: me.name.clone(),
         frame_size: config.limits.frame_size,
-        slots: slots.count(),
+        // Filled in when it is known.
+        slots: 0,
         transport: TransportKind::Tcp,
         rdma: None,
         rdma_only: false,
         reason: None,
     };
-    Ok((Decision { hello, membership, accept, pair: None, spare }, slots))
+    Ok(Decision { hello, membership, accept, pair: None })
 }
 
 /// Whether a service, of which the first labels are enough, is what a sender has asked for, by whichever of its networks.

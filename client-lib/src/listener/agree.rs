@@ -14,6 +14,13 @@ use crate::rdma::{QueuePair, Role, Spare};
 use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
+/// What a newcomer has got: slots, and those that it has instead of them if payloads come to the GPU, or memory that is ready for it.
+pub(super) struct Granted {
+    pub(super) slots: Slots,
+    pub(super) gpu: Option<Slots>,
+    pub(super) spare: Option<Spare>,
+}
+
 /// Our end, or why there is none.
 type Made = Result<(QueuePair<Ended>, RdmaEnd), String>;
 
@@ -21,7 +28,7 @@ type Made = Result<(QueuePair<Ended>, RdmaEnd), String>;
 pub(super) async fn agree(
     shared: &Shared,
     mut decision: Decision,
-    slots: Slots,
+    granted: Granted,
     addresses: (IpAddr, IpAddr),
 ) -> Result<(Decision, Slots), Refusal> {
     let transport = shared.config.transport;
@@ -37,17 +44,19 @@ pub(super) async fn agree(
         Some(theirs) if may_rdma => Ok(theirs.clone()),
         _ => Err("the sender does not offer it".to_owned()),
     };
-    let (mut slots, made) = match theirs {
-        Ok(theirs) => connect(shared, (slots, decision.spare.take()), addresses, theirs).await?,
-        Err(reason) => (slots, Err(reason)),
+    let (slots, made) = match theirs {
+        Ok(theirs) => connect(shared, granted, addresses, theirs).await?,
+        Err(reason) => {
+            // It had slots, and does not use the memory.
+            if let Some(spare) = granted.spare {
+                discard(spare).await;
+            }
+            (granted.slots, Err(reason))
+        }
     };
-    // It had slots, and does not use the memory.
-    if let Some(spare) = decision.spare.take() {
-        discard(spare).await;
-    }
     match made {
         Ok((pair, end)) => {
-            slots.shrink(end.places.into());
+            slots.lower(end.places.into());
             decision.accept.rdma_only = transport == Transport::Rdma;
             (decision.accept.transport, decision.accept.rdma) = (TransportKind::Rdma, Some(end));
             decision.pair = Some(pair);
@@ -67,7 +76,7 @@ pub(super) async fn agree(
 /// Has the device make our end. The memory is accounted for until it has, whoever still waits for it.
 async fn connect(
     shared: &Shared,
-    (slots, spare): (Slots, Option<Spare>),
+    granted: Granted,
     (ours, theirs): (IpAddr, IpAddr),
     their_end: RdmaEnd,
 ) -> Result<(Slots, Made), Refusal> {
@@ -79,16 +88,21 @@ async fn connect(
     let until = Instant::now() + patience;
     let turn = Arc::clone(&shared.turns).acquire_owned();
     let Ok(Ok(turn)) = tokio::time::timeout_at(until.into(), turn).await else {
-        if let Some(spare) = spare {
+        if let Some(spare) = granted.spare {
             discard(spare).await;
         }
-        return Ok((slots, Err(format!("the device takes more than {patience:?} for others"))));
+        return Ok((granted.slots, Err(format!("the device takes more than {patience:?} for others"))));
     };
     let making = blocking(until.saturating_duration_since(Instant::now()), move || {
         let further = their_end.further.len();
+        let Granted { slots, gpu: gpus, spare } = granted;
+        let gpu = gpu.map(|gpu| (gpu, gpus.as_ref().unwrap_or(&slots).count()));
         let role = Role::Receiver { slots: slots.count(), frame_size, further, gpu };
         let prepared = rails.prepare((ours, theirs), role, spare);
         drop(turn);
+        // Those of the memory that it has become.
+        let is_gpus = prepared.as_ref().is_ok_and(|own| own.end().payloads.is_some());
+        let slots = gpus.filter(|_| is_gpus).unwrap_or(slots);
         let made = match prepared {
             Ok(own) if Instant::now() < until => {
                 let end = own.end().clone();
@@ -109,7 +123,7 @@ async fn connect(
         // Part of the time may have been somebody else's turn.
         Ok(None) | Err(_) => format!("the device takes more than {patience:?}"),
     };
-    Ok((shared.memory.grant(limits.slots)?, Err(reason)))
+    Ok((shared.memory.grant(theirs, limits.slots, false)?, Err(reason)))
 }
 
 /// Has what is kept let go of, if nobody comes for it. The listener may end before.

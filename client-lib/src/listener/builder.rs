@@ -7,12 +7,14 @@ use std::time::Duration;
 use multinet_memory::Gpu;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
+use tracing::info;
 
 #[cfg(doc)]
 use super::Received;
 use super::admission::Admission;
+use super::budget::Budget;
 use super::sockets::sockets;
-use super::{Acknowledge, Handle, Listener, Shared, accept};
+use super::{Acknowledge, Handle, Listener, Shared, accept, room};
 use crate::error::BindError;
 use crate::identity::Identity;
 use crate::nic::Keeper;
@@ -53,7 +55,8 @@ pub struct ListenerBuilder {
 pub(super) struct Limits {
     pub(super) frame_size: u32,
     pub(super) slots: u32,
-    pub(super) memory: usize,
+    /// `None`: by what this process may take.
+    pub(super) memory: Option<usize>,
     pub(super) connections: usize,
     pub(super) patience: Duration,
     pub(super) silence: Duration,
@@ -121,8 +124,8 @@ impl ListenerBuilder {
         self
     }
 
-    /// How many frames of each connection are kept until they are dropped: the credit that a sender gets. Default: 16. Under RDMA there are no more of them
-    /// than 4096, and than 256 MiB hold.
+    /// How many frames of each connection are kept until they are dropped: the credit that a sender gets, as long as [`memory`](Self::memory) is enough for
+    /// that. Default: 16. Under RDMA there are no more of them than 4096, and than 256 MiB hold.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -137,10 +140,21 @@ impl ListenerBuilder {
         self
     }
 
-    /// The most memory for frames of all connections together, in bytes: further connections get fewer slots, or none. Memory
-    /// is not used before a frame needs it; under RDMA it is, from the beginning of a connection until its last frame is
-    /// dropped; what a slow device has ready too late stays for the next connections, for two of them at most, and for half a
-    /// minute. Default: 4 GiB.
+    /// The most memory for frames of all connections together, in bytes; with a [`gpu`](Self::gpu), as much again of the GPU's, for payloads that come there.
+    /// Default: a quarter of what this process may take, which is the least limit of its control group and those above it, or what the machine has;
+    /// 4 GiB at most, and 4 GiB of a GPU's.
+    ///
+    /// A slot takes [`frame_size`](Self::frame_size) and 4.3 KiB, and each connection has [`slots`](Self::slots) of them: with the defaults, 4 GiB are
+    /// enough for 31 senders with 16 slots of 8 MiB, and the 128 MiB of a container of 512 MiB are 15 slots in all. Where they are not enough, a
+    /// newcomer gets an even share. Senders give back slots for it that they have not used lately, then those beyond an even share; when
+    /// others go, those that use all that they have get more. A sender by RDMA, whose slots are its own, or of a version before, cannot give back a part:
+    /// it gets half of what is free at most, and is closed for newcomers when nothing of it is unacknowledged, and comes back. If nobody has more than one
+    /// slot, or there are [`max_connections`](Self::max_connections), a newcomer takes the place of a sender whose address has the most
+    /// connections, if nothing of that is unacknowledged, and its own address would still have fewer; else it is refused with [`RefusalCode::Full`](crate::RefusalCode::Full), and tries again.
+    ///
+    /// By TCP, memory is not used before a frame needs it, and as much again may lie in the kernel, until it is read. By RDMA it is used, and locked, from the
+    /// beginning of a connection until its last frame is dropped; what a slow device has ready too late stays for the next
+    /// connections, for two of them at most, and for half a minute.
     ///
     /// Beside it, at least once, a listener remembers which frames it has had: of each sender that is connected, some hundred bytes as a rule, 128 KiB at most;
     /// of all that have gone, 64 MiB together at most. Who was connected for the shortest time is forgotten first.
@@ -149,16 +163,16 @@ impl ListenerBuilder {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // The container may have 2 GiB, and half of that is for the rest of the program.
+    /// // The container may have 2 GiB. The program itself takes little, so that half of it is for frames, and not 512 MiB.
     /// let listener = Listener::builder().memory(1 << 30).bind().await?;
     /// # Ok(()) }
     /// ```
     pub fn memory(mut self, bytes: usize) -> Self {
-        self.limits.memory = bytes;
+        self.limits.memory = Some(bytes);
         self
     }
 
-    /// The most connections. Default: 1024.
+    /// The most connections. Default: 1024. Who is closed for a newcomer if there are so many, [`memory`](Self::memory) says.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -306,7 +320,7 @@ impl ListenerBuilder {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Listener, Transport};
     ///
-    /// // For hundreds of senders that seldom send: their slots take no memory before a frame needs it.
+    /// // For hundreds of senders that seldom send: their slots take no memory before a frame needs it, and go to those that need them.
     /// let listener = Listener::builder().transport(Transport::Tcp).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -363,7 +377,8 @@ impl ListenerBuilder {
     ///
     /// [`BindError`], if there is no address to listen on, or one that cannot be listened on.
     pub async fn bind(self) -> Result<Listener, BindError> {
-        self.check()?;
+        let budget = self.limits.memory.map_or_else(Budget::read, Budget::given);
+        self.check(&budget)?;
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
         for socket in self.sockets()? {
@@ -376,7 +391,9 @@ impl ListenerBuilder {
             addresses.push(address);
         }
         let tasks = TaskTracker::new();
-        let shared = Arc::new(Shared::new(self));
+        let shared = Arc::new(Shared::new(self, budget));
+        let (memory, each) = (&shared.memory, shared.config.limits.slots);
+        info!(?addresses, "listening, with {memory}, {each} for each sender where they are enough");
         let listening = sockets.iter().map(|(socket, _)| Arc::downgrade(socket)).collect();
         for (socket, keeper) in sockets {
             tasks.spawn(accept::accept(socket, keeper, Arc::clone(&shared), tasks.clone()));
@@ -391,6 +408,14 @@ impl ListenerBuilder {
             let shared = Arc::clone(&shared);
             async move {
                 shared.shutdown.run_until_cancelled(shared.notices.run()).await;
+            }
+        });
+        // By RDMA, and so in a GPU, a connection keeps what it has.
+        tasks.spawn({
+            let shared = Arc::clone(&shared);
+            async move {
+                let tending = room::tend(&shared.memory, shared.config.limits.slots);
+                shared.shutdown.run_until_cancelled(tending).await;
             }
         });
         Ok(Listener {
@@ -426,14 +451,14 @@ impl ListenerBuilder {
         sockets(&self.addresses, self.allow_default_network, self.port)
     }
 
-    fn check(&self) -> Result<(), BindError> {
-        let Limits { frame_size, slots, memory, connections, .. } = self.limits;
+    fn check(&self, budget: &Budget) -> Result<(), BindError> {
+        let Limits { frame_size, slots, connections, .. } = self.limits;
         match () {
             () if frame_size == 0 => Err(BindError::Limit("frame_size must be at least 1 byte")),
             () if slots == 0 => Err(BindError::Limit("slots must be at least 1")),
             () if connections == 0 => Err(BindError::Limit("max_connections must be at least 1")),
-            () if memory < frame_size as usize => {
-                Err(BindError::Limit("memory must be enough for one frame of frame_size"))
+            () if budget.bytes < frame_size as usize => {
+                Err(BindError::Memory { frame_size, memory: budget.to_string() })
             }
             () => Ok(()),
         }

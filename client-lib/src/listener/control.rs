@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::Acknowledge;
 use super::receive::Ended;
-use super::slots::{Slot, Slots};
+use super::slots::{Slot, Slots, Usage};
 use crate::handshake::{Delivery, Hello, SessionId};
 use crate::inbound::{Arrival, Seen, Teller};
 use crate::rdma::OwnSlots;
@@ -84,13 +85,14 @@ pub(super) struct Connection {
     /// Whom the sender's certificate is for, if there is one.
     pub(super) owner: Arc<[String]>,
     acknowledge: Acknowledge,
-    slots: Slots,
-    /// So many slots that are free again are worth a message.
-    enough: u64,
     way: Way<Ended>,
+    // Given back after what the sender may write to.
+    slots: Slots,
     to_say: Mutex<ToSay>,
     session: Arc<SessionState>,
     flusher: Arc<Flusher>,
+    /// It is to end, for others.
+    closing: CancellationToken,
 }
 
 #[derive(Default)]
@@ -110,6 +112,14 @@ struct ToSay {
     delays: u32,
     /// Which slots are free, where the sender has to be told.
     slots: Option<OwnSlots>,
+    /// So many frames the sender may have under way, as far as it knows: the most that it has been told, until it says that it keeps to less.
+    room: u32,
+    /// So many slots that are free again are worth a message.
+    enough: u64,
+    /// The limit that the sender has not answered, and since when.
+    asked: Option<(u32, Instant)>,
+    /// It is still to be said.
+    limit: Option<u32>,
 }
 
 /// Has everything said in time.
@@ -130,15 +140,16 @@ impl Connection {
         session: Arc<SessionState>,
         flusher: Arc<Flusher>,
     ) -> Arc<Self> {
-        let used = hello.window.unwrap_or(u32::MAX).min(slots.count());
-        let enough = u64::from(used.div_ceil(2)).max(1);
         let own_slots = match &way {
             Way::Rdma(pair, _) => Some(pair.own_slots()),
             Way::Tcp(_) => None,
         };
-        let to_say = Mutex::new(ToSay { slots: own_slots, ..ToSay::default() });
-        let this = Self { hello, address, owner, acknowledge, slots, enough, way, to_say, session, flusher };
+        let mut to_say = ToSay { slots: own_slots, ..ToSay::default() };
+        to_say.has_room(slots.count(), hello.window);
+        let (to_say, closing) = (Mutex::new(to_say), CancellationToken::new());
+        let this = Self { hello, address, owner, acknowledge, way, slots, to_say, session, flusher, closing };
         let connection = Arc::new(this);
+        connection.slots.belong_to(Arc::downgrade(&connection));
         let Hello { lane, epoch, .. } = connection.hello;
         connection.session.follow(lane, epoch, Arc::downgrade(&connection));
         connection
@@ -182,7 +193,82 @@ impl Connection {
 
     /// How many frames the sender may have sent so far: it has been told of as many slots.
     pub(super) fn credit(&self) -> u64 {
-        u64::from(self.slots.count()) + lock(&self.to_say).said_freed
+        let to_say = lock(&self.to_say);
+        u64::from(to_say.room) + to_say.said_freed
+    }
+
+    /// Whether it can have more or fewer slots than it began with.
+    pub(super) fn is_limitable(&self) -> bool {
+        self.hello.is_limitable && !self.way.is_rdma()
+    }
+
+    /// Has the sender keep to a limit, unless it has still to answer another one.
+    pub(super) fn limit(self: &Arc<Self>, to: u32) {
+        self.say(|to_say| to_say.limit(to, self.hello.window));
+    }
+
+    /// The sender keeps to a limit from here on.
+    pub(super) fn limited(&self, to: u32) -> Result<(), Ended> {
+        {
+            let mut to_say = lock(&self.to_say);
+            if to_say.asked.take().is_none_or(|(asked, _)| asked != to) {
+                return Err(Ended::Unlimited);
+            }
+            to_say.has_room(to, self.hello.window);
+        }
+        if self.slots.lower(to) {
+            self.close();
+        }
+        Ok(())
+    }
+
+    /// The limit that the sender has not answered, and since when.
+    pub(super) fn asked(&self) -> Option<(u32, Instant)> {
+        lock(&self.to_say).asked
+    }
+
+    /// How many slots are used, and may be.
+    pub(super) fn usage(&self) -> Usage {
+        let usage = self.slots.usage();
+        match &lock(&self.to_say).slots {
+            Some(own) => Usage { peak: own.peak(), ..usage },
+            None => usage,
+        }
+    }
+
+    /// Some time has passed: what was used before counts for less. A sender that was to have nothing, so that it could be closed, and of which our code has
+    /// something all the time, may go on.
+    pub(super) fn go_on(self: &Arc<Self>) {
+        self.slots.forget_peak();
+        if let Some(own) = &mut lock(&self.to_say).slots {
+            own.forget_peak();
+        }
+        let Usage { limit, most, .. } = self.slots.usage();
+        if limit == 0 && most > 0 && self.asked().is_none() && self.slots.raise(most) {
+            self.limit(most);
+        }
+    }
+
+    /// Whether our code has let go of everything that has come.
+    pub(super) fn is_idle(&self) -> bool {
+        let by_rdma = lock(&self.to_say).slots.as_ref().map(OwnSlots::is_idle);
+        by_rdma.unwrap_or_else(|| self.slots.is_idle())
+    }
+
+    /// Ends it for others.
+    pub(super) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    pub(super) fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    /// It has ended: what our code does not have is free. By RDMA that is not before all of it is gone.
+    pub(super) fn has_ended(&self) {
+        if !self.way.is_rdma() {
+            self.slots.lower(0);
+        }
     }
 
     /// Does something with a frame that has come, unless a later connection of the lane is there: what that brings must not come before
@@ -224,7 +310,9 @@ impl Connection {
     fn free(&self, slot: Slot) -> Option<u16> {
         match slot {
             Slot::Own(slot) => {
-                self.slots.give_back(slot);
+                if self.slots.give_back(slot) {
+                    self.close();
+                }
                 None
             }
             Slot::Landed(landed) => Some(landed.slot()),
@@ -280,7 +368,7 @@ impl Connection {
         let (is_due, is_news, is_urgent) = {
             let mut to_say = lock(&self.to_say);
             change(&mut to_say);
-            let is_due = to_say.is_due(self.enough);
+            let is_due = to_say.is_due();
             (is_due, !is_due && to_say.note(), !is_due && to_say.hurry())
         };
         if is_due {
@@ -316,6 +404,22 @@ impl Connection {
 }
 
 impl ToSay {
+    /// The sender may have so many frames under way, and uses so many slots at most.
+    fn has_room(&mut self, room: u32, window: Option<u32>) {
+        self.room = room;
+        self.enough = u64::from(window.unwrap_or(u32::MAX).min(room).div_ceil(2)).max(1);
+    }
+
+    fn limit(&mut self, to: u32, window: Option<u32>) {
+        if self.asked.is_none() {
+            let before = self.room;
+            self.has_room(to, window);
+            // Until it answers, what it was told before counts, too.
+            self.room = before.max(to);
+            (self.asked, self.limit) = (Some((to, Instant::now())), Some(to));
+        }
+    }
+
     /// A slot is free, which has this number if its sender has to be told.
     fn free(&mut self, slot: Option<u16>) {
         self.freed += 1;
@@ -338,8 +442,9 @@ impl ToSay {
     }
 
     /// Whether the sender may soon have no credit left, as so many slots are free, or a message is full.
-    fn is_due(&self, enough: u64) -> bool {
-        self.freed - self.said_freed >= enough || self.acked.len() + self.rejected.len() >= self.most_ids()
+    fn is_due(&self) -> bool {
+        let is_full = self.acked.len() + self.rejected.len() >= self.most_ids();
+        is_full || self.limit.is_some() || self.freed - self.said_freed >= self.enough
     }
 
     /// How many sequences go into one message.
@@ -373,7 +478,8 @@ impl ToSay {
     }
 
     fn is_something(&self) -> bool {
-        self.has_ids() || self.freed != self.said_freed || self.taken != self.said_taken
+        let is_more = self.freed != self.said_freed || self.taken != self.said_taken;
+        self.has_ids() || is_more || self.limit.is_some()
     }
 
     fn message(&mut self) -> Message {
@@ -408,6 +514,7 @@ impl ToSay {
             slots,
             freed: self.said_freed,
             taken: self.taken,
+            limit: self.limit.take(),
         };
         let body = Body::Short(body, control.body());
         Message { header: Header::Control(control).encode(), body }

@@ -69,34 +69,43 @@ impl<S> Late<S> {
 mod tests {
     use std::sync::Arc;
 
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::super::budget::Budget;
     use super::super::slots::Memory;
     use super::*;
 
+    fn memory(connections: usize) -> Arc<Memory> {
+        Arc::new(Memory::new(Budget::given(1000), 10, connections))
+    }
+
+    fn grant(memory: &Arc<Memory>, wanted: u32) -> Result<Slots, Refusal> {
+        memory.grant(IpAddr::V4(Ipv4Addr::LOCALHOST), wanted, false)
+    }
+
     #[test]
     fn what_is_kept_goes_to_who_can_use_it_and_keeps_nobody_out() {
-        let memory = Arc::new(Memory::new(1000, 10, 2));
-        let late = Late::new();
-        let slots = |uses_memory| late.slots(uses_memory, || memory.grant(4)).map(|(_, spare)| spare);
-        let full = || Arc::clone(&memory);
+        let (memory, late) = (memory(2), Late::new());
+        let slots = |uses_memory| late.slots(uses_memory, || grant(&memory, 4)).map(|(_, spare)| spare);
         assert_eq!(slots(true).unwrap(), None);
 
-        late.keep(Instant::now(), full().grant(4).unwrap(), "first");
+        late.keep(Instant::now(), grant(&memory, 4).unwrap(), "first");
         assert_eq!(slots(false).unwrap(), None, "there are others");
         assert_eq!(slots(true).unwrap(), Some("first"));
         assert_eq!((late.count(), memory.connections()), (0, 0));
 
-        late.keep(Instant::now(), full().grant(4).unwrap(), "first");
-        late.keep(Instant::now(), full().grant(4).unwrap(), "second");
-        assert!(memory.grant(1).is_err(), "there are only two connections");
+        late.keep(Instant::now(), grant(&memory, 4).unwrap(), "first");
+        late.keep(Instant::now(), grant(&memory, 4).unwrap(), "second");
+        assert!(grant(&memory, 1).is_err(), "there are only two connections");
         assert_eq!(slots(false).unwrap(), Some("second"));
         assert_eq!((late.count(), memory.connections()), (1, 1));
     }
 
     #[test]
     fn what_nobody_comes_for_is_let_go_of() {
-        let (memory, late, begin) = (Arc::new(Memory::new(1000, 10, 10)), Late::new(), Instant::now());
-        late.keep(begin, memory.grant(1).unwrap(), "first");
-        late.keep(begin + KEPT / 2, memory.grant(1).unwrap(), "second");
+        let (memory, late, begin) = (memory(10), Late::new(), Instant::now());
+        late.keep(begin, grant(&memory, 1).unwrap(), "first");
+        late.keep(begin + KEPT / 2, grant(&memory, 1).unwrap(), "second");
         assert!(late.overdue(begin + KEPT / 2).is_empty());
         let overdue = late.overdue(begin + KEPT);
         assert_eq!(overdue.iter().map(|(_, spare)| *spare).collect::<Vec<_>>(), ["first"]);
@@ -106,9 +115,8 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_may_be() {
-        let memory = Arc::new(Memory::new(1000, 10, 10));
-        let late = Late::new();
-        (0..10).for_each(|number| late.keep(Instant::now(), memory.grant(1).unwrap(), number));
+        let (memory, late) = (memory(10), Late::new());
+        (0..10).for_each(|number| late.keep(Instant::now(), grant(&memory, 1).unwrap(), number));
         assert_eq!((late.count(), memory.connections()), (MOST, MOST));
     }
 }

@@ -42,8 +42,15 @@ pub(super) enum Ended {
     Rdma(#[from] Violation),
     #[error("RDMA has failed: {0}")]
     Failed(#[from] Failure),
+    #[error("the sender broke the protocol: it keeps to a limit that it was not told")]
+    Unlimited,
     #[error("another connection of the same sender has taken its place")]
     Superseded,
+    /// With who has how much.
+    #[error(
+        "this sender, of which nothing was unacknowledged, has made room for another, and may come back: {0}"
+    )]
+    MadeRoom(String),
     #[error("the listener closes")]
     Shutdown,
 }
@@ -58,9 +65,9 @@ impl Ended {
     pub(super) fn is_violation(&self) -> bool {
         match self {
             Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit => true,
-            Self::Beside | Self::Rdma(_) => true,
+            Self::Beside | Self::Rdma(_) | Self::Unlimited => true,
             Self::Io(_) | Self::Failed(_) | Self::Closed | Self::Said(_) => false,
-            Self::Superseded | Self::Shutdown => false,
+            Self::Superseded | Self::MadeRoom(_) | Self::Shutdown => false,
         }
     }
 }
@@ -107,7 +114,8 @@ async fn receive_one(
     let header = inlet.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
         Header::Control(_) => Err(Ended::Control),
-        Header::Data(_) if connection.way().is_rdma() => Err(Ended::Beside),
+        Header::Data(_) | Header::Limited { .. } if connection.way().is_rdma() => Err(Ended::Beside),
+        Header::Limited { limit } => connection.limited(limit),
         Header::Close { text, .. } => {
             let mut said = vec![0; text];
             inlet.fill(&mut said).await?;
@@ -168,5 +176,6 @@ async fn read(
         Some(place) => inlet.fill(place).await?,
         None => return Err(Ended::Credit),
     }
+    connection.slots().has_read();
     Ok(slot)
 }

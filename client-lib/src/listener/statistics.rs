@@ -39,10 +39,12 @@ pub struct ListenerStatistics {
     pub refused: u64,
     /// Connections that there are now, and those that have ended, but whose frames our code still has.
     pub connections: usize,
+    /// Bytes of memory that are promised to these: slots, whether there are frames in them or not.
+    pub promised: usize,
 }
 
 impl Counts {
-    pub(super) fn statistics(&self, connections: usize) -> ListenerStatistics {
+    pub(super) fn statistics(&self, connections: usize, promised: usize) -> ListenerStatistics {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ListenerStatistics {
             frames: now(&self.frames),
@@ -50,6 +52,7 @@ impl Counts {
             duplicates: now(&self.duplicates),
             refused: now(&self.refused),
             connections,
+            promised,
         }
     }
 

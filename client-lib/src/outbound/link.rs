@@ -64,8 +64,10 @@ pub(crate) struct Books {
     pub(crate) assigned: u64,
     /// How many have been handed over to be written.
     pub(crate) handed: u64,
-    /// Those among them that have not been written yet, where the ring does not keep them.
-    pub(crate) unwritten: VecDeque<u64>,
+    /// Those among them that have not been written yet, where the ring does not keep them. `None` stands for a message that is no frame.
+    pub(crate) unwritten: VecDeque<Option<u64>>,
+    /// The limit that the receiver is to be told it is kept to.
+    pub(crate) to_answer: Option<u32>,
     /// How many slots have become free again.
     pub(crate) freed: u64,
     /// How many frames the receiver's code has taken.
@@ -172,6 +174,7 @@ impl Books {
         let Self {
             queue: _,
             unwritten: _,
+            to_answer,
             slots: has,
             is_ending,
             frame_size: size,
@@ -181,7 +184,7 @@ impl Books {
             taken,
             decided,
         } = self;
-        (*has, *size, *is_ending) = (slots, frame_size, false);
+        (*has, *size, *is_ending, *to_answer) = (slots, frame_size, false, None);
         (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
     }
 
@@ -205,7 +208,15 @@ impl Books {
         self.freed = self.freed.min(self.handed);
         self.taken = self.taken.min(self.handed);
         self.decided = self.decided.saturating_sub(u64::from(is_decided)).min(self.assigned);
-        self.unwritten.retain(|&unwritten| unwritten != sequence);
+        self.unwritten.retain(|&unwritten| unwritten != Some(sequence));
+    }
+
+    /// The receiver has room for so many frames from now on. Those that have been given to it and are too many: they have not been handed over.
+    pub(crate) fn limit(&mut self, slots: u64) -> Vec<u64> {
+        self.slots = slots;
+        let under_way = self.handed - self.freed.min(self.decided);
+        let kept = usize::try_from(slots.saturating_sub(under_way)).unwrap_or(usize::MAX);
+        self.queue.iter().skip(kept).copied().collect()
     }
 
     /// How many frames are under way.

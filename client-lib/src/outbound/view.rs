@@ -88,6 +88,6 @@ impl<F: Clone> Outbound<F> {
     fn unwritten(&self) -> impl Iterator<Item = &u64> {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         let peers = if is_kept { &[][..] } else { &self.peers };
-        peers.iter().flat_map(|peer| &peer.links).flat_map(|link| &link.books.unwritten)
+        peers.iter().flat_map(|peer| &peer.links).flat_map(|link| link.books.unwritten.iter().flatten())
     }
 }

@@ -289,6 +289,7 @@ impl Dialer {
             lane: link.lane,
             delivery: self.delivery,
             window: Some(self.window),
+            is_limitable: true,
             transports,
             rdma: own.map(|own| own.end().clone()),
         }

@@ -218,7 +218,7 @@ async fn listen(link: Arc<Link>, mut inlet: Inlet) -> Ended {
 async fn hear(link: &Link, inlet: &mut Inlet, body: &mut Vec<u8>) -> Result<(), Ended> {
     let header: [u8; HEADER] = inlet.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
-        Header::Data(_) => Err(Ended::Data),
+        Header::Data(_) | Header::Limited { .. } => Err(Ended::Data),
         Header::Close { text, .. } => {
             body.resize(text, 0);
             inlet.fill(body).await?;
@@ -238,6 +238,8 @@ async fn hear(link: &Link, inlet: &mut Inlet, body: &mut Vec<u8>) -> Result<(), 
 }
 
 pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(), Impossible> {
+    // Under RDMA there is none.
+    let limit = control.limit.filter(|_| !link.way.get().is_some_and(Way::is_rdma));
     let is_something = {
         let outbound = &mut link.shared.state().outbound;
         outbound.control(
@@ -247,9 +249,15 @@ pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(
             said.acked(),
             said.rejected(),
         )?;
+        if let Some(limit) = limit {
+            outbound.limit(link.id, limit);
+        }
         // A frame that was not wanted is to be sent again, in its time.
         outbound.has_actions() || control.rejected > 0
     };
+    if limit.is_some() {
+        link.kick();
+    }
     link.shared.progress.notify_waiters();
     // As a rule there is nothing to do but to let senders know, and this is the way of every frame.
     if is_something {

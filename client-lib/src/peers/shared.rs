@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use multinet_memory::GpuError;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -200,7 +201,8 @@ impl Link {
 
 impl Source for Link {
     fn next(&self) -> Option<Message> {
-        self.shared.state().outbound.take(self.id).map(message)
+        let outbound = &mut self.shared.state().outbound;
+        outbound.answer(self.id).map(limited).or_else(|| outbound.take(self.id).map(message))
     }
 
     fn has_work(&self) -> bool {
@@ -241,6 +243,10 @@ fn message(outgoing: Outgoing<Frame>) -> Message {
         timestamp: frame.timestamp.map_or(0, nanoseconds),
     };
     Message { header: Header::Data(header).encode(), body: Body::Frame(frame) }
+}
+
+fn limited(limit: u32) -> Message {
+    Message { header: Header::Limited { limit }.encode(), body: Body::Bytes(Bytes::new()) }
 }
 
 /// Since 1970; times that do not fit are as far as it goes.

@@ -307,11 +307,30 @@ fn half(count: u16) -> u64 {
 pub(crate) struct OwnSlots {
     is_theirs: Vec<bool>,
     freed: VecDeque<u16>,
+    in_use: u32,
+    /// The most at a time, lately.
+    peak: u32,
 }
 
 impl OwnSlots {
     pub(crate) fn new(count: u16) -> Self {
-        Self { is_theirs: vec![true; count.into()], freed: VecDeque::with_capacity(count.into()) }
+        let (is_theirs, freed) = (vec![true; count.into()], VecDeque::with_capacity(count.into()));
+        Self { is_theirs, freed, in_use: 0, peak: 0 }
+    }
+
+    /// Whether our code has let go of all that has come.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_use == 0
+    }
+
+    /// The most that were in use at a time, lately.
+    pub(crate) fn peak(&self) -> u32 {
+        self.peak
+    }
+
+    /// Some time has passed.
+    pub(crate) fn forget_peak(&mut self) {
+        self.peak = self.in_use.max(self.peak / 2);
     }
 
     /// A frame has come to a slot.
@@ -322,6 +341,8 @@ impl OwnSlots {
             Some(false) => Err(Violation::Place { place, why: "it has not been told is free" }),
             Some(is_theirs) => {
                 *is_theirs = false;
+                self.in_use += 1;
+                self.peak = self.peak.max(self.in_use);
                 Ok(())
             }
         }
@@ -329,6 +350,7 @@ impl OwnSlots {
 
     /// Our code has let go of what is in a slot.
     pub(crate) fn free(&mut self, slot: u16) {
+        self.in_use = self.in_use.saturating_sub(1);
         self.freed.push_back(slot);
     }
 

@@ -20,8 +20,9 @@ const BESIDE: u16 = 3;
 pub(crate) enum Role {
     /// It sends frames, and gets answers.
     Sender,
-    /// It receives frames of so many bytes in so many slots, large ones by so many further pairs, too; their payloads are wanted in this GPU.
-    Receiver { slots: u32, frame_size: u32, further: usize, gpu: Option<Arc<dyn Gpu>> },
+    /// It receives frames of so many bytes in so many slots, large ones by so many further pairs, too; their payloads are wanted in this GPU, with so many slots
+    /// if they come there.
+    Receiver { slots: u32, frame_size: u32, further: usize, gpu: Option<(Arc<dyn Gpu>, u32)> },
 }
 
 impl Role {
@@ -29,7 +30,7 @@ impl Role {
     pub(super) fn gpu(&self) -> Option<&Arc<dyn Gpu>> {
         match self {
             Self::Sender => None,
-            Self::Receiver { gpu, .. } => gpu.as_ref(),
+            Self::Receiver { gpu, .. } => gpu.as_ref().map(|(gpu, _)| gpu),
         }
     }
 

@@ -41,8 +41,8 @@ impl Form {
             Role::Receiver { slots, frame_size, gpu, .. } => (*slots, *frame_size, gpu),
         };
         let (layout, gpu) = match wanted {
-            Some(gpu) if method != Method::Staging => {
-                let (layout, stride) = Layout::split(slots, frame_size);
+            Some((gpu, slots)) if method != Method::Staging => {
+                let (layout, stride) = Layout::split(*slots, frame_size);
                 (layout, Some((Arc::clone(gpu), method, stride)))
             }
             _ => (Layout::slots(slots, frame_size), None),
@@ -147,12 +147,15 @@ mod tests {
 
     #[test]
     fn payloads_have_a_place_of_their_own_in_a_gpu_that_is_reached() {
-        let receiver = |gpu| Role::Receiver { slots: 4, frame_size: 1000, further: 0, gpu };
+        let receiver = |gpu: Option<Arc<dyn Gpu>>| {
+            let gpu = gpu.map(|gpu| (gpu, 3));
+            Role::Receiver { slots: 4, frame_size: 1000, further: 0, gpu }
+        };
         let form = |role: &Role, method| {
             let form = Form::of(role, method).unwrap();
             (form.layout, form.gpu.map(|(_, method, stride)| (method, stride)))
         };
-        let (split, whole) = (Layout::split(4, 1000), Layout::slots(4, 1000));
+        let (split, whole) = (Layout::split(3, 1000), Layout::slots(4, 1000));
         for method in [Method::DmaBuf, Method::PeerMemory] {
             let found = form(&receiver(Some(Arc::new(Nowhere))), method);
             assert_eq!(found, (split.0, Some((method, split.1))));

@@ -48,7 +48,7 @@ async fn a_buffer_comes_back() {
 /// A receiver that has no memory for all connections of a sender: what the others would carry goes by those that there are.
 #[tokio::test]
 async fn keys_of_a_connection_that_cannot_be_had_are_sent_by_another() {
-    let memory = (2 << 20) + (1 << 19);
+    let memory = (1 << 20) + (1 << 19);
     let receiver = listener().acknowledge(Acknowledge::OnDrop).transport(Transport::Tcp);
     let receiver = receiver.slots(2).frame_size(1 << 20).memory(memory).bind().await.unwrap();
     let sender = connector().delivery(Delivery::AtLeastOnce).choice(Choice::ByKey).connections_per_peer(3);

@@ -4,6 +4,7 @@ mod admission;
 mod flood;
 mod greetings;
 mod receivers;
+mod room;
 mod senders;
 mod slow;
 mod wrong;

@@ -13,6 +13,7 @@ pub(crate) const HEADER: usize = 40;
 pub(crate) const DATA: u8 = 1;
 pub(crate) const CONTROL: u8 = 2;
 pub(crate) const CLOSE: u8 = 3;
+pub(crate) const LIMITED: u8 = 4;
 
 /// A sender that says what a sender says.
 pub(crate) fn hello(session: u128, epoch: u64) -> Value {

@@ -21,10 +21,10 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
     in_guest!();
     // Fewer than there are strangers.
     let connections = amount(10, 40);
-    let slots = 4 * (FRAME_SIZE as usize + 4416);
     let listener = listener()
         .frame_size(FRAME_SIZE)
-        .memory(connections * slots)
+        .slots(1)
+        .memory(connections * (FRAME_SIZE as usize + 4416))
         .acknowledge(Acknowledge::OnDrop)
         .patience(BOUND)
         .bind()

@@ -324,3 +324,46 @@ fn a_frame_that_nobody_can_take_holds_up_no_other() {
     rig.up(again[0], 2);
     assert_eq!(rig.write(again[0]), [(1, false)]);
 }
+
+#[test]
+fn what_a_lower_limit_has_no_room_for_goes_to_another_peer() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        let mut rig = Rig::new(delivery, Choice::RoundRobin);
+        rig.endpoints(&["a", "b"]);
+        let links = rig.connects();
+        let (first, second) = (links[0], links[1]);
+        rig.up(first, 4);
+        rig.send_some(4);
+        assert_eq!(rig.outbound.take(first).map(|frame| frame.sequence), Some(1));
+        rig.outbound.limit(first, 2);
+        rig.up(second, 4);
+        // One is under way, and one more has room.
+        assert_eq!(rig.outbound.answer(first), Some(2));
+        assert_eq!(rig.outbound.answer(first), None);
+        rig.outbound.written(first, 1);
+        assert_eq!(rig.write(first).len(), 1);
+        assert_eq!(rig.write(second).iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(rig.outbound.link(first).unwrap().books.credits(), 0);
+        // More room again.
+        rig.outbound.limit(first, 5);
+        assert_eq!(rig.outbound.link(first).unwrap().books.credits(), 3);
+        assert!(rig.outbound.has_work(first), "an answer is due");
+    }
+}
+
+#[test]
+fn an_answer_is_no_frame_that_is_lost() {
+    let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
+    let link = rig.connected(&["a"])[0];
+    rig.outbound.limit(link, 1);
+    assert_eq!(rig.outbound.answer(link), Some(1));
+    rig.send_some(1);
+    rig.outbound.take(link).unwrap();
+    assert_eq!(rig.outbound.held(), 1);
+    // The answer has been written, and the frame has not.
+    rig.outbound.written(link, 1);
+    assert_eq!(rig.outbound.held(), 1);
+    rig.down(link);
+    assert_eq!((rig.outbound.given_up(), rig.outbound.counts().lost), (1, 1));
+    assert_eq!(rig.outbound.answer(link), None);
+}

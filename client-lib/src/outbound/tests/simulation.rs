@@ -72,7 +72,17 @@ fn check(worlds: u64) {
         }
     }
     if seeds.end - seeds.start > 1 {
-        for what in ["passed over", "stale data", "repeats", "rejected", "lost", "undeliverable", "refused"] {
+        let seen = [
+            "passed over",
+            "stale data",
+            "repeats",
+            "rejected",
+            "lost",
+            "undeliverable",
+            "refused",
+            "limited",
+        ];
+        for what in seen {
             assert!(
                 tally.get(what) >= worlds / 10,
                 "there is too little of this to prove anything: {what}: {tally}"

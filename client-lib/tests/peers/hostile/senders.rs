@@ -224,14 +224,18 @@ async fn a_sender_that_hears_nothing_is_cut_off_in_the_end() {
 #[tokio::test]
 async fn slots_are_bounded_over_all_senders() {
     // Room for three senders' slots, and the one that behaves.
-    let victim = Victim::of(listener().frame_size(1000).slots(8).memory(4 * 8 * (1000 + 255 + 4096))).await;
+    let victim = Victim::of(listener().frame_size(1000).slots(1).memory(4 * (1000 + 4440))).await;
     let mut admitted = Vec::new();
     for session in 1..=3 {
         admitted.push(Raw::admitted(&victim.listener, &hello(session, 1)).await);
     }
     let answer = Raw::connect(&victim.listener).await.greet(&hello(9, 1)).await;
     assert_eq!(answer["refuse"]["code"], "full");
-    assert!(answer["refuse"]["message"].as_str().unwrap().contains("raise memory"), "{answer}");
+    let said = answer["refuse"]["message"].as_str().unwrap();
+    assert!(
+        said.contains("4 senders share 4 slots of 5440 bytes") && said.contains("raise memory"),
+        "{said}"
+    );
     admitted.clear();
     victim.recovers().await;
     drop(Raw::admitted(&victim.listener, &hello(9, 2)).await);

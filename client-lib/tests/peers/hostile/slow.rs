@@ -16,7 +16,7 @@ use crate::rig::{at_most, endpoint, follow, listener, mixed_connector, rdma, soo
 const FOREVER: Duration = Duration::from_secs(3600);
 
 /// A connection from another address than those of the others.
-async fn connect_from(host: u8, listener: &Listener) -> Raw {
+pub(super) async fn connect_from(host: u8, listener: &Listener) -> Raw {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 1, host), 0))).unwrap();
     Raw(soon(socket.connect(listener.local_addresses()[0])).await.unwrap())

@@ -25,6 +25,14 @@ pub(super) struct Message {
     pub(super) packet: Packet,
 }
 
+/// What a sender says, on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sent {
+    Frame(Message),
+    /// From here on it keeps to this limit.
+    Limited(u32),
+}
+
 /// What a receiver says, on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
@@ -32,6 +40,7 @@ pub(super) struct Said {
     pub(super) taken: u64,
     pub(super) acked: Vec<u64>,
     pub(super) rejected: Vec<u64>,
+    pub(super) limit: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +69,7 @@ pub(super) struct Connection {
     pub(super) is_closing: bool,
     /// The sender has been told to write.
     pub(super) is_kicked: bool,
-    pub(super) data: VecDeque<Message>,
+    pub(super) data: VecDeque<Sent>,
     pub(super) control: VecDeque<Said>,
     pub(super) is_data_cut: bool,
     pub(super) is_control_cut: bool,
@@ -68,6 +77,10 @@ pub(super) struct Connection {
     pub(super) is_data_stuck: bool,
     pub(super) is_control_stuck: bool,
     pub(super) slots: u64,
+    /// So many frames the receiver has room for.
+    pub(super) room: u32,
+    /// A limit that the sender has not answered, and whether it has been said.
+    pub(super) limit: Option<(u32, bool)>,
     /// The sender's books: what it has written, and what it has heard.
     pub(super) handed: u64,
     pub(super) heard_freed: u64,
@@ -103,6 +116,8 @@ impl Connection {
             is_data_stuck: false,
             is_control_stuck: false,
             slots: 0,
+            room: 0,
+            limit: None,
             handed: 0,
             heard_freed: 0,
             heard_taken: 0,
@@ -151,6 +166,11 @@ impl Connection {
         self.at_receiver == Side::Open && self.is_news
     }
 
+    /// Whether both sides have it.
+    pub(super) fn is_up(&self) -> bool {
+        self.at_sender == Side::Open && self.at_receiver == Side::Open
+    }
+
     /// Whether something is on its way.
     pub(super) fn is_busy(&self) -> bool {
         !self.data.is_empty() || !self.control.is_empty()
@@ -172,9 +192,18 @@ impl Connection {
 
     pub(super) fn write(&mut self, message: Message) {
         self.handed += 1;
+        self.send(Sent::Frame(message));
+    }
+
+    pub(super) fn send(&mut self, sent: Sent) {
         if !self.is_data_cut && self.at_receiver == Side::Open {
-            self.data.push_back(message);
+            self.data.push_back(sent);
         }
+    }
+
+    /// The most frames that may be there: what the sender has been told last, or before, as long as it has not answered.
+    pub(super) fn most(&self) -> u32 {
+        self.limit.map_or(self.room, |(limit, _)| limit.max(self.room))
     }
 
     /// The receiver says what is new.
@@ -183,7 +212,12 @@ impl Connection {
         let rejected = self.rejected.drain(..self.rejected.len().min(MAX_IDS)).collect();
         self.is_news = !self.acked.is_empty() || !self.rejected.is_empty();
         if !self.is_control_cut && self.at_sender != Side::Gone {
-            self.control.push_back(Said { freed: self.freed, taken: self.taken, acked, rejected });
+            let unsaid = self.limit.as_mut().filter(|(_, is_said)| !is_said);
+            let limit = unsaid.map(|(limit, is_said)| {
+                *is_said = true;
+                *limit
+            });
+            self.control.push_back(Said { freed: self.freed, taken: self.taken, acked, rejected, limit });
         }
     }
 }

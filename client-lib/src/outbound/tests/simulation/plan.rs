@@ -53,6 +53,8 @@ pub(super) struct Faults {
     pub(super) senders: bool,
     /// Receivers have no room for another connection.
     pub(super) rooms: bool,
+    /// Receivers have less room for a connection than they said at first.
+    pub(super) limits: bool,
 }
 
 impl Plan {
@@ -119,7 +121,7 @@ impl Plan {
 }
 
 impl Faults {
-    const EACH: [fn(&mut Self) -> &mut bool; 13] = [
+    const EACH: [fn(&mut Self) -> &mut bool; 14] = [
         |faults| &mut faults.dials,
         |faults| &mut faults.breaks,
         |faults| &mut faults.delays,
@@ -133,6 +135,7 @@ impl Faults {
         |faults| &mut faults.sizes,
         |faults| &mut faults.senders,
         |faults| &mut faults.rooms,
+        |faults| &mut faults.limits,
     ];
 
     fn of(chance: &mut fastrand::Rng) -> Self {
@@ -150,6 +153,7 @@ impl Faults {
             sizes: false,
             senders: false,
             rooms: false,
+            limits: false,
         };
         Self::EACH.into_iter().for_each(|fault| *fault(&mut faults) = chance.bool());
         // The order of a key's frames is promised for each name.

@@ -88,7 +88,8 @@ impl Process {
     ) -> Result<bool, String> {
         connection.arrived += 1;
         let occupied = connection.arrived - connection.freed;
-        ensure!(occupied <= u64::from(self.slots), "{occupied} frames for {} slots", self.slots);
+        let most = connection.most();
+        ensure!(occupied <= u64::from(most), "{occupied} frames for {most} slots");
         ensure!(message.packet.length <= self.frame_size, "a frame larger than it takes");
         let sequence = message.sequence;
         let arrival = match plan.settings.delivery {

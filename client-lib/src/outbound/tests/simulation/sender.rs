@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use super::network::{Connection, Message, Packet, Said};
+use super::network::{Connection, Message, Packet, Said, Sent};
 use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
@@ -182,6 +182,11 @@ impl Sender {
 
     /// Writes a frame, if there is one.
     pub(super) fn write(&mut self, connection: &mut Connection) -> Checked {
+        if let Some(limit) = self.outbound.answer(connection.link) {
+            connection.send(Sent::Limited(limit));
+            self.outbound.written(connection.link, 1);
+            return Ok(());
+        }
         let Some(outgoing) = self.outbound.take(connection.link) else {
             connection.is_kicked = false;
             let has_work = self.outbound.has_work(connection.link);
@@ -214,7 +219,7 @@ impl Sender {
     }
 
     pub(super) fn hear(&mut self, now: Instant, connection: &mut Connection, said: Said) -> Checked {
-        let Said { freed, taken, acked, rejected } = said;
+        let Said { freed, taken, acked, rejected, limit } = said;
         let had: Vec<u64> = acked.iter().copied().filter(|&sequence| self.outbound.has(sequence)).collect();
         self.news += 1;
         let control = self.outbound.control(
@@ -226,6 +231,10 @@ impl Sender {
         );
         ensure!(control.is_ok(), "{control:?}");
         (connection.heard_freed, connection.heard_taken) = (freed, taken);
+        if let Some(limit) = limit {
+            self.outbound.limit(connection.link, limit);
+            (connection.slots, connection.is_kicked) = (limit.into(), true);
+        }
         for sequence in had {
             // It may have been said twice.
             if !self.outbound.has(sequence) && !std::mem::replace(&mut self.record(sequence).is_over, true) {
@@ -278,9 +287,11 @@ impl Sender {
         let mut given: HashMap<LinkId, u64> = HashMap::new();
         for link in peers.iter().flat_map(|peer| &peer.links) {
             let books = &link.books;
-            ensure!(books.outstanding() <= books.slots, "more than there are slots: {books:?}");
+            // What has been handed over before there were fewer slots is under way still.
+            let is_within = |count: u64| count <= books.slots || books.queue.is_empty();
+            ensure!(is_within(books.outstanding()), "more than there are slots: {books:?}");
             ensure!(books.assigned == books.handed + books.queue.len() as u64, "{books:?}");
-            ensure!(books.assigned - books.decided <= books.slots, "more than may wait: {books:?}");
+            ensure!(is_within(books.assigned - books.decided), "more than may wait: {books:?}");
             let is_empty = books.slots == 0 && books.assigned == 0 && books.frame_size == 0;
             let is_there = matches!(link.state, State::Up { .. } | State::Closing { .. });
             ensure!(is_there || is_empty, "{link:?} has something");

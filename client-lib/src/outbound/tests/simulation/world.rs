@@ -7,7 +7,7 @@ mod peace;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::network::{Connection, Side};
+use super::network::{Connection, Sent, Side};
 use super::plan::Plan;
 use super::receiver::{Process, Verdict};
 use super::sender::{Address, Sender};
@@ -280,8 +280,17 @@ impl World {
             self.tally.count("stale data");
             return self.end_at_receiver(at);
         }
-        let (Some(message), Some(memory)) = (connection.data.pop_front(), connection.memory.clone()) else {
+        let (Some(sent), Some(memory)) = (connection.data.pop_front(), connection.memory.clone()) else {
             return Err("nothing has come".into());
+        };
+        let message = match sent {
+            Sent::Frame(message) => message,
+            Sent::Limited(limit) => {
+                ensure!(connection.limit == Some((limit, true)), "{limit} is no limit of {connection:?}");
+                (connection.room, connection.limit) = (limit, None);
+                self.tally.count("limited");
+                return Ok(());
+            }
         };
         let is_new = process.arrived(plan, connection, &memory, message)?;
         self.tally.count(if is_new { "delivered" } else { "passed over" });

@@ -21,6 +21,7 @@ impl World {
         let connection = &mut connections[at];
         let sender = connection.sender;
         connection.slots = processes[connection.process].slots.into();
+        connection.room = processes[connection.process].slots;
         connection.at_sender = Side::Open;
         senders[sender].up(*now, connection, processes[connection.process].frame_size);
         self.tally.count("up");

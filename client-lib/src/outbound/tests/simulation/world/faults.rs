@@ -5,7 +5,7 @@ use super::{Address, Checked, LARGEST, Process, Side, World, tell};
 impl World {
     pub(super) fn fault(&mut self) -> Checked {
         let faults = self.plan.faults;
-        match self.chance.u32(..25) {
+        match self.chance.u32(..28) {
             0..4 if faults.breaks => self.on(|it| it.at_receiver == Side::Open && !it.is_cut(), Self::cut),
             // What is on its way is what there is to lose.
             4..9 if faults.breaks => self.on(|it| it.is_busy() && !it.is_cut(), Self::cut),
@@ -18,6 +18,7 @@ impl World {
             }
             20 if faults.senders && self.chance.u8(..4) == 0 => self.restart_sender(),
             21..25 if faults.delays => self.on(|it| it.at_receiver == Side::Open, Self::delay),
+            25..28 if faults.limits => self.on(|it| it.is_up() && it.limit.is_none(), Self::limit),
             _ => Ok(()),
         }
     }
@@ -41,6 +42,15 @@ impl World {
             senders[connections[at].sender].ending(connections[at].link);
         }
         tell!(self, "cut {:?}", self.connections[at]);
+        Ok(())
+    }
+
+    /// A receiver has less room for a sender, or more again.
+    fn limit(&mut self, at: usize) -> Checked {
+        let connection = &mut self.connections[at];
+        connection.limit = Some((self.chance.u32(1..=self.plan.slots), false));
+        connection.is_news = true;
+        tell!(self, "is to be limited {:?}", self.connections[at]);
         Ok(())
     }
 

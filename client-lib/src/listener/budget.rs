@@ -1,0 +1,84 @@
+//! How much memory the frames of all connections may take together.
+
+use std::fmt;
+
+use crate::cgroup::Limit;
+
+/// The most, if nothing is said.
+const MOST: usize = 4 << 30;
+
+/// This part of what the process may take. As much again may lie in the kernel, which keeps what senders have credit for until it is read; the rest is the program's.
+const PART: u64 = 4;
+
+/// How much it is, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Budget {
+    pub(super) bytes: usize,
+    why: Why,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Why {
+    Given,
+    Most,
+    Part(Limit),
+}
+
+impl Budget {
+    /// What the program says.
+    pub(super) fn given(bytes: usize) -> Self {
+        Self { bytes, why: Why::Given }
+    }
+
+    /// What this process may take for frames.
+    pub(super) fn read() -> Self {
+        Self::of(Limit::read())
+    }
+
+    /// The most, whatever the process may take: a GPU's memory is not the machine's.
+    pub(super) fn most() -> Self {
+        Self { bytes: MOST, why: Why::Most }
+    }
+
+    fn of(limit: Option<Limit>) -> Self {
+        let part = limit.and_then(|limit| Some((usize::try_from(limit.bytes / PART).ok()?, limit)));
+        match part {
+            Some((bytes, limit)) if bytes < MOST => Self { bytes, why: Why::Part(limit) },
+            _ => Self::most(),
+        }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes)?;
+        match &self.why {
+            Why::Given => Ok(()),
+            Why::Most => f.write_str(", the most that is taken by default"),
+            Why::Part(limit) => write!(f, ", a quarter of the {limit}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_take_a_quarter_of_the_limit_and_four_gib_at_most() {
+        let limit = |bytes| Some(Limit::of(bytes, "/sys/fs/cgroup/memory.max"));
+        let cases = [
+            (
+                limit(512 << 20),
+                "134217728 bytes, a quarter of the 536870912 bytes of /sys/fs/cgroup/memory.max",
+            ),
+            (limit(16 << 30), "4294967296 bytes, the most that is taken by default"),
+            (limit(1 << 50), "4294967296 bytes, the most that is taken by default"),
+            (None, "4294967296 bytes, the most that is taken by default"),
+        ];
+        for (limit, expected) in cases {
+            assert_eq!(Budget::of(limit).to_string(), expected);
+        }
+        assert_eq!(Budget::given(7).to_string(), "7 bytes");
+    }
+}

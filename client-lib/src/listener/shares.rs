@@ -1,0 +1,173 @@
+//! Who gets how many slots, who gives some back, and who goes, where there are not enough for all. Pure.
+//!
+//! - As long as there are enough, each sender gets as many as the listener wants it to have.
+//! - After that, newcomers get what is free, and no more than an even share. If that is less, others give slots back: at first those that they have not used
+//!   lately, then those beyond an even share. An address that has no more slots than the newcomer's gives none.
+//! - A sender that cannot give back some of its slots (by RDMA, or of a version before) is closed for that, if nothing of it is unacknowledged: it comes back, and
+//!   gets an even share.
+//! - If all that does not help, one connection is closed for another, if nothing of it is unacknowledged: of the address that has the most, and only for an address that
+//!   has fewer, the newcomer counted. So no two are closed for each other in turn.
+//!
+//! Whoever has many connections is by all this in the way of nobody but itself.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// What a connection has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) id: u64,
+    pub(super) address: IpAddr,
+    /// Promised to it: nobody else can have them.
+    pub(super) slots: u32,
+    /// As many as it is to have: fewer than promised while it gives some back.
+    pub(super) limit: u32,
+    /// The most that it has used at a time, lately.
+    pub(super) used: u32,
+    /// Whether it gives back slots when it is told to.
+    pub(super) is_limitable: bool,
+    /// It has just been told a limit, and has not answered yet.
+    pub(super) is_asked: bool,
+    /// Nothing of it is unacknowledged.
+    pub(super) is_idle: bool,
+}
+
+/// What a connection has to do for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Has so many slots from now on.
+    Limit { id: u64, to: u32 },
+    /// Ends; its sender may come back.
+    Close { id: u64 },
+}
+
+impl Share {
+    /// How many slots it is about to give back. Those that our code has may take their time.
+    fn coming(&self) -> u32 {
+        if self.is_asked { self.slots.saturating_sub(self.limit) } else { 0 }
+    }
+
+    fn may_give(&self) -> bool {
+        self.is_limitable && !self.is_asked
+    }
+}
+
+/// How many slots each of so many connections has if all have as many.
+pub(super) fn even(total: u32, connections: usize) -> u32 {
+    total.checked_div(u32::try_from(connections).unwrap_or(u32::MAX)).unwrap_or(total).max(1)
+}
+
+/// How many slots a newcomer gets beside so many others. What is `lasting` cannot be taken back while it is used: there, half of what is free stays so.
+pub(super) fn first(total: u32, free: u32, others: usize, wanted: u32, is_lasting: bool) -> u32 {
+    match free {
+        _ if is_lasting => wanted.min(free.div_ceil(2)),
+        _ if free >= wanted => wanted,
+        _ => wanted.min(free).min(even(total, others + 1)),
+    }
+}
+
+/// What is to be done for a newcomer that finds less than an even share, or as many connections as there may be (`is_crowded`): nothing, if it is under way, or cannot be.
+pub(super) fn make_room(
+    total: u32,
+    shares: &[Share],
+    is_crowded: bool,
+    (newcomer, wanted): (IpAddr, u32),
+) -> Vec<Step> {
+    let fair = even(total, shares.len() + 1);
+    let mut slots: HashMap<IpAddr, u32> = HashMap::new();
+    for share in shares {
+        *slots.entry(share.address).or_default() += share.slots;
+    }
+    let own = slots.get(&newcomer).copied().unwrap_or_default();
+    let may_be_asked = |share: &Share| {
+        share.address == newcomer || slots.get(&share.address).is_some_and(|slots| *slots > own)
+    };
+    if !is_crowded {
+        let coming: u32 = shares.iter().map(Share::coming).sum();
+        let promised: u32 = shares.iter().map(|share| share.slots).sum();
+        let needed = wanted.min(fair).saturating_sub(coming + (total - promised.min(total)));
+        if needed == 0 {
+            return Vec::new();
+        }
+        let richer: Vec<_> = shares.iter().filter(|share| may_be_asked(share)).copied().collect();
+        let unused = take_back(&richer, needed, |share| share.used.max(1));
+        let steps = match given(&richer, &unused) >= needed {
+            true => unused,
+            false => take_back(&richer, needed, |share| share.used.clamp(1, fair)),
+        };
+        if !steps.is_empty() || coming > 0 {
+            return steps;
+        }
+    }
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    for share in shares {
+        *counts.entry(share.address).or_default() += 1;
+    }
+    let count = |address: &IpAddr| counts.get(address).copied().unwrap_or_default();
+    let idle = || shares.iter().filter(|share| share.is_idle && share.limit > 0);
+    let has_too_much =
+        |share: &&Share| !is_crowded && !share.is_limitable && share.slots > fair && may_be_asked(share);
+    let too_much = idle().filter(has_too_much).max_by_key(|share| (count(&share.address), share.slots));
+    let one_more = count(&newcomer) + 1;
+    let least_used = || {
+        let others = idle().filter(|share| count(&share.address) > one_more);
+        // Of those that are alike, the latest.
+        others.max_by_key(|share| (count(&share.address), u32::MAX - share.used, share.id))
+    };
+    let closed = too_much.or_else(least_used);
+    closed.map(|share| Step::Close { id: share.id }).into_iter().collect()
+}
+
+/// The limits by which so many slots are given back, evenly from those that have the most, but not below a floor of each; fewer, if there are not so many.
+fn take_back(shares: &[Share], needed: u32, floor: impl Fn(&Share) -> u32) -> Vec<Step> {
+    let givers = || shares.iter().filter(|share| share.may_give());
+    let limit = |share: &Share, level: u32| level.max(floor(share)).min(share.limit);
+    let gives = |level: u32| givers().map(|share| share.limit - limit(share, level)).sum::<u32>();
+    // The highest level that is low enough.
+    let (mut low, mut high) = (1, givers().map(|share| share.limit).max().unwrap_or(1));
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if gives(middle) >= needed {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    let steps = givers().map(|share| (share, limit(share, low))).filter(|(share, to)| *to < share.limit);
+    steps.map(|(share, to)| Step::Limit { id: share.id, to }).collect()
+}
+
+/// How many slots these steps give.
+fn given(shares: &[Share], steps: &[Step]) -> u32 {
+    let of = |step: &Step| match step {
+        Step::Limit { id, to } => {
+            shares.iter().find(|share| share.id == *id).map_or(0, |share| share.limit - to)
+        }
+        Step::Close { .. } => 0,
+    };
+    steps.iter().map(of).sum()
+}
+
+/// Slots that are free go to those that use all that they have, and may have more.
+pub(super) fn grow(total: u32, shares: &[Share], wanted: u32) -> Vec<Step> {
+    let promised: u32 = shares.iter().map(|share| share.slots).sum();
+    let mut free = total.saturating_sub(promised);
+    let is_short = |share: &&Share| {
+        let is_whole = share.limit > 0 && share.limit == share.slots;
+        share.may_give() && is_whole && share.used >= share.limit && share.limit < wanted
+    };
+    let mut left = shares.iter().filter(is_short).count();
+    let mut steps = Vec::new();
+    for share in shares.iter().filter(is_short) {
+        let more = even(free, left).min(free).min(wanted - share.limit);
+        left -= 1;
+        free -= more;
+        if more > 0 {
+            steps.push(Step::Limit { id: share.id, to: share.limit + more });
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests;

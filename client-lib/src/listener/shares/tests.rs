@@ -1,0 +1,321 @@
+//! By tables, and by chance: senders come and go, use what they have, and answer in their own time.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn address(number: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, number])
+}
+
+/// A connection of an address with so many slots, of which it has used so many.
+fn share(id: u64, host: u8, slots: u32, used: u32) -> Share {
+    let address = address(host);
+    Share { id, address, slots, limit: slots, used, is_limitable: true, is_asked: false, is_idle: used == 0 }
+}
+
+/// The same, by RDMA.
+fn fixed(id: u64, host: u8, slots: u32, used: u32) -> Share {
+    Share { is_limitable: false, ..share(id, host, slots, used) }
+}
+
+fn limits(steps: &[Step]) -> Vec<(u64, u32)> {
+    let limit = |step: &Step| match *step {
+        Step::Limit { id, to } => (id, to),
+        Step::Close { .. } => panic!("{steps:?}"),
+    };
+    steps.iter().map(limit).collect()
+}
+
+#[test]
+fn newcomers_get_what_is_wanted_then_an_even_share() {
+    let cases = [
+        // total, free, others, wanted, expected, and expected if it cannot be taken back
+        (512, 512, 0, 16, 16, 16),
+        (512, 32, 30, 16, 16, 16),
+        (512, 20, 31, 16, 16, 10),
+        (15, 15, 0, 16, 15, 8),
+        (15, 10, 2, 16, 5, 5),
+        (15, 2, 1, 16, 2, 1),
+        (15, 1, 14, 16, 1, 1),
+        (15, 0, 1, 16, 0, 0),
+        (10, 8, 40, 16, 1, 4),
+    ];
+    for (total, free, others, wanted, expected, lasting) in cases {
+        let got = [false, true].map(|is_lasting| first(total, free, others, wanted, is_lasting));
+        assert_eq!(got, [expected, lasting], "{total} {free} {others} {wanted}");
+    }
+}
+
+#[test]
+fn slots_that_are_not_used_are_given_back_first() {
+    let newcomer = (address(9), 16);
+    // An even share of 15 for three is five.
+    let shares = [share(1, 1, 8, 8), share(2, 2, 7, 1)];
+    assert_eq!(limits(&make_room(15, &shares, false, newcomer)), [(2, 2)]);
+    // Evenly, from those that have the most.
+    let shares = [share(1, 1, 9, 1), share(2, 2, 5, 1), share(3, 3, 1, 1)];
+    assert_eq!(limits(&make_room(15, &shares, false, newcomer)), [(1, 6)]);
+    let shares = [share(1, 1, 5, 0), share(2, 2, 5, 0), share(3, 3, 5, 0)];
+    assert_eq!(limits(&make_room(15, &shares, false, newcomer)), [(1, 4), (2, 4), (3, 4)]);
+    // What is free counts.
+    let shares = [share(1, 1, 8, 8), share(2, 2, 6, 1)];
+    assert_eq!(limits(&make_room(15, &shares, false, newcomer)), [(2, 2)]);
+    // All are used: those that have more than an even share give that.
+    let shares = [share(1, 1, 12, 12), share(2, 2, 3, 3)];
+    assert_eq!(limits(&make_room(15, &shares, false, newcomer)), [(1, 7)]);
+    // What is on its way is not asked for again, nor somebody who has not answered yet.
+    let shares = [Share { limit: 7, is_asked: true, ..share(1, 1, 12, 12) }, share(2, 2, 3, 3)];
+    assert_eq!(make_room(15, &shares, false, newcomer), []);
+    let shares = [Share { limit: 11, is_asked: true, ..share(1, 1, 12, 12) }, share(2, 2, 3, 0)];
+    assert_eq!(limits(&make_room(15, &shares, false, newcomer)), [(2, 1)]);
+}
+
+#[test]
+fn a_sender_that_cannot_be_limited_is_closed_for_an_even_share_when_it_is_idle() {
+    let newcomer = (address(9), 16);
+    let shares = [fixed(1, 1, 8, 3), fixed(2, 2, 7, 0)];
+    assert_eq!(make_room(15, &shares, false, newcomer), [Step::Close { id: 2 }]);
+    let busy = [fixed(1, 1, 8, 3), fixed(2, 2, 7, 1)];
+    assert_eq!(make_room(15, &busy, false, newcomer), []);
+    // It is on its way.
+    let closing = [fixed(1, 1, 8, 0), Share { limit: 0, is_asked: true, ..fixed(2, 2, 7, 0) }];
+    assert_eq!(make_room(15, &closing, false, newcomer), []);
+    // One that has no more than an even share stays.
+    let even = [fixed(1, 1, 1, 0), fixed(2, 2, 1, 0)];
+    assert_eq!(make_room(2, &even, false, newcomer), []);
+}
+
+#[test]
+fn who_has_the_most_connections_loses_one_for_who_has_fewer() {
+    let (stranger, honest, newcomer) = (1, 2, 3);
+    let strangers = (1..=4).map(|id| share(id, stranger, 1, u32::from(id == 2)));
+    let full: Vec<_> = strangers.chain([share(9, honest, 1, 0)]).collect();
+    // The latest of those that have nothing under way. The same where there are as many connections as there may be.
+    for is_crowded in [false, true] {
+        let closed = |host| make_room(5, &full, is_crowded, (address(host), 1));
+        assert_eq!(closed(newcomer), [Step::Close { id: 4 }]);
+        assert_eq!(closed(honest), [Step::Close { id: 4 }]);
+        assert_eq!(closed(stranger), []);
+    }
+    let busy: Vec<_> = full.iter().map(|it| Share { is_idle: it.id == 9, ..*it }).collect();
+    assert_eq!(make_room(5, &busy, false, (address(newcomer), 1)), []);
+    // Nobody is closed for somebody who would have as many.
+    let pairs = [share(1, stranger, 1, 0), share(2, stranger, 1, 0), share(3, honest, 1, 0)];
+    assert_eq!(make_room(3, &pairs, false, (address(honest), 1)), []);
+}
+
+#[test]
+fn who_has_many_connections_takes_slots_from_nobody_who_has_fewer() {
+    let (stranger, honest) = (1, 2);
+    let strangers = (1..=6).map(|id| share(id, stranger, 2, 0));
+    let shares: Vec<_> = strangers.chain([share(9, honest, 3, 0)]).collect();
+    let asked = |host| limits(&make_room(15, &shares, false, (address(host), 16)));
+    assert!(asked(stranger).iter().all(|&(id, _)| id < 9));
+    assert!(asked(3).iter().any(|&(id, _)| id == 9));
+    // Nor is the honest one closed for that.
+    let shares: Vec<_> = shares.iter().map(|it| Share { is_limitable: false, ..*it }).collect();
+    for host in [stranger, 3] {
+        assert_eq!(make_room(15, &shares, false, (address(host), 16)), [Step::Close { id: 6 }]);
+    }
+    let alone =
+        [share(9, honest, 3, 0), share(1, stranger, 12, 1)].map(|it| Share { is_limitable: false, ..it });
+    assert_eq!(make_room(15, &alone, false, (address(stranger), 16)), []);
+}
+
+#[test]
+fn slots_that_are_free_go_to_those_that_need_them() {
+    let shares = [share(1, 1, 2, 2), share(2, 2, 2, 1), share(3, 3, 4, 4), share(4, 4, 16, 16)];
+    assert_eq!(limits(&grow(64, &shares, 16)), [(1, 16), (3, 16)]);
+    assert_eq!(limits(&grow(27, &shares, 16)), [(1, 3), (3, 6)]);
+    assert_eq!(grow(24, &shares, 16), []);
+    let shares = [fixed(1, 1, 2, 2), Share { is_asked: true, ..share(2, 2, 2, 2) }];
+    assert_eq!(grow(64, &shares, 16), []);
+}
+
+/// A sender: what it has been told, and what it has under way.
+#[derive(Debug)]
+struct Sender {
+    share: Share,
+    /// What it keeps to.
+    obeys: u32,
+    /// Limits that it has not heard yet, and answers that have not come.
+    told: Option<u32>,
+    answer: Option<u32>,
+    under_way: u32,
+}
+
+/// A listener and its senders, by chance.
+struct World {
+    chance: fastrand::Rng,
+    total: u32,
+    most: usize,
+    wanted: u32,
+    senders: BTreeMap<u64, Sender>,
+    next: u64,
+    closed: usize,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let (total, most) = (chance.u32(1..40), chance.usize(1..30));
+        let wanted = chance.u32(1..20);
+        Self { chance, total, most, wanted, senders: BTreeMap::new(), next: 0, closed: 0 }
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        self.senders.values().map(|sender| sender.share).collect()
+    }
+
+    fn count(&self, address: IpAddr) -> usize {
+        self.senders.values().filter(|sender| sender.share.address == address).count()
+    }
+
+    /// Whether it is let in.
+    fn connect(&mut self, host: u8, is_limitable: bool) -> bool {
+        let promised: u32 = self.senders.values().map(|sender| sender.share.slots).sum();
+        let free = self.total - promised;
+        let slots = first(self.total, free, self.senders.len(), self.wanted, !is_limitable);
+        if slots == 0 || self.senders.len() >= self.most {
+            return false;
+        }
+        self.next += 1;
+        let share = Share { is_limitable, is_idle: true, ..share(self.next, host, slots, 0) };
+        let sender = Sender { share, obeys: slots, told: None, answer: None, under_way: 0 };
+        self.senders.insert(self.next, sender);
+        true
+    }
+
+    fn make_room(&mut self, host: u8) {
+        let is_crowded = self.senders.len() >= self.most;
+        let newcomer = (address(host), self.wanted);
+        let slots = |world: &Self, address: IpAddr| {
+            let all = world.senders.values().filter(|sender| sender.share.address == address);
+            all.map(|sender| sender.share.slots).sum::<u32>()
+        };
+        for step in make_room(self.total, &self.shares(), is_crowded, newcomer) {
+            match step {
+                Step::Limit { id, to } => {
+                    let from = self.senders[&id].share.address;
+                    let has_more = slots(self, from) > slots(self, newcomer.0);
+                    assert!(from == newcomer.0 || has_more, "{from} gives, and has not more than {host}");
+                    self.limit(id, to);
+                }
+                Step::Close { id } => {
+                    let closed = self.senders.remove(&id).unwrap().share;
+                    assert!(closed.is_idle, "{closed:?} has something under way");
+                    self.closed += 1;
+                    let even = even(self.total, self.senders.len() + 2);
+                    let gave_too_much = !closed.is_limitable && closed.slots > even && !is_crowded;
+                    let has_most = self.count(closed.address) > self.count(address(host));
+                    assert!(gave_too_much || has_most, "{closed:?} was closed for {host}");
+                }
+            }
+        }
+    }
+
+    fn limit(&mut self, id: u64, to: u32) {
+        let sender = self.senders.get_mut(&id).unwrap();
+        assert!(sender.share.is_limitable && !sender.share.is_asked && to > 0, "{sender:?} to {to}");
+        sender.share.slots = sender.share.slots.max(to);
+        (sender.share.limit, sender.share.is_asked, sender.told) = (to, true, Some(to));
+    }
+
+    fn step(&mut self) {
+        let ids: Vec<u64> = self.senders.keys().copied().collect();
+        let some = self.chance.choice(ids);
+        match self.chance.u32(..12) {
+            0 | 1 => {
+                // Some come from one address, and many from few.
+                let host = self.chance.u8(1..6).min(self.chance.u8(1..6));
+                let is_limitable = self.chance.u8(..3) > 0;
+                if !self.connect(host, is_limitable) {
+                    self.make_room(host);
+                }
+            }
+            2 => {
+                let limits = grow(self.total, &self.shares(), self.wanted);
+                for step in limits {
+                    let Step::Limit { id, to } = step else { panic!("{step:?}") };
+                    self.limit(id, to);
+                }
+                for sender in self.senders.values_mut() {
+                    sender.share.used = sender.under_way;
+                }
+            }
+            3 => drop(some.and_then(|id| self.senders.remove(&id))),
+            _ => {
+                let what = self.chance.u8(..4);
+                if let Some(sender) = some.and_then(|id| self.senders.get_mut(&id)) {
+                    sender.step(what);
+                }
+            }
+        }
+        let promised: u32 = self.senders.values().map(|sender| sender.share.slots).sum();
+        assert!(promised <= self.total, "{promised} of {}", self.total);
+        for sender in self.senders.values() {
+            assert!(sender.under_way <= sender.share.slots, "{sender:?}");
+        }
+    }
+}
+
+impl Sender {
+    fn step(&mut self, what: u8) {
+        match what {
+            0 if self.under_way < self.obeys => self.under_way += 1,
+            1 => self.under_way = self.under_way.saturating_sub(1),
+            2 => {
+                if let Some(told) = self.told.take() {
+                    (self.obeys, self.answer) = (told, Some(told));
+                }
+            }
+            3 if self.answer.take().is_some() => self.share.is_asked = false,
+            _ => {}
+        }
+        let share = &mut self.share;
+        if !share.is_asked {
+            share.slots = share.limit.max(self.under_way);
+        }
+        share.used = share.used.max(self.under_way);
+        share.is_idle = self.under_way == 0;
+    }
+}
+
+fn run(worlds: u64) {
+    let mut closed = 0;
+    for seed in 0..worlds {
+        let mut world = World::new(seed);
+        (0..2_000).for_each(|_| world.step());
+        closed += world.closed;
+        // Everything comes to rest: then whoever has none yet gets in, unless all others have no more than one.
+        let host = 200;
+        let is_last = |world: &World| (1..6).all(|host| world.count(address(host)) <= 1);
+        let mut rounds = 0;
+        while !world.connect(host, true) {
+            world.make_room(host);
+            for sender in world.senders.values_mut() {
+                (0..sender.under_way).for_each(|_| sender.step(1));
+                sender.step(2);
+                sender.step(3);
+            }
+            rounds += 1;
+            if rounds > 10 {
+                assert!(is_last(&world), "seed {seed}: {:?}", world.senders);
+                break;
+            }
+        }
+    }
+    assert!(closed as u64 > worlds, "{closed} were closed in {worlds} worlds");
+}
+
+#[test]
+fn no_more_is_promised_than_there_is_and_newcomers_get_in() {
+    run(200);
+}
+
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_no_more_is_promised_than_there_is_and_newcomers_get_in() {
+    run(50_000);
+}
