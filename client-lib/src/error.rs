@@ -406,7 +406,7 @@ pub enum BindError {
     Limit(&'static str),
     /// The memory for all frames together is not enough for one.
     #[error(
-        "a frame of frame_size ({frame_size} bytes) does not fit in the memory for frames ({memory}): raise memory (--memory), or lower frame_size"
+        "a frame of frame_size ({frame_size} bytes) does not fit in the memory for frames ({memory}): raise memory, or lower frame_size"
     )]
     Memory {
         /// The largest payload of a frame, in bytes.

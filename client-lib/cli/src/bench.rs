@@ -60,7 +60,7 @@ struct ServerArgs {
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     size: u32,
 
-    /// Messages under way on each connection, at most; their memory is used when they come
+    /// Messages under way on each connection, at most; fewer, if --memory is not enough for those of all
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65535))]
     slots: u32,
 

@@ -183,6 +183,10 @@ pub(crate) struct ListenArgs {
           help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 
+    /// Most memory for frames of all senders together [default: a quarter of what the container may have, 4 GiB at most]
+    #[arg(long, value_name = "BYTES", env = "MULTINET_MEMORY")]
+    memory: Option<usize>,
+
     #[command(flatten)]
     pub(crate) transport: TransportArgs,
     #[command(flatten)]
@@ -310,6 +314,9 @@ impl ListenArgs {
             .rdma(self.transport.rdma());
         for address in &self.address {
             builder = builder.address(*address);
+        }
+        if let Some(bytes) = self.memory {
+            builder = builder.memory(bytes);
         }
         if let Some(tls) = self.tls.tls()? {
             builder = builder.tls(tls);

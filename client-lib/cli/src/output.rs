@@ -84,12 +84,13 @@ pub(crate) fn note(message: &str) {
 }
 
 /// What the library's messages call its settings, and the flags that are those settings here.
-const FLAGS: [(&str, &str); 7] = [
+const FLAGS: [(&str, &str); 8] = [
     ("allow_default_network", "--allow-default-network"),
     ("or allow the default network", "or give --allow-default-network"),
     ("name the address to listen on", "name the address to listen on (--address)"),
     ("raise the receivers' frame size", "raise the receivers' --frame-size (of bench server, --size)"),
     ("frame_size", "--frame-size"),
+    ("raise memory", "raise --memory"),
     ("Tls::expect", "--tls-name"),
     ("or name a server to ask", "or name a server to ask (--server)"),
 ];

@@ -5,6 +5,7 @@ mod dependencies;
 mod docs;
 mod doctor;
 mod examples;
+mod memory;
 mod multinet;
 mod nics;
 mod resolve;

@@ -183,7 +183,7 @@ impl Memory {
         let slots = shares::first(self.total, self.total - used.promised, others, wanted, is_lasting);
         if slots == 0 {
             let message = format!(
-                "{}, as many as may be: try later, raise memory (--memory), or lower frame_size",
+                "{}, as many as may be: try later, raise memory, or lower frame_size",
                 self.described(others)
             );
             return Err(Refusal::new(RefusalCode::Full, message));
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!((first.count(), second.count()), (8, 2));
         let refusal = grant(8).err().unwrap();
         assert_eq!(refusal.code, RefusalCode::Full);
-        for said in ["2 senders share 10 slots of 10 bytes", "100 bytes", "--memory"] {
+        for said in ["2 senders share 10 slots of 10 bytes", "100 bytes", "raise memory"] {
             assert!(refusal.message.contains(said), "{}", refusal.message);
         }
         drop(first);

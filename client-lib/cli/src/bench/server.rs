@@ -28,19 +28,14 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // Before anybody is told that it listens.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let (size, slots) = (args.size, args.slots);
-    // By TCP slots cost nothing before a message needs them, and each is free again at once: the bound is on clients. By RDMA they are locked, a quarter
-    // of a GiB for each connection.
-    let memory = (size as usize + 8192).saturating_mul(slots as usize).saturating_mul(1024);
     let mut server = Server::new(&args)?;
     let mut listener = args
         .listen
         .listener()?
         .rdma(args.device.rdma(args.listen.transport))
         .port(args.port)
-        .frame_size(size)
-        .slots(slots)
-        .memory(memory);
+        .frame_size(args.size)
+        .slots(args.slots);
     if let Some(gpu) = server.echoes.kind.gpu() {
         listener = listener.gpu(Arc::clone(gpu));
     }
