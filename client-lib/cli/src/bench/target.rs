@@ -119,7 +119,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`](multinet_client::ConnectError), with what the name may have to do with it.
+    /// [`ConnectError`], with what the name may have to do with it.
     pub(crate) async fn connect(&self, connector: &Connector, wait: Duration) -> anyhow::Result<PeerSet> {
         let error = match patiently(wait, connector.connect(&self.name, &self.port)).await {
             Ok(peers) => return Ok(peers),
