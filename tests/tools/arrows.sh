@@ -8,6 +8,7 @@ cd "$(dirname "$0")/../.."
 # Prints "FOLDER USER USED FILE" for each use of one module by another of the same folder.
 arrows() {
   local sources=$1
+  # shellcheck disable=SC2016 # the dollars are awk's
   find "$sources" -name '*.rs' ! -path '*/tests/*' ! -name tests.rs -print0 | sort -z | xargs -0 awk -v sources="$sources" '
     # Notes a use of the module path `used` (parts joined by ::) by the file.
     function note(used, parts, mine, n, m, i, folder) {
@@ -59,10 +60,10 @@ status=0
 for sources in */src client-lib/*/src; do
   all=$(arrows "$sources" | sed 's/^ /:: /')
   if [ "${1:-}" = --print ]; then
-    sed "s|^|$sources |" <<<"$all"
+    while read -r arrow; do echo "$sources $arrow"; done <<<"$all"
     continue
   fi
-  for folder in $(cut -d' ' -f1 <<<"$all" | sort -u); do
+  while read -r folder; do
     pairs=$(awk -v folder="$folder" '$1 == folder {print $2, $3}' <<<"$all")
     if [ "$folder" = :: ] && grep -qs 'In the order of the arrows' "$sources/lib.rs"; then
       pairs+=$'\n'$(awk '/^(pub )?mod [a-z_]+;/ {sub(/^pub /, ""); sub(/;/, "", $2); if (last != "") print $2, last; last = $2}' "$sources/lib.rs")
@@ -72,6 +73,6 @@ for sources in */src client-lib/*/src; do
       sed -n 's/^tsort: \(-: \)\?/  /p' <<<"$found" | grep -v loop >&2
       status=1
     fi
-  done
+  done < <(cut -d' ' -f1 <<<"$all" | sort -u)
 done
 exit $status
