@@ -37,6 +37,8 @@ pub(super) struct Incoming {
     gap: Option<Instant>,
     /// When the sender was seen last.
     seen: Instant,
+    /// When its last frame came.
+    moved: Instant,
     /// Where the file is, if it is not where it was asked for.
     place: Option<PathBuf>,
     /// Since when the sender's next question is waited for.
@@ -96,6 +98,7 @@ impl Incoming {
             start: now,
             gap: None,
             seen: now,
+            moved: now,
             place: None,
             told: None,
         })
@@ -112,6 +115,11 @@ impl Incoming {
     /// Whether what it has written stays, whatever becomes of it.
     pub(super) fn is_spoilt(&self) -> bool {
         self.sink.is_spoilt()
+    }
+
+    /// Returns whether a frame has come within `time`, or all of it is there.
+    pub(super) fn is_moving(&self, time: Duration) -> bool {
+        self.is_complete() || self.moved.elapsed() <= time
     }
 
     /// Whether all of it is there.
@@ -131,7 +139,8 @@ impl Incoming {
         header: Header,
         received: Received,
     ) -> Result<(), Failure> {
-        self.seen = Instant::now();
+        self.moved = Instant::now();
+        self.seen = self.moved;
         if let Meaning::Abort(reason) = header.meaning {
             received.acknowledge();
             return Err(self.gave_up(reason));
@@ -240,6 +249,11 @@ impl Incoming {
     /// It will not come to its end.
     pub(super) fn discard(self) {
         self.sink.discard();
+    }
+
+    /// Ends it without leaving anything, not even what seemed complete.
+    pub(super) fn reject(self) {
+        self.sink.reject();
     }
 
     fn gave_up(&self, reason: Abort) -> Failure {

@@ -104,9 +104,16 @@ impl Partial {
         }
     }
 
-    /// It will not become complete. What is complete is kept.
+    /// Removes it, unless it is complete.
     pub(super) fn discard(self) {
         if self.stage == Stage::Open {
+            self.reject();
+        }
+    }
+
+    /// Removes it, unless it has its own name already.
+    pub(super) fn reject(self) {
+        if self.stage != Stage::InPlace {
             // What is left of it does no harm.
             let _ = fs::remove_file(&self.path);
         }

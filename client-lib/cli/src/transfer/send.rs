@@ -69,10 +69,9 @@ impl SendArgs {
     /// The receiver and the file. Where the port is part of the name, what follows is the file.
     fn what(&self) -> anyhow::Result<(Target, PathBuf)> {
         let source = self.file.as_ref().unwrap_or(&self.source);
+        let has_port = Target::split(&self.name, None)?.1.is_some();
         match (&self.port, Target::parse(&self.name, None)?) {
-            (Some(path), target)
-                if target.name != self.name && self.source.as_os_str() == "-" && self.file.is_none() =>
-            {
+            (Some(path), target) if has_port && self.source.as_os_str() == "-" && self.file.is_none() => {
                 Ok((target, path.into()))
             }
             (port, _) => {
@@ -244,11 +243,13 @@ mod tests {
 
     #[test]
     fn a_port_in_the_name_leaves_the_second_place_to_the_file() {
-        let cases: [(&[&str], &str, &str, &str); 6] = [
+        let cases: [(&[&str], &str, &str, &str); 8] = [
             (&["infer"], "infer", "18515", "-"),
             (&["infer", "rdma"], "infer", "rdma", "-"),
             (&["infer", "rdma", "a.bin"], "infer", "rdma", "a.bin"),
             (&["10.0.0.1:9", "a.bin"], "10.0.0.1", "9", "a.bin"),
+            (&["[fd00::1]", "9"], "fd00::1", "9", "-"),
+            (&["[fd00::1]:9", "a.bin"], "fd00::1", "9", "a.bin"),
             (&["10.0.0.1", "--file", "a.bin"], "10.0.0.1", "18515", "a.bin"),
             (&["infer", "rdma", "--file", "a.bin"], "infer", "rdma", "a.bin"),
         ];

@@ -158,6 +158,13 @@ impl Sink {
         }
     }
 
+    /// Removes what was received, unless the file is in its place.
+    pub(super) fn reject(self) {
+        if let To::File(partial, _) = self.to {
+            partial.reject();
+        }
+    }
+
     fn read_what_is_there(&mut self) -> anyhow::Result<()> {
         let To::File(partial, path) = &mut self.to else { return Ok(()) };
         let mut reader = BufReader::with_capacity(1 << 20, &*partial.file());

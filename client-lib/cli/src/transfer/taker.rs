@@ -93,7 +93,8 @@ impl Taker {
             return None;
         }
         let Some(header) = Header::decode(received.metadata(), received.len()) else {
-            warn!("refused a frame of {:?}, which multinet send did not write", received.sender());
+            warn!("refused {:?}: its frames are not from multinet send", received.sender());
+            self.refuse(session);
             return None;
         };
         if !self.transfers.contains_key(&session) {
@@ -108,7 +109,12 @@ impl Taker {
                 if self.transfers.is_empty() { Progress::new(header.total) } else { Progress::hidden() };
             match Incoming::begin(&self.destination, session, sender, progress) {
                 Ok(transfer) => drop(self.transfers.insert(session, transfer)),
-                Err(failure) => return Some(self.failed(session, failure, false)),
+                // The session is the sender's choice: another one may be written to another file.
+                Err(Failure { error, .. }) => {
+                    warn!("refused a sender, whose transfer cannot be begun here: {error:#}");
+                    self.refuse(session);
+                    return None;
+                }
             }
         }
         let transfer = self.transfers.get_mut(&session)?;
@@ -140,9 +146,18 @@ impl Taker {
 
     /// Why there is no room for another transfer, of which so many bytes have come.
     fn make_room(&mut self, bytes: u64) -> Option<String> {
-        let first = self.transfers.values().next();
-        if let Some(other) = first.filter(|_| self.destination.files().is_none()) {
-            return Some(format!("{} is sending, and only a file can have several senders", other.sender()));
+        let first = self.transfers.iter().next();
+        if let Some((&session, other)) = first.filter(|_| self.destination.files().is_none()) {
+            if other.written() > 0 || other.is_complete() {
+                return Some(format!(
+                    "{} is sending, and only a file can have several senders",
+                    other.sender()
+                ));
+            }
+            // A sender of nothing does not hold up one of something.
+            warn!("refused {}: it has sent nothing yet, and another sender has come", other.sender());
+            self.drop_one(session);
+            return None;
         }
         if let Some(other) = self.transfers.values().find(|other| !self.keeps && other.is_complete()) {
             return Some(format!("all of what {} sends is here", other.sender()));
@@ -189,23 +204,32 @@ impl Taker {
         let has_written = self.transfers.get(&session).is_some_and(|transfer| transfer.written() > 0);
         let failure = match failure {
             // Nothing but a connection has come and gone.
-            Failure { cause: Cause::Gone, error } if !has_written => Failure::theirs(error),
+            Failure { cause: Cause::Gone | Cause::GaveUp, error } if !has_written => Failure::theirs(error),
             failure => failure,
         };
-        self.drop_one(session);
+        match self.transfers.remove(&session) {
+            // The next receiver would take for complete what its sender does not stand by.
+            Some(transfer) if failure.cause != Cause::Ours => transfer.reject(),
+            Some(transfer) => transfer.discard(),
+            None => {}
+        }
         self.failed(session, failure, is_spoilt)
     }
 
     fn failed(&mut self, session: u128, Failure { cause, error }: Failure, is_spoilt: bool) -> Outcome {
         self.refuse(session);
         // Standard output does not come back.
-        let is_last =
-            error.is::<PipeClosed>() || ends(cause, is_spoilt, self.keeps, !self.transfers.is_empty());
+        let is_last = error.is::<PipeClosed>() || ends(cause, is_spoilt, self.keeps, self.has_senders());
         let error = match is_last || self.keeps {
             true => error,
             false => anyhow!("{error:#}; waiting for another sender"),
         };
         Outcome::Failed { error, session, is_last }
+    }
+
+    /// Returns whether any transfer has had a frame lately. A connection that stays silent is none to wait for.
+    fn has_senders(&self) -> bool {
+        self.transfers.values().any(|transfer| transfer.is_moving(self.wait))
     }
 
     fn refuse(&mut self, session: u128) {

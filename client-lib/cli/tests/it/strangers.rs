@@ -58,6 +58,9 @@ fn nonsense_does_not_end_the_receiver() {
         let mut stranger = Sender::connect(receiver.address, session, 1, 1);
         assert!(!stranger.ask(header, b""), "{header}");
     }
+    // One that gives up before it has begun.
+    let mut quitter = Sender::connect(receiver.address, 150, 1, 1);
+    assert!(quitter.ask(&json!({"offset": 0, "abort": "changed"}), b""));
     // What was written of it goes.
     let mut liar = begin(&receiver, 200);
     assert!(!liar.ask(&nonsense[5], b""));
@@ -69,10 +72,27 @@ fn nonsense_does_not_end_the_receiver() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+/// The next receiver would take it for complete.
+#[test]
+fn a_sender_that_gives_up_after_its_seal_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), &[]);
+    let mut sender = Sender::connect(receiver.address, 7, 1, 1);
+    assert!(sender.ask(&json!({"offset": 0}), b"abc"));
+    assert!(sender.ask(&json!({"offset": 3, "total": 3, "seal": ABC}), b""));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert!(sender.ask(&json!({"offset": 3, "abort": "changed"}), b""));
+    assert_eq!(receiver.output().status.code(), Some(1));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 /// It is one stream, and what is on it stays.
 #[test]
 fn a_second_sender_to_standard_output_is_refused() {
     let receiver = Server::start(&["recv"], 0, Says::Stderr);
+    // One that has sent nothing yet gives way.
+    let mut silent = Sender::connect(receiver.address, 6, 1, 1);
+    assert!(silent.ask(&json!({"offset": 0}), b""));
     let mut first = Sender::connect(receiver.address, 7, 1, 1);
     assert!(first.ask(&json!({"offset": 0}), b"ab"));
     let second = send(&receiver);
