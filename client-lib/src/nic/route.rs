@@ -301,8 +301,14 @@ impl Route {
     ///
     /// [`RouteError::DefaultNetwork`].
     pub fn on_network_of(self, address: &EndpointAddress) -> Result<Self, RouteError> {
-        let is_pods = address.interface.as_deref() == Some(POD_INTERFACE);
-        if self.is_default_network && address.network.is_some() && (is_pods || !self.is_default_route) {
+        let theirs = address.interface.as_deref();
+        // The peer's second NIC is on no default network, and neither is this host's while it is
+        // down, whatever wide route there is.
+        let is_routed = !self.is_default_route
+            && self.down.is_none()
+            && theirs.is_none_or(|interface| interface == self.interface);
+        let is_primary = theirs == Some(POD_INTERFACE) || is_routed;
+        if self.is_default_network && address.network.is_some() && is_primary {
             return Ok(self);
         }
         self.on_second_nic()
@@ -465,6 +471,7 @@ mod tests {
             (0, Some("rail0"), Some("net1"), false),
             (0, Some("rail0"), Some("eth0"), true),
             (16, Some("rail0"), None, true),
+            (16, Some("rail0"), Some("net1"), false),
         ];
         for (prefix, network, interface, expected) in cases {
             let mut address = EndpointAddress::new(ip("10.1.2.3"));
