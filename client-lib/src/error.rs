@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::handshake::{HandshakeError, RefusalCode};
@@ -206,7 +207,8 @@ impl DialError {
             Self::Route(error) => {
                 matches!(error, RouteError::DefaultNetwork { down: None, .. } | RouteError::LinkLocal { .. })
             }
-            Self::Connect { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            // This host's own firewall. A reject from the network may pass, and by IPv6 it is EACCES.
+            Self::Connect { source, .. } => source.raw_os_error() == Some(Errno::EPERM as i32),
             Self::Tls { source, .. } => source.is_lasting(),
             Self::Handshake { .. } => true,
             Self::Rdma { is_lasting, .. } => *is_lasting,
@@ -462,8 +464,7 @@ mod tests {
     #[test]
     fn what_waiting_does_not_change_is_lasting() {
         let (peer, from) = (SocketAddr::from(([192, 168, 111, 5], 18515)), IpAddr::from([192, 168, 111, 4]));
-        let connect =
-            |kind: io::ErrorKind| DialError::Connect { peer, from, source: kind.into(), obstacle: None };
+        let connect = |errno: Errno| DialError::Connect { peer, from, source: errno.into(), obstacle: None };
         let default_network = |down: Option<&str>| {
             DialError::from(RouteError::DefaultNetwork {
                 peer: from,
@@ -478,7 +479,7 @@ mod tests {
             DialError::Refused { peer, name, code, message }
         };
         let lasting = [
-            connect(io::ErrorKind::PermissionDenied),
+            connect(Errno::EPERM),
             tls(TlsError::NoCertificate),
             tls(TlsError::PlainListener),
             refused(RefusalCode::Service),
@@ -488,8 +489,9 @@ mod tests {
         ];
         assert!(lasting.iter().all(DialError::is_lasting), "{lasting:?}");
         let passing = [
-            connect(io::ErrorKind::ConnectionRefused),
-            connect(io::ErrorKind::HostUnreachable),
+            connect(Errno::ECONNREFUSED),
+            connect(Errno::EHOSTUNREACH),
+            connect(Errno::EACCES),
             tls(TlsError::Closed),
             refused(RefusalCode::Full),
             refused(RefusalCode::Pod),
