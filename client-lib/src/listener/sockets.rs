@@ -100,8 +100,8 @@ fn at_each(places: &[Place], mut port: u16, is_named: bool) -> Result<Vec<TcpLis
         let at = SocketAddr::new(place.address, port);
         let error = |source| BindError::Bind { address: at, source };
         let socket = match listen_at(place, at) {
-            Err(gone) if gone.kind() == io::ErrorKind::AddrNotAvailable && !is_named => {
-                warn!(address = %at.ip(), "not listening there: {gone}");
+            Err(error) if !is_named && is_passed_over(&error, place) => {
+                warn!(address = %at.ip(), vrf = place.vrf, "not listening there: {error}");
                 continue;
             }
             outcome => outcome.map_err(error)?,
@@ -111,6 +111,13 @@ fn at_each(places: &[Place], mut port: u16, is_named: bool) -> Result<Vec<TcpLis
         sockets.push(socket);
     }
     Ok(sockets)
+}
+
+/// Whether an address is left out for this error: it has gone, or its VRF has, or may not be used.
+fn is_passed_over(error: &io::Error, place: &Place) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || place.vrf.is_some()
+            && matches!(Errno::from_raw(error.raw_os_error().unwrap_or(0)), Errno::EPERM | Errno::ENODEV)
 }
 
 fn listen_at(place: &Place, at: SocketAddr) -> io::Result<TcpListener> {
