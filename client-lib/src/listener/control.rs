@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -93,6 +94,8 @@ pub(super) struct Connection {
     flusher: Arc<Flusher>,
     /// It is to end, for others.
     closing: CancellationToken,
+    /// Whether it has ended. Read and written under `to_say`.
+    has_ended: AtomicBool,
 }
 
 #[derive(Default)]
@@ -147,7 +150,20 @@ impl Connection {
         let mut to_say = ToSay { slots: own_slots, ..ToSay::default() };
         to_say.has_room(slots.count(), hello.window);
         let (to_say, closing) = (Mutex::new(to_say), CancellationToken::new());
-        let this = Self { hello, address, owner, acknowledge, way, slots, to_say, session, flusher, closing };
+        let has_ended = AtomicBool::new(false);
+        let this = Self {
+            hello,
+            address,
+            owner,
+            acknowledge,
+            way,
+            slots,
+            to_say,
+            session,
+            flusher,
+            closing,
+            has_ended,
+        };
         let connection = Arc::new(this);
         connection.slots.belong_to(Arc::downgrade(&connection));
         let Hello { lane, epoch, .. } = connection.hello;
@@ -215,10 +231,12 @@ impl Connection {
                 return Err(Ended::Unlimited);
             }
             to_say.has_room(to, self.hello.window);
+            // Under the lock, so that the slots are not raised in between.
+            if !self.slots.lower(to) {
+                return Ok(());
+            }
         }
-        if self.slots.lower(to) {
-            self.close();
-        }
+        self.close();
         Ok(())
     }
 
@@ -244,7 +262,12 @@ impl Connection {
             own.forget_peak();
         }
         let Usage { limit, most, .. } = self.slots.usage();
-        if limit == 0 && most > 0 && self.asked().is_none() && self.slots.raise(most) {
+        let is_raised = {
+            let to_say = lock(&self.to_say);
+            let may_go_on = limit == 0 && most > 0 && to_say.asked.is_none();
+            may_go_on && !self.has_ended.load(Ordering::Acquire) && self.slots.raise(most)
+        };
+        if is_raised {
             self.limit(most);
         }
     }
@@ -260,12 +283,20 @@ impl Connection {
         self.closing.cancel();
     }
 
+    /// Returns whether it is to end, or has: its slots come back by themselves.
+    pub(super) fn is_over(&self) -> bool {
+        self.closing.is_cancelled() || self.has_ended.load(Ordering::Acquire)
+    }
+
     pub(super) fn closing(&self) -> &CancellationToken {
         &self.closing
     }
 
     /// It has ended: what our code does not have is free. By RDMA that is not before all of it is gone.
     pub(super) fn has_ended(&self) {
+        // Under the lock, so that the slots are not raised again.
+        let _to_say = lock(&self.to_say);
+        self.has_ended.store(true, Ordering::Release);
         if !self.way.is_rdma() {
             self.slots.lower(0);
         }

@@ -83,7 +83,7 @@ fn share((id, holder): &(u64, Holder)) -> Share {
     let (usage, asked) = (connection.usage(), connection.asked());
     let share = Share { used: usage.peak, is_idle: connection.is_idle(), ..fixed };
     match asked {
-        _ if connection.closing().is_cancelled() => Share { limit: 0, is_asked: true, ..share },
+        _ if connection.is_over() => Share { limit: 0, is_asked: true, ..share },
         Some((_, since)) if since.elapsed() > ANSWERS => share,
         Some((limit, _)) => Share { limit, is_limitable: true, is_asked: true, ..share },
         None => Share { limit: usage.limit, is_limitable: connection.is_limitable(), ..share },
