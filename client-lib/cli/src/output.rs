@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -78,9 +79,14 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// How long a note waits for standard error.
+const ORDER: Duration = Duration::from_millis(100);
+
 /// Tells people something that is no result, on standard error.
 pub(crate) fn note(message: &str) {
     multinet_stderr::write_line(&format!("multinet: {}", in_flags(message).replace('\n', " ")));
+    // It stands before the results that are printed next, unless standard error is not read.
+    multinet_stderr::flush(ORDER);
 }
 
 /// What the library's messages call its settings, and the flags that are those settings here.
