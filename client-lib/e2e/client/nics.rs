@@ -4,7 +4,7 @@
 //! This machine is one pod, `peer` the other one. Both have a default network, on `eth0`.
 
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,8 +12,8 @@ use multinet_client::Listener;
 use multinet_client::nic::{AddressState, RouteError, local_interfaces, route_to, second_nics};
 use multinet_testing::multus::ip;
 use multinet_testing::process::Process;
+use multinet_testing::sandboxed;
 use multinet_testing::wait::eventually;
-use multinet_testing::{sandboxed, skip};
 use tempfile::TempDir;
 
 use crate::multinet::{Outcome, multinet};
@@ -185,29 +185,6 @@ async fn an_address_of_two_nics_leaves_by_the_one_on_the_way() -> Result<()> {
     let listener = Listener::builder().port(0).bind().await?;
     let listening = listener.local_addresses();
     ensure!(listening.len() == 1, "{listening:?}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_nic_in_a_vrf_is_reached_and_listened_at() -> Result<()> {
-    sandboxed!();
-    let mut make = Command::new("ip");
-    make.args(["link", "add", "blue", "type", "vrf", "table", "10"]).stderr(Stdio::null());
-    if !make.status()?.success() {
-        skip!("this kernel has no VRFs");
-    }
-    set_up(&[
-        PODS,
-        "-n peer link add blue type vrf table 10
-         link set blue up
-         -n peer link set blue up
-         link set net1 master blue
-         -n peer link set net1 master blue",
-        ON_NET1,
-    ])?;
-    for arguments in [&[][..], &["--address", "192.168.111.12"]] {
-        Server::start(arguments).await?.reached("192.168.111.12", "net1")?;
-    }
     Ok(())
 }
 

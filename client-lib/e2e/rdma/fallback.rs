@@ -75,7 +75,7 @@ async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
     for (number, (change, _)) in CASES.iter().enumerate() {
         script.push_str(&format!(
             "{change}\necho '=== {number}'\n\
-             $PREFIX {multinet} bench client $SERVER -n 5 --transport rdma >/tmp/refused 2>&1 &\n\
+             $PREFIX {multinet} bench client $SERVER -n 5 --transport rdma --log-level info >/tmp/refused 2>&1 &\n\
              [ -z \"$TRIES\" ] || {{ wait_for grep -q 'by RDMA: ' /tmp/refused; kill -KILL $!; }}\n\
              wait $! || echo \"exit status $?\" >>/tmp/refused\n\
              cat /tmp/refused\n\
