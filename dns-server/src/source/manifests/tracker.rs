@@ -14,6 +14,10 @@ use super::scan::FileState;
 /// that write piece by piece, and still lets a change be served within a second.
 pub(super) const QUIET: Duration = Duration::from_millis(700);
 
+/// How long a file is waited for that keeps changing. It is then read as it is, so that a program
+/// that rewrites it all the time does not keep its changes from being served.
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
+
 /// On coarse file systems, changes within this time of each other may leave the same time stamp.
 const COARSE: Duration = Duration::from_secs(3);
 
@@ -40,6 +44,8 @@ struct Tracked {
     done: Option<FileState>,
     /// The current state if it differs (`None` if the path is gone), and since when.
     pending: Option<(Option<FileState>, Instant)>,
+    /// Since when the state has differed from `done`, in whatever way.
+    differs_since: Option<Instant>,
     /// When to read the file again although its stamp is the same.
     again: Option<Instant>,
 }
@@ -65,18 +71,25 @@ impl Tracker {
                 |folder: &FileKey| folder.root == key.root && key.path().starts_with(folder.path());
             if state.is_none() && unknown.iter().any(is_hidden) {
                 tracked.pending = None;
+                tracked.differs_since = None;
                 return true;
             }
             let is_due_again = tracked.again.is_some_and(|again| again <= now);
             if tracked.done == state && !is_due_again {
                 tracked.pending = None;
+                tracked.differs_since = None;
                 return state.is_some();
             }
             let since = match &tracked.pending {
                 Some((pending, since)) if *pending == state => *since,
                 _ => now,
             };
-            let is_due = is_first || now >= since + QUIET || (is_due_again && tracked.done == state);
+            let is_there = state.is_some();
+            let differs_since = *tracked.differs_since.get_or_insert(now);
+            let is_due = is_first
+                || now >= since + QUIET
+                || is_there && now >= differs_since + LONGEST
+                || is_due_again && tracked.done == state;
             if !is_due {
                 tracked.pending = Some((state, since));
                 return true;
@@ -86,7 +99,6 @@ impl Tracker {
                 Some(FileState::Unreadable(reason)) => Step::Unreadable(key.clone(), reason.clone()),
                 None => Step::Remove(key.clone()),
             });
-            let is_there = state.is_some();
             *tracked = Tracked { done: state, ..Tracked::default() };
             is_there
         });

@@ -79,6 +79,19 @@ fn a_change_is_read_once_the_file_has_stayed_the_same() {
 }
 
 #[test]
+fn a_file_that_keeps_changing_is_read_in_the_end() {
+    let mut simulation = Simulation::new();
+    let mut steps = Vec::new();
+    let changes = LONGEST.as_millis() / (QUIET / 2).as_millis() + 2;
+    for len in 2..2 + changes as u64 {
+        simulation.file("a", len);
+        steps.extend(simulation.steps());
+        simulation.after(QUIET / 2);
+    }
+    assert_eq!(steps, ["read a"]);
+}
+
+#[test]
 fn a_file_that_is_removed_and_written_anew_is_not_removed() {
     let mut simulation = Simulation::new();
     let file = simulation.seen.remove(&key("a")).unwrap();
