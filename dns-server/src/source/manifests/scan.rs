@@ -153,8 +153,8 @@ fn walk(root: usize, path: &Path, scan: &mut Scan, known: &mut HashSet<(u64, u64
     }
 }
 
-/// Notes an entry that could not be looked at. An entry that has gone since its folder was read is no fault, nor is a
-/// link in a circle.
+/// Notes an entry that could not be looked at. An entry that has gone since its folder was read is
+/// no fault, nor is a link in a circle.
 fn add_error(root: usize, given: &Path, error: &walkdir::Error, scan: &mut Scan) {
     let is_root = error.depth() == 0;
     let path = error.path().unwrap_or(given);
