@@ -54,7 +54,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What the machine has.
+/// File that tells the machine's memory.
 const MACHINE: &str = "/proc/meminfo";
 
 /// The least of what these files say.
@@ -63,7 +63,7 @@ fn least(files: impl IntoIterator<Item = PathBuf>, read: impl Fn(&Path) -> Optio
     limits.min_by_key(|limit| limit.bytes)
 }
 
-/// What a file says, which has a number alone, `max`, or lines of which one counts.
+/// Returns the limit in a file's text: a lone number, `max` (none), or one line of several.
 fn value(text: &str) -> Option<u64> {
     let mut words = text.split_whitespace();
     let first = words.next()?;

@@ -112,7 +112,7 @@ pub enum DialError {
         from: IpAddr,
         /// What the kernel said.
         source: io::Error,
-        /// What that means, if it is known.
+        /// The likely cause, if it is known.
         obstacle: Option<Obstacle>,
     },
     /// It took too long.
@@ -124,7 +124,7 @@ pub enum DialError {
         what: &'static str,
         /// How long has been waited.
         after: Duration,
-        /// What that means, if it is known.
+        /// The likely cause, if it is known.
         obstacle: Option<Obstacle>,
     },
     /// TLS failed.
@@ -372,7 +372,7 @@ pub enum BindError {
         "this host has no second NIC to listen on ({why}): name the address to listen on, or allow the default network"
     )]
     NoSecondNic {
-        /// What it has instead, such as `net1 is down`.
+        /// The state of the host's NICs, such as `net1 is down`.
         why: String,
     },
     /// The local addresses cannot be listed.
@@ -447,7 +447,7 @@ fn in_brackets(obstacle: Option<&Obstacle>) -> String {
     obstacle.map_or_else(String::new, |obstacle| format!(" ({obstacle})"))
 }
 
-/// What a person should do about an address that cannot be listened on, if that is known.
+/// Returns advice on an address that cannot be listened on; empty if there is none.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => " (another program listens there)",

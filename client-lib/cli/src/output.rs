@@ -89,7 +89,7 @@ pub(crate) fn note(message: &str) {
     multinet_stderr::flush(ORDER);
 }
 
-/// What the library's messages call its settings, and the flags that are those settings here.
+/// Names of settings in the library's messages, each with the flag that sets it.
 const FLAGS: [(&str, &str); 8] = [
     ("allow_default_network", "--allow-default-network"),
     ("or allow the default network", "or give --allow-default-network"),

@@ -14,7 +14,8 @@ use crate::rdma::{QueuePair, Role, Spare};
 use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
-/// What a newcomer has got: slots, and those that it has instead of them if payloads come to the GPU, or memory that is ready for it.
+/// Slots that a newcomer was granted, in the host's memory and in the GPU's, and registered memory
+/// that is ready for it.
 pub(super) struct Granted {
     pub(super) slots: Slots,
     pub(super) gpu: Option<Slots>,

@@ -25,12 +25,12 @@ enum Why {
 }
 
 impl Budget {
-    /// What the program says.
+    /// Returns the budget that the program sets.
     pub(super) fn given(bytes: usize) -> Self {
         Self { bytes, why: Why::Given }
     }
 
-    /// What this process may take for frames.
+    /// Returns the default budget: a part of the memory that this process may use.
     pub(super) fn read() -> Self {
         Self::of(Limit::read())
     }

@@ -18,7 +18,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A sender that has not answered for so long may be one that never will: nothing is expected of it any more.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// What `grant` gives to a newcomer, for which it waits so long at most, if others can give something back.
+/// Returns the slots that `grant` gives to a newcomer. If there are none, makes room and waits, for at
+/// most `patience`.
 pub(super) async fn wait<T>(
     memory: &Memory,
     newcomer: (IpAddr, u32),

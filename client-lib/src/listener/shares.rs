@@ -1,4 +1,5 @@
-//! Who gets how many slots, who gives some back, and who goes, where there are not enough for all. Pure.
+//! Shares of a listener's slots: how many each sender gets, gives back, and when a connection is
+//! closed, where there are not enough for all. Pure.
 //!
 //! - As long as there are enough, each sender gets as many as the listener wants it to have.
 //! - After that, newcomers get what is free, and no more than an even share. If that is less, others give slots back: at first those that they have not used
@@ -8,12 +9,12 @@
 //! - If all that does not help, one connection is closed for another, if nothing of it is unacknowledged: of the address that has the most, and only for an address that
 //!   has fewer, the newcomer counted. So no two are closed for each other in turn.
 //!
-//! Whoever has many connections is by all this in the way of nobody but itself.
+//! An address with many connections loses its own first, so it cannot displace other addresses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// What a connection has.
+/// Slots of one connection, as the decision sees them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) id: u64,
@@ -32,7 +33,7 @@ pub(super) struct Share {
     pub(super) is_idle: bool,
 }
 
-/// What a connection has to do for others.
+/// Step that makes room for other connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Has so many slots from now on.
@@ -66,7 +67,9 @@ pub(super) fn first(total: u32, free: u32, others: usize, wanted: u32, is_lastin
     }
 }
 
-/// What is to be done for a newcomer that finds less than an even share, or as many connections as there may be (`is_crowded`): nothing, if it is under way, or cannot be.
+/// Returns the next step that makes room for a newcomer, which finds less than an even share, or as
+/// many connections as there may be (`is_crowded`). Returns `None` if a step is under way already, or
+/// none is possible.
 pub(super) fn make_room(
     total: u32,
     shares: &[Share],

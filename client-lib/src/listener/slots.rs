@@ -49,7 +49,7 @@ struct Used {
     holders: BTreeMap<u64, Holder>,
 }
 
-/// Who has slots.
+/// Owner of slots.
 #[derive(Clone)]
 pub(super) struct Holder {
     pub(super) address: IpAddr,
@@ -199,7 +199,7 @@ impl Memory {
         Ok(Slots { memory: Arc::clone(self), id, free, is_reading: AtomicBool::new(false) })
     }
 
-    /// Who has how much, for people.
+    /// Describes how the slots are shared, for error messages.
     fn described(&self, connections: usize) -> String {
         format!("{connections} senders share {self}")
     }
@@ -251,7 +251,7 @@ impl Slots {
         self.free().usage.limit
     }
 
-    /// Whose they are.
+    /// Sets the connection that owns the slots.
     pub(super) fn belong_to(&self, connection: Weak<Connection>) {
         if let Some(holder) = self.memory.used().holders.get_mut(&self.id) {
             holder.connection = connection;
@@ -275,7 +275,7 @@ impl Slots {
         self.free().usage.in_use <= reading
     }
 
-    /// Who has how much, for people.
+    /// Describes how the slots are shared, for error messages.
     pub(super) fn described(&self) -> String {
         self.memory.described(self.memory.connections())
     }

@@ -1,13 +1,13 @@
-//! What to do about a name or a port that is not there, as far as the name and the search path tell. Pure.
+//! Advice on a name or a port that does not exist, from the name and the search path alone. Pure.
 
 use super::error::List;
 
-/// What names of services have behind their namespace, before the cluster's domain.
+/// Labels between a service's namespace and the cluster's domain.
 const SERVICES: &str = "svc.multinet";
 /// The usual domain of a cluster.
 const CLUSTER: &str = "cluster.local";
 
-/// What to do about a name that does not exist. `tried` are the full names that it may have stood for.
+/// Returns advice on a name that does not exist. `tried` has the full names that were looked up for it.
 pub(super) fn of_name(name: &str, tried: &[String]) -> String {
     let labels: Vec<&str> = name.split('.').collect();
     let domains: Vec<&str> =
@@ -55,7 +55,7 @@ pub(super) fn of_name(name: &str, tried: &[String]) -> String {
 
 const CHECK: &str = "check name and namespace, and that its pods are ready and attached to the network";
 
-/// What to do about a port that a name does not have; `ports` are the numbers of those that it has.
+/// Returns advice on a port that a name does not have. `ports` has the numbers that it has.
 pub(super) fn of_port(name: &str, port: &str, ports: &[u16]) -> String {
     if let Some((service, zone)) = name.split_once(".svc.")
         && zone == CLUSTER

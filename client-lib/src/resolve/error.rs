@@ -125,7 +125,7 @@ pub enum ResolveError {
         name: String,
         /// The last server that was tried.
         server: SocketAddr,
-        /// What went wrong.
+        /// The fault.
         reason: String,
     },
 
@@ -140,7 +140,7 @@ pub enum ResolveError {
         name: String,
         /// The server.
         server: SocketAddr,
-        /// What went wrong.
+        /// The fault.
         reason: String,
     },
 

@@ -40,7 +40,7 @@ use crate::endpoint::Endpoint;
 /// Targets that are looked at the same time; how many questions are in flight is the session's to bound.
 const TARGETS_AT_ONCE: usize = 32;
 
-/// What is asked for to find wildcards: in the place of the service's first label.
+/// Label that no service has. It replaces the name's first label in the query that finds wildcards.
 const NOBODY: &str = "multinet-probe";
 
 /// Resolves the first of `candidates` that leads to endpoints. `name` is what they stand for; if it is absolute, it may

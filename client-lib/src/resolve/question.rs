@@ -10,7 +10,7 @@ const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 /// Longest name of a port: its label begins with `_`.
 const MAX_PORT_NAME: usize = MAX_LABEL - 1;
-/// What stands between a network's alias, or a topology zone, and the service's name.
+/// Labels between a network's alias, or a topology zone, and the service's name.
 pub(super) const NETWORK: &str = "._net.";
 pub(super) const ZONE: &str = "._zone.";
 /// Octets that an SRV record's owner has more than the service's name, but for the port's name: `_`, `._tcp.`.

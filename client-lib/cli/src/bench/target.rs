@@ -149,7 +149,7 @@ impl Target {
     }
 }
 
-/// What to write instead of something that people take for a name.
+/// Returns a correction of text that is not a name, such as a URL; `None` if it may be one.
 fn mistake(name: &str) -> Option<String> {
     if let Some((_, rest)) = name.split_once("://") {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);

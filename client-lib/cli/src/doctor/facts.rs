@@ -89,9 +89,9 @@ pub(super) struct Peer {
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) struct NoConnection {
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) error: String,
-    /// What that means, if it is known.
+    /// The likely cause, if it is known.
     pub(super) obstacle: Option<Obstacle>,
 }
 

@@ -1,4 +1,4 @@
-//! What the library's messages become.
+//! Tests that the library's messages name command-line flags.
 
 use std::fs;
 use std::path::{Path, PathBuf};

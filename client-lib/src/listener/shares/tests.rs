@@ -137,7 +137,7 @@ fn slots_that_are_free_go_to_those_that_need_them() {
 #[derive(Debug)]
 struct Sender {
     share: Share,
-    /// What it keeps to.
+    /// The limit that it observes.
     obeys: u32,
     /// Limits that it has not heard yet, and answers that have not come.
     told: Option<u32>,

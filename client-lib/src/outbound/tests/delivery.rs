@@ -38,7 +38,7 @@ fn what_has_not_been_written_is_not_done() {
     assert_eq!(rig.outbound.counts().lost, 2);
 }
 
-/// Whoever has frames for a peer, and sees that none is taken, knows that the way to it is not as it should be.
+/// Frames that were sent and never taken hint at a fault of the path, such as its MTU.
 #[test]
 fn frames_that_nobody_has_taken_are_counted() {
     let mut rig = Rig::kept();

@@ -60,7 +60,7 @@ pub(crate) struct Zone {
     pub(crate) has_tcp: bool,
     /// Zones whose SOA records come with names that do not exist.
     pub(crate) soas: Vec<&'static str>,
-    /// What any name below a domain has that does not exist otherwise.
+    /// Records of the wildcard below each domain.
     pub(crate) wildcards: Vec<(&'static str, RData)>,
     asked: Vec<Asked>,
     in_flight: usize,

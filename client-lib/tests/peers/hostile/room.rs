@@ -11,7 +11,7 @@ use crate::log::{Says as _, capture};
 use crate::raw::{CONTROL, LIMITED, Raw, data, header, hello};
 use crate::rig::{endpoint, follow, listener, mixed_connector, soon};
 
-/// What a slot for frames of 1000 bytes takes.
+/// Bytes that a slot for frames of 1000 bytes takes.
 const SLOT: usize = 5440;
 
 /// A listener with so many slots, of which each sender wants as many as there may be of one.

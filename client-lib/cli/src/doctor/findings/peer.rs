@@ -83,7 +83,7 @@ fn no_route(who: &str, peer: &Peer, error: &NoRoute) -> Finding {
     }
 }
 
-/// What went wrong, and what to do.
+/// Returns the fault of a connection that failed, and its fix.
 fn failed(NoConnection { error, obstacle }: &NoConnection) -> (String, &'static str) {
     match obstacle {
         Some(Obstacle::NotListening) => (

@@ -131,7 +131,7 @@ fn not_connected(obstacle: Option<Obstacle>) -> Option<Result<Duration, NoConnec
     Some(Err(NoConnection { error: "No route to host".to_owned(), obstacle }))
 }
 
-/// What `net2` sends leaves by this one.
+/// Returns two NICs in one subnet, where packets of `net2` leave by the interface `by`.
 fn in_one_subnet(by: &str, answers_for_all: bool) -> Shared {
     let nic = |interface: &str, address: &str, by: &str| InSubnet {
         interface: interface.to_owned(),

@@ -25,7 +25,7 @@ pub(super) struct Message {
     pub(super) packet: Packet,
 }
 
-/// What a sender says, on its way.
+/// Message of a sender that is on its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sent {
     Frame(Message),

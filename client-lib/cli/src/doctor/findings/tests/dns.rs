@@ -1,4 +1,4 @@
-//! What DNS servers do wrong.
+//! Findings about DNS servers that answer wrongly, or not at all.
 
 use super::*;
 
