@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::control::Connection;
 use super::shares::{self, Share, Step};
 use super::slots::{Holder, Memory};
-use crate::handshake::{Refusal, RefusalCode};
+use crate::handshake::Refusal;
 
 /// How often slots that are free go to those that need them.
 const LOOK: Duration = Duration::from_secs(1);
@@ -18,18 +18,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A sender that has not answered for so long may be one that never will: nothing is expected of it any more.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// Returns the slots that `grant` gives to a newcomer. If there are none, makes room and waits, for at
-/// most `patience`.
+/// Returns the slots that `grant` gives to a newcomer. If less than an even share is free, makes room
+/// first and waits for it, for at most `patience`.
 pub(super) async fn wait<T>(
     memory: &Memory,
     newcomer: (IpAddr, u32),
     patience: Duration,
     grant: impl Fn() -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    match grant() {
-        Err(refusal) if refusal.code == RefusalCode::Full => {}
-        outcome => return outcome,
-    }
     let until = Instant::now() + patience;
     loop {
         let mut released = pin!(memory.released().notified());

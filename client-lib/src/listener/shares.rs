@@ -67,9 +67,9 @@ pub(super) fn first(total: u32, free: u32, others: usize, wanted: u32, is_lastin
     }
 }
 
-/// Returns the next step that makes room for a newcomer, which finds less than an even share, or as
-/// many connections as there may be (`is_crowded`). Returns `None` if a step is under way already, or
-/// none is possible.
+/// Returns the steps that make room for a newcomer, which finds less than an even share, or as many
+/// connections as there may be (`is_crowded`). There are none if enough is on its way already, or if
+/// nothing can be taken back.
 pub(super) fn make_room(
     total: u32,
     shares: &[Share],

@@ -102,6 +102,21 @@ async fn what_a_sender_gives_back_is_somebody_elses_once_it_has_answered() {
 }
 
 #[tokio::test]
+async fn a_newcomer_that_finds_less_than_an_even_share_free_gets_an_even_share() {
+    let receiver = short(9).slots(4).bind().await.unwrap();
+    let mut first = Raw::admitted(&receiver, &limitable(1)).await;
+    let mut second = Raw::admitted(&receiver, &limitable(2)).await;
+    let (mut newcomer, greeting) = (Raw::connect(&receiver).await, limitable(3));
+    let give_back = async |raw: &mut Raw| {
+        let told = limit(raw).await;
+        answer(raw, told).await;
+    };
+    let (accepted, (), ()) =
+        tokio::join!(newcomer.greet(&greeting), give_back(&mut first), give_back(&mut second));
+    assert_eq!(accepted["accept"]["slots"], 3);
+}
+
+#[tokio::test]
 async fn slots_that_others_leave_go_to_who_uses_all_that_it_has() {
     let receiver = short(8).slots(8).bind().await.unwrap();
     let mut held = Vec::new();
