@@ -151,12 +151,11 @@ pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
         .filter(|local| local.ip.is_ipv4() == peer.is_ipv4() && local.state == AddressState::Usable)
         .filter_map(|local| Way::from(peer, &local, &interfaces));
     let ways = plain.iter().cloned().chain(by_source);
-    match best(ways.filter(|way| way.is_by_second_nic(&interfaces))) {
-        Some(way) => Route::by(peer, way, &interfaces),
-        None => match plain {
-            Ok(way) => Route::by(peer, way, &interfaces),
-            Err(source) => Err(RouteError::Unreachable { peer, source, down: down(peer, &interfaces) }),
-        },
+    let second = best(ways.filter(|way| way.is_by_second_nic(&interfaces)));
+    match (second, plain) {
+        (Some(second), Ok(plain)) if plain.is_narrower(&second) => Route::by(peer, plain, &interfaces),
+        (Some(way), _) | (None, Ok(way)) => Route::by(peer, way, &interfaces),
+        (None, Err(source)) => Err(RouteError::Unreachable { peer, source, down: down(peer, &interfaces) }),
     }
 }
 
@@ -212,6 +211,12 @@ impl Way {
         // Where a VRF has no route, the others' count.
         let by = interfaces.iter().find(|its| its.index == way.answer.interface)?;
         (vrf.is_none() || way.answer.is_local || by.vrf == local.vrf).then_some(way)
+    }
+
+    /// Returns whether this route is for fewer addresses than `other`. A second NIC's default route,
+    /// as the plugin `sbr` makes one, is no way to what has a route of its own by the default network.
+    fn is_narrower(&self, other: &Self) -> bool {
+        !other.answer.is_local && self.entry.prefix > other.entry.prefix
     }
 
     fn is_by_second_nic(&self, interfaces: &[Interface]) -> bool {
@@ -480,6 +485,20 @@ mod tests {
             let outcome = by_default_network(LinkState::Up, prefix).on_network_of(&address);
             assert_eq!(outcome.is_ok(), expected, "{prefix} {network:?} {interface:?}");
         }
+    }
+
+    #[test]
+    fn a_second_nics_default_route_is_no_way_to_what_has_a_route_of_its_own() {
+        let way = |prefix, is_local| Way {
+            answer: Answer { is_local, interface: 1, source: None, mtu: None },
+            entry: Entry { prefix, is_on_link: false, interfaces: vec![1] },
+            vrf: None,
+        };
+        assert!(way(16, false).is_narrower(&way(0, false)));
+        // The default network's default route is none of its own.
+        assert!(!way(0, false).is_narrower(&way(0, false)));
+        assert!(!way(16, false).is_narrower(&way(24, false)));
+        assert!(!way(32, false).is_narrower(&way(0, true)));
     }
 
     #[test]
