@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Copies the manifests that kustomize applies into the charts: copy.sh [--check], which only compares. Links in their place
-# would make Helm print a warning for each with every command.
+# Copies the manifests that kustomize applies into the charts: copy.sh [--check]; --check only
+# compares. Helm would print a warning for each link, with every command.
 set -euo pipefail
 cd "$(dirname "$0")"
 made=$(mktemp -d)
@@ -9,7 +9,7 @@ chmod 755 "$made"
 copy() { # FROM TO
   rm -rf "${made:?}"/*
   cp "$1"/*.yaml "$made"
-  # Kustomize's own list, and what has to be there before a release.
+  # Kustomize's own list, and the namespace, which must exist before a release.
   rm -f "$made"/{kustomization,namespace}.yaml
   if [ "$check" ]; then
     diff -ru "$2" "$made" || { echo "$2 is not what kustomize applies; run: deploy/helm/copy.sh" >&2; exit 1; }

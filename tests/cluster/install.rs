@@ -148,7 +148,7 @@ async fn refused(what: &str, attempt: impl AsyncFn() -> Result<String>) -> Resul
         Ok(said) => bail!("{said}"),
         Err(error) => {
             let said = format!("{error:#}");
-            ensure!(said.contains("only who may create endpointslices.discovery.k8s.io"), "{said}");
+            ensure!(said.contains("only users who may create endpointslices.discovery.k8s.io"), "{said}");
             Ok(())
         }
     })

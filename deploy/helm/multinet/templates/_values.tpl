@@ -1,4 +1,4 @@
-{{- /* Each of these puts values into an object, and prints nothing. */}}
+{{- /* Each template changes an object by the values, and prints nothing. */}}
 
 {{- define "multinet.place" }}
 {{- $namespace := .root.Release.Namespace }}
@@ -6,7 +6,7 @@
 {{- range .object.subjects }}{{ $_ := set . "namespace" $namespace }}{{ end }}
 {{- end }}
 
-{{- /* Flags, those of the manifest first; one that the values have replaces the manifest's, since most may be given once only. */}}
+{{- /* Flags, those of the manifest first. A flag in the values replaces the manifest's, since most flags may occur only once. */}}
 {{- define "multinet.args" }}
 {{- $values := get .root.Values (trimPrefix "multinet-" .object.metadata.name) }}
 {{- $given := dict }}
@@ -20,7 +20,7 @@
 {{- $_ := set $container "args" (concat $args $values.args) }}
 {{- end }}
 
-{{- /* The port of DNS is the first that is listened on. A process that is not root needs leave for ports below 1024 only. */}}
+{{- /* The DNS port is the first that the server listens on. Without root, only ports below 1024 need a permission. */}}
 {{- define "multinet.listen" }}
 {{- $pod := .object.spec.template.spec }}
 {{- $container := first $pod.containers }}
@@ -74,7 +74,7 @@
 {{- $_ := set .object.spec "ports" $ports }}
 {{- end }}
 
-{{- /* A list of texts in JSON is one in CEL. */}}
+{{- /* A JSON list of strings is also a CEL list. */}}
 {{- define "multinet.accounts" }}
 {{- range $variable := .object.spec.variables }}
 {{- with get $.root.Values.networkStatusPolicy $variable.name }}{{ $_ := set $variable "expression" (toJson .) }}{{ end }}
