@@ -1,4 +1,4 @@
-# What people run here. `make test` runs every test, `make check` every lint; both install what they need.
+# Targets for developers. `make test` runs every test, `make check` every lint. Both install what they need.
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 10
@@ -6,13 +6,13 @@ export CARGO_TERM_COLOR ?= auto
 
 .PHONY: help test quick check fmt lint docs deny advisories shellcheck workflows charts times fuzz soak bench-dns bench-programming bench-client bench-rdma crds clean
 
-# Says what a step takes, for `make times`.
+# Measures a step, for `make times`.
 TIMED := tests/tools/timed.sh
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-test: ## Run every test, with real control planes; says at its end what passed, failed, was skipped and why
+test: ## Run every test, with real control planes; lists at its end what passed, failed, was skipped and why
 	@tests/run.sh
 
 quick: ## Run the pure tests: no root, no packages but a C compiler, no Go
@@ -24,7 +24,7 @@ fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --all --manifest-path fuzz/Cargo.toml --check
 
-# The client library once more without its features, all of which the workspace takes.
+# The client library again, without its features: the workspace uses all of them.
 lint:
 	@tests/tools/packages.sh build
 	@$(TIMED) 'clippy' $(CARGO) clippy --workspace --all-targets -- -D warnings
