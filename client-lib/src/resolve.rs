@@ -3,6 +3,7 @@
 //! ```text
 //!  Resolver ──> question   what was given, and the full names that it may stand for (pure)
 //!           ──> lookup     which questions, in which order
+//!                 ├─> verdict  what their answers mean where none has endpoints (pure)
 //!                 └─> dns  one question to servers, over UDP or TCP; with sockets, the only file with hickory in it
 //!           ──> records    records in, endpoints out (pure), with facts, one TXT record
 //!  Watch    ──> refresh    when to ask again, what to hold on to, what to say (pure, with a passed clock)
@@ -23,6 +24,7 @@ mod question;
 mod records;
 mod refresh;
 mod sockets;
+mod verdict;
 mod watch;
 
 use std::net::SocketAddr;

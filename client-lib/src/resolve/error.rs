@@ -30,8 +30,9 @@ pub enum ResolveError {
     /// No name of the search path exists (NXDOMAIN): there is no such service, or none of its endpoints is
     /// ready, which DNS does not tell apart.
     #[error(
-        "{name}: no such service, or none of its endpoints is ready (DNS knows none of {}{}): {}",
-        List(tried),
+        "{name}: no such service, or none of its endpoints is ready (DNS knows none of {}{}{}): {}",
+        List(&absent(tried, unanswered)),
+        but_unanswered(unanswered),
         but_a_wildcard(wildcard),
         advice::of_name(name, tried)
     )]
@@ -40,8 +41,22 @@ pub enum ResolveError {
         name: String,
         /// The full names that were tried, in this order.
         tried: Vec<String>,
+        /// Those of them that DNS fails for. No service can have them, or another of the names is that of a zone which
+        /// knows services.
+        unanswered: Vec<String>,
         /// The first of them that has an answer which does not count: that of a wildcard, which any name has.
         wildcard: Option<String>,
+    },
+
+    /// Some names of the search path do not exist, and DNS fails for one that may be the service's.
+    #[error("{failure} (these names do not exist: {})", List(absent))]
+    Inconclusive {
+        /// The name that was asked for.
+        name: String,
+        /// The full names that do not exist.
+        absent: Vec<String>,
+        /// The failure for another name.
+        failure: Box<Self>,
     },
 
     /// The service has endpoints, but none on that network.
@@ -242,6 +257,24 @@ impl ResolveError {
     }
 }
 
+impl ResolveError {
+    /// Returns the failure, also of an [`Inconclusive`](Self::Inconclusive) outcome.
+    pub(super) fn cause(&self) -> &Self {
+        match self {
+            Self::Inconclusive { failure, .. } => failure,
+            error => error,
+        }
+    }
+}
+
+fn absent<'a>(tried: &'a [String], unanswered: &[String]) -> Vec<&'a str> {
+    tried.iter().filter(|name| !unanswered.contains(name)).map(String::as_str).collect()
+}
+
+fn but_unanswered(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; it fails for {}", List(names)) }
+}
+
 fn but_a_wildcard(candidate: &Option<String>) -> String {
     candidate.as_ref().map_or_else(String::new, |name| format!("; the answer for {name} is a wildcard's"))
 }
@@ -279,6 +312,28 @@ mod tests {
                 ResolveError::NoTcp { name: name(), server: server(), reason: "refused".to_owned() },
                 "the answer of 10.96.0.10:53 for infer.vision.svc.multinet is too long for UDP, and TCP does not get \
                  through (refused): let TCP port 53 of the DNS server pass (network policies, firewalls)",
+            ),
+            (
+                ResolveError::NoSuchName {
+                    name: "infer".to_owned(),
+                    tried: ["infer.x.svc.multinet.cluster.local", "infer.corp.test"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    unanswered: vec!["infer.corp.test".to_owned()],
+                    wildcard: None,
+                },
+                "infer: no such service, or none of its endpoints is ready (DNS knows none of \
+                 infer.x.svc.multinet.cluster.local; it fails for infer.corp.test): check name and namespace, and that \
+                 its pods are ready and attached to the network",
+            ),
+            (
+                ResolveError::Inconclusive {
+                    name: "infer".to_owned(),
+                    absent: vec!["infer.corp.test".to_owned()],
+                    failure: Box::new(ResolveError::Timeout { name: name(), servers: vec![server()] }),
+                },
+                "no answer for infer.vision.svc.multinet from 10.96.0.10:53: is DNS up, and reachable from here \
+                 (network policies, firewalls)? (these names do not exist: infer.corp.test)",
             ),
             (
                 ResolveError::NoSuchNetwork {

@@ -16,8 +16,8 @@
 //! **What a failure means.** A name that does not exist leads to the next one, unless the zone that says so lies below
 //! the domain of the search path: then the server knows that part of the name, and later ones, which may be broken or
 //! have wildcards, are not asked for. A name that exists ends the search, too, whatever it lacks. A failure leads to
-//! the next name, because a search path may have domains whose servers are broken; but if no later name gives an
-//! answer it is the outcome, and never "there is no such service". A second name without an answer in time ends the
+//! the next name, because a search path may have domains whose servers are broken; if no later name gives an answer,
+//! `verdict` tells which names do not exist and which are not known. A second name without an answer in time ends the
 //! resolution. So does any failure of a question about a target: endpoints that are missing because of it would look as
 //! if they were gone.
 //!
@@ -34,6 +34,7 @@ use super::dns::{Answer, Kind, Reply, Session};
 use super::question::{NETWORK, Port, ZONE, is_name};
 use super::records::{Owned, Service, Size, TooMany, endpoints, endpoints_by_address, is_complete};
 use super::refresh::MAX_INTERVAL;
+use super::verdict::Verdict;
 use super::{ResolveError, Resolved};
 use crate::endpoint::Endpoint;
 
@@ -79,41 +80,25 @@ async fn search(
     candidates: &[String],
     is_absolute: bool,
 ) -> Result<Resolved, ResolveError> {
-    let mut verdict = Verdict::default();
-    for (place, candidate) in candidates.iter().enumerate() {
+    let mut verdict = Verdict::new(name, candidates);
+    for candidate in candidates {
         let outcome = look_up(session, candidate, port).await;
         let lacks_services = match &outcome {
             Ok(_) => matches!(port, Port::Number(_)),
             Err(setback) => matches!(setback, Setback::Lacking(_)),
         };
         if lacks_services && !is_absolute && is_wildcard(session, candidate).await {
-            verdict.wildcard.get_or_insert_with(|| candidate.clone());
+            verdict.add_wildcard();
             continue;
         }
         match outcome {
             Ok(resolved) => return Ok(resolved),
-            Err(Setback::NoName { zone }) => {
-                verdict.is_unknown = true;
-                if zone.is_some_and(|zone| settles(&zone, candidate, name)) {
-                    return Err(verdict.no_such_name(name, &candidates[..=place]));
-                }
-            }
-            Err(Setback::Failed(error)) => verdict.add(error)?,
+            Err(Setback::NoName { zone }) => verdict.add_absent(zone.as_deref())?,
+            Err(Setback::Failed(error)) => verdict.add_failure(error)?,
             Err(Setback::Lacking(error) | Setback::Final(error)) => return Err(error),
         }
     }
-    Err(verdict.finish(name, candidates))
-}
-
-/// Whether a zone that says that `candidate` does not exist has part of `name`, and not only the domain of the search
-/// path. A top-level domain (`vision.`) has a part of many a short name by chance.
-fn settles(zone: &str, candidate: &str, name: &str) -> bool {
-    let is_in_zone =
-        candidate.strip_suffix(zone).is_some_and(|before| before.is_empty() || before.ends_with('.'));
-    match candidate.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')) {
-        Some(domain) => is_in_zone && zone.len() > domain.len(),
-        None => is_in_zone && zone.contains('.'),
-    }
+    Err(verdict.outcome())
 }
 
 /// Whether any name in the place of the candidate's service exists.
@@ -170,49 +155,6 @@ async fn look_up(session: &Session<'_>, name: &str, port: &Port) -> Result<Resol
         Port::Named(port) => by_port_name(session, name, port).await,
         Port::Number(port) => by_port_number(session, name, *port).await,
         Port::All => all_ports(session, name).await,
-    }
-}
-
-/// What is known when all names have been tried in vain.
-#[derive(Default)]
-struct Verdict {
-    failure: Option<ResolveError>,
-    /// One name had no answer.
-    is_silent: bool,
-    is_unknown: bool,
-    refused: Option<ResolveError>,
-    /// A name that exists by a wildcard only.
-    wildcard: Option<String>,
-}
-
-impl Verdict {
-    /// Takes note of a failure.
-    ///
-    /// # Errors
-    ///
-    /// If it is the second one without an answer: DNS is not there.
-    fn add(&mut self, error: ResolveError) -> Result<(), ResolveError> {
-        let is_silent = matches!(error, ResolveError::Timeout { .. } | ResolveError::Unreachable { .. });
-        if is_silent && std::mem::replace(&mut self.is_silent, true) {
-            return Err(self.failure.take().unwrap_or(error));
-        }
-        let kept = match error {
-            ResolveError::Refused { .. } => &mut self.refused,
-            _ => &mut self.failure,
-        };
-        kept.get_or_insert(error);
-        Ok(())
-    }
-
-    /// The outcome. A server that is responsible for one of the names only, as multinet-dns is when it is asked
-    /// directly, refuses the others: that counts only if it refuses all.
-    fn finish(mut self, name: &str, tried: &[String]) -> ResolveError {
-        let refused = self.refused.take().filter(|_| !self.is_unknown);
-        self.failure.take().or(refused).unwrap_or_else(|| self.no_such_name(name, tried))
-    }
-
-    fn no_such_name(self, name: &str, tried: &[String]) -> ResolveError {
-        ResolveError::NoSuchName { name: name.to_owned(), tried: tried.to_vec(), wildcard: self.wildcard }
     }
 }
 

@@ -187,7 +187,7 @@ impl Refresh {
 impl Outage {
     /// Whether this is to be said: it has not been, for this kind of failure.
     fn tell(&mut self, is_lost: bool) -> bool {
-        let news = (is_lost, discriminant(&self.last));
+        let news = (is_lost, discriminant(self.last.cause()));
         let is_news = !self.told.contains(&news);
         if is_news {
             self.told.push(news);

@@ -112,6 +112,7 @@ async fn find(resolver: &Resolver, name: &str) -> Result<String, ResolveError> {
         Ok(found) => Err(ResolveError::NoSuchName {
             name: name.to_owned(),
             tried: vec![found.name.clone()],
+            unanswered: Vec::new(),
             wildcard: Some(found.name),
         }),
         Err(ResolveError::NoAddress { name }) => Ok(name),

@@ -28,7 +28,12 @@ fn timeout() -> ResolveError {
 }
 
 fn no_such_name() -> ResolveError {
-    ResolveError::NoSuchName { name: "s".to_owned(), tried: Vec::new(), wildcard: None }
+    ResolveError::NoSuchName {
+        name: "s".to_owned(),
+        tried: Vec::new(),
+        unanswered: Vec::new(),
+        wildcard: None,
+    }
 }
 
 /// A machine, its clock, and how long it takes to answer (no time).

@@ -555,7 +555,12 @@ async fn what_records_lack() {
 #[tokio::test]
 async fn names_and_ports_that_are_not_there() {
     let name = || "infer.vision.svc.multinet.cluster.local".to_owned();
-    let nowhere = || ResolveError::NoSuchName { name: name(), tried: vec![name()], wildcard: None };
+    let nowhere = || ResolveError::NoSuchName {
+        name: name(),
+        tried: vec![name()],
+        unanswered: Vec::new(),
+        wildcard: None,
+    };
     let mut facts = named(Err(nowhere()), Some("rdma"));
     facts.service.as_mut().unwrap().wanted = Some(Err(nowhere()));
     let found = bad(&facts);
