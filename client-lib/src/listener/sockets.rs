@@ -36,18 +36,28 @@ pub(super) fn sockets(
     }
     let second = nic::second_nics().map_err(BindError::Interfaces)?;
     let idle = nic::idle(&interfaces);
-    let sockets = at_each(&usable(second), port, false)?;
+    let sockets = at_each(&usable(second.clone()), port, false)?;
     match sockets.is_empty() {
         false => {
             idle.iter().for_each(|idle| warn!("nothing comes by a second NIC: {idle}"));
             Ok(sockets)
         }
         true if allow_default_network => Ok(vec![anywhere(port)?]),
-        true if idle.is_empty() => Err(BindError::NoSecondNic {
-            why: "every address is on the default network, or link-local".to_owned(),
-        }),
-        true => Err(BindError::NoSecondNic { why: idle.join(", ") }),
+        true => Err(nowhere(&second, &idle)),
     }
+}
+
+/// Returns the error for a host none of whose second NICs has an address that can be listened on.
+fn nowhere(second: &[LocalAddress], idle: &[String]) -> BindError {
+    let why = match second {
+        _ if !idle.is_empty() => idle.join(", "),
+        [] => "every address is on the default network, or link-local".to_owned(),
+        [first, ..] if second.iter().all(|local| local.state == AddressState::Duplicate) => {
+            return BindError::Duplicate { address: first.ip };
+        }
+        [first, ..] => format!("{} of {} cannot be bound, see the log", first.ip, first.interface),
+    };
+    BindError::NoSecondNic { why }
 }
 
 /// The places that addresses mean, each once.
@@ -239,6 +249,24 @@ mod tests {
             ("fd09::7", None, false),
         ];
         assert_eq!(found, expected.map(|(ip, vrf, is_tentative)| (ip.to_owned(), vrf, is_tentative)));
+    }
+
+    #[test]
+    fn a_host_without_a_usable_address_is_told_why() {
+        use AddressState::{Duplicate, Usable};
+        let duplicates = [local("fd09::6", Duplicate, None), local("fd09::7", Duplicate, None)];
+        let bound = [local("10.9.0.5", Usable, None), local("fd09::6", Duplicate, None)];
+        let idle = ["net1 is down".to_owned()];
+        let cases: [(&[LocalAddress], &[String], &str); 4] = [
+            (&[], &[], "(every address is on the default network, or link-local)"),
+            (&[], &idle, "(net1 is down)"),
+            (&duplicates, &[], "cannot listen on fd09::6: another host on its network has this address"),
+            (&bound, &[], "(10.9.0.5 of net1 cannot be bound, see the log)"),
+        ];
+        for (second, idle, expected) in cases {
+            let error = nowhere(second, idle).to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[tokio::test]
