@@ -22,6 +22,7 @@
 //! Link-local addresses of IPv6 mean nothing without an interface, which DNS does not have: they
 //! are refused.
 
+mod candidate;
 mod interfaces;
 mod keeper;
 mod lookup;

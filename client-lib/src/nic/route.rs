@@ -1,6 +1,5 @@
 //! The route to a peer: the kernel's answers, and which of them is taken.
 
-use std::cmp::Reverse;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,9 +7,9 @@ use nix::errno::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpSocket, UdpSocket};
 
-use super::interfaces::{AddressState, Interface, LinkState, POD_INTERFACE, local_interfaces};
-use super::lookup::{Answer, Entry, Question};
-use super::second::{LocalAddress, own_addresses};
+use super::candidate::Candidate;
+use super::interfaces::{Interface, LinkState, POD_INTERFACE, local_interfaces};
+use super::lookup::Question;
 use super::stay::Stay;
 use super::{is_link_local, is_link_local_v6};
 use crate::endpoint::EndpointAddress;
@@ -140,22 +139,9 @@ pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
         return Err(RouteError::LinkLocal { peer });
     }
     let interfaces = local_interfaces().map_err(RouteError::Interfaces)?;
-    let plain = Way::find(Question::plain(peer));
-    if let Ok(way) = &plain
-        && (way.answer.is_local || way.entry.prefix > 0 && way.is_by_second_nic(&interfaces))
-    {
-        return Route::by(peer, way.clone(), &interfaces);
-    }
-    let by_source = own_addresses(&interfaces)
-        .into_iter()
-        .filter(|local| local.ip.is_ipv4() == peer.is_ipv4() && local.state == AddressState::Usable)
-        .filter_map(|local| Way::from(peer, &local, &interfaces));
-    let ways = plain.iter().cloned().chain(by_source);
-    let second = best(ways.filter(|way| way.is_by_second_nic(&interfaces)));
-    match (second, plain) {
-        (Some(second), Ok(plain)) if plain.is_narrower(&second) => Route::by(peer, plain, &interfaces),
-        (Some(way), _) | (None, Ok(way)) => Route::by(peer, way, &interfaces),
-        (None, Err(source)) => Err(RouteError::Unreachable { peer, source, down: down(peer, &interfaces) }),
+    match Candidate::choose(peer, &interfaces) {
+        Ok(candidate) => Route::by(peer, candidate, &interfaces),
+        Err(source) => Err(RouteError::Unreachable { peer, source, down: down(peer, &interfaces) }),
     }
 }
 
@@ -178,62 +164,15 @@ pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
 /// As [`route_to`].
 pub fn route_from(source: IpAddr, peer: IpAddr) -> Result<Route, RouteError> {
     let interfaces = local_interfaces().map_err(RouteError::Interfaces)?;
-    let way = Way::find(Question { from: Some(source), ..Question::plain(peer) });
-    let way = way.map_err(|source| RouteError::Unreachable { peer, source, down: None })?;
-    Route::by(peer, way, &interfaces)
-}
-
-/// The kernel's answer to one question.
-#[derive(Clone, Debug)]
-struct Way {
-    answer: Answer,
-    entry: Entry,
-    vrf: Option<u32>,
-}
-
-impl Way {
-    fn find(question: Question) -> io::Result<Self> {
-        let answer = question.answer()?;
-        // Linux before 4.13 does not tell.
-        let unknown = || Entry { prefix: 1, is_on_link: false, interfaces: vec![answer.interface] };
-        let entry = if answer.is_local { unknown() } else { question.entry().unwrap_or_else(|_| unknown()) };
-        Ok(Self { answer, entry, vrf: question.vrf })
-    }
-
-    /// For packets from an address of a second NIC.
-    fn from(peer: IpAddr, local: &LocalAddress, interfaces: &[Interface]) -> Option<Self> {
-        let index = |name: &str| interfaces.iter().find(|its| its.name == name).map(|its| its.index);
-        let vrf = match &local.vrf {
-            Some(name) => Some(index(name)?),
-            None => None,
-        };
-        let way = Self::find(Question { peer, from: Some(local.ip), vrf }).ok()?;
-        // Where a VRF has no route, the others' count.
-        let by = interfaces.iter().find(|its| its.index == way.answer.interface)?;
-        (vrf.is_none() || way.answer.is_local || by.vrf == local.vrf).then_some(way)
-    }
-
-    /// Returns whether this route is for fewer addresses than `other`. A second NIC's default route,
-    /// as the plugin `sbr` makes one, is no way to what has a route of its own by the default network.
-    fn is_narrower(&self, other: &Self) -> bool {
-        !other.answer.is_local && self.entry.prefix > other.entry.prefix
-    }
-
-    fn is_by_second_nic(&self, interfaces: &[Interface]) -> bool {
-        let by = interfaces.iter().find(|its| its.index == self.answer.interface);
-        self.answer.is_local || by.is_some_and(|by| !(by.is_default_network || by.is_loopback))
-    }
-}
-
-/// The most specific; without a router before others; of equals the first.
-fn best(ways: impl Iterator<Item = Way>) -> Option<Way> {
-    ways.min_by_key(|way| Reverse((way.answer.is_local, way.entry.prefix, way.entry.is_on_link)))
+    let found = Candidate::find(Question { from: Some(source), ..Question::plain(peer) });
+    let found = found.map_err(|source| RouteError::Unreachable { peer, source, down: None })?;
+    Route::by(peer, found, &interfaces)
 }
 
 impl Route {
     fn by(
         peer: IpAddr,
-        Way { answer, entry, vrf }: Way,
+        Candidate { answer, entry, vrf }: Candidate,
         interfaces: &[Interface],
     ) -> Result<Self, RouteError> {
         let gone = || RouteError::Gone { peer };
@@ -413,6 +352,7 @@ fn instead(down: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lookup::{Answer, Entry};
     use super::super::samples::{interface, ip};
     use super::*;
 
@@ -448,7 +388,7 @@ mod tests {
         let net1 = Interface { link, ..interface("net1", 3, &["10.1.2.5/24"]) };
         let answer = Answer { is_local: false, interface: 2, source: Some(ip("10.244.0.9")), mtu: None };
         let entry = Entry { prefix, is_on_link: false, interfaces: vec![2] };
-        Route::by(ip("10.1.2.3"), Way { answer, entry, vrf: None }, &[eth0, net1]).unwrap()
+        Route::by(ip("10.1.2.3"), Candidate { answer, entry, vrf: None }, &[eth0, net1]).unwrap()
     }
 
     #[test]
@@ -484,39 +424,6 @@ mod tests {
             address.interface = interface.map(str::to_owned);
             let outcome = by_default_network(LinkState::Up, prefix).on_network_of(&address);
             assert_eq!(outcome.is_ok(), expected, "{prefix} {network:?} {interface:?}");
-        }
-    }
-
-    #[test]
-    fn a_second_nics_default_route_is_no_way_to_what_has_a_route_of_its_own() {
-        let way = |prefix, is_local| Way {
-            answer: Answer { is_local, interface: 1, source: None, mtu: None },
-            entry: Entry { prefix, is_on_link: false, interfaces: vec![1] },
-            vrf: None,
-        };
-        assert!(way(16, false).is_narrower(&way(0, false)));
-        // The default network's default route is none of its own.
-        assert!(!way(0, false).is_narrower(&way(0, false)));
-        assert!(!way(16, false).is_narrower(&way(24, false)));
-        assert!(!way(32, false).is_narrower(&way(0, true)));
-    }
-
-    #[test]
-    fn the_most_specific_way_is_taken_and_of_equals_the_first() {
-        let way = |interface, prefix, is_on_link| Way {
-            answer: Answer { is_local: false, interface, source: None, mtu: None },
-            entry: Entry { prefix, is_on_link, interfaces: vec![interface] },
-            vrf: None,
-        };
-        let cases: [(&[Way], Option<u32>); 5] = [
-            (&[], None),
-            (&[way(1, 0, false), way(2, 0, false)], Some(1)),
-            (&[way(1, 0, false), way(2, 24, false)], Some(2)),
-            (&[way(1, 24, false), way(2, 24, true)], Some(2)),
-            (&[way(1, 16, true), way(2, 24, false)], Some(2)),
-        ];
-        for (ways, expected) in cases {
-            assert_eq!(best(ways.iter().cloned()).map(|way| way.answer.interface), expected, "{ways:?}");
         }
     }
 }
