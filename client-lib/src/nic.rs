@@ -25,10 +25,10 @@
 mod candidate;
 mod interfaces;
 mod keeper;
+mod local;
 mod lookup;
 mod netlink;
 mod obstacle;
-mod parse;
 mod route;
 #[cfg(test)]
 mod samples;
@@ -37,8 +37,9 @@ mod stay;
 
 use std::net::IpAddr;
 
-pub use interfaces::{Address, AddressState, Interface, LinkState, local_interfaces};
+pub use interfaces::{Address, AddressState, Interface, LinkState};
 pub(crate) use keeper::Keeper;
+pub use local::local_interfaces;
 pub use obstacle::Obstacle;
 pub use route::{Route, RouteError, route_from, route_to};
 pub use second::{LocalAddress, second_nics};

@@ -19,6 +19,7 @@ mod facts;
 #[cfg(any(test, fuzzing))]
 #[path = "../fuzz/doors/resolve.rs"]
 pub(crate) mod fuzzing;
+mod list;
 mod lookup;
 mod question;
 mod records;
@@ -34,8 +35,8 @@ use std::time::{Duration, Instant};
 use self::asking::Asking;
 pub use self::builder::ResolverBuilder;
 use self::dns::Dns;
-pub(crate) use self::error::List;
 pub use self::error::ResolveError;
+pub(crate) use self::list::List;
 use self::question::Host;
 pub use self::question::Question;
 pub(crate) use self::question::service_of;

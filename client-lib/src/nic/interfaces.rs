@@ -1,15 +1,11 @@
-//! The interfaces of this network namespace, and which of them are second NICs.
+//! Network interfaces and their addresses, and which of them are second NICs.
 
 use std::fmt;
-use std::io;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::AddressMessage;
 
-use super::parse::{parse, without_statistics};
-use super::{is_link_local, is_link_local_v6, lookup, netlink};
+use super::{is_link_local, is_link_local_v6};
 
 /// The name that container runtimes give to the interface of a pod's default network.
 pub(super) const POD_INTERFACE: &str = "eth0";
@@ -148,35 +144,6 @@ pub(super) enum Kind {
     Other,
 }
 
-/// The interfaces of this network namespace, sorted by name.
-///
-/// ```
-/// use multinet_client::nic::local_interfaces;
-///
-/// let interfaces = local_interfaces()?;
-/// let default = interfaces.iter().find(|interface| interface.is_default_network);
-/// assert!(default.is_none_or(|interface| interface.name != "lo"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// If the kernel does not tell (rtnetlink).
-pub fn local_interfaces() -> io::Result<Vec<Interface>> {
-    let links = netlink::dump(RouteNetlinkMessage::GetLink(without_statistics()))?;
-    let addresses = netlink::dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-    let mut interfaces = parse(&links, &addresses);
-    let defaults = match interfaces.iter().find(|interface| interface.is_of_the_pod()) {
-        Some(of_the_pod) => vec![of_the_pod.index],
-        None => lookup::default_interfaces(),
-    };
-    for interface in &mut interfaces {
-        interface.is_default_network = !interface.is_loopback && defaults.contains(&interface.index);
-    }
-    interfaces.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    Ok(interfaces)
-}
-
 impl Interface {
     /// Whether it leads to another network than the default one, or would if it were up. Those do
     /// not that container runtimes and CNI plugins make on a node, such as `docker0` and
@@ -200,7 +167,7 @@ impl Interface {
 
     /// Whether it is the pod's own interface on the default network. One that is a part of a bond
     /// has no address.
-    fn is_of_the_pod(&self) -> bool {
+    pub(super) fn is_of_the_pod(&self) -> bool {
         self.name == POD_INTERFACE && self.addresses.iter().any(|address| !is_link_local_v6(address.ip))
     }
 
@@ -239,19 +206,5 @@ impl fmt::Display for LinkState {
             Self::Down => "is down",
             Self::NoCarrier => "has no carrier",
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interfaces_are_sorted_and_complete() {
-        let interfaces = local_interfaces().unwrap();
-        assert!(interfaces.is_sorted_by(|a, b| a.name < b.name), "{interfaces:?}");
-        let loopback = interfaces.iter().find(|interface| interface.is_loopback).unwrap();
-        assert!(loopback.has([127, 0, 0, 1].into()), "{loopback:?}");
-        assert!(!loopback.is_default_network && loopback.link == LinkState::Up);
     }
 }

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use socket2::SockRef;
 
-use super::interfaces::{Interface, local_interfaces};
+use super::interfaces::Interface;
+use super::local::local_interfaces;
 use super::lookup::Question;
 use super::stay::Stay;
 

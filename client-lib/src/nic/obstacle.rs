@@ -4,7 +4,8 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 
 use super::Route;
-use super::interfaces::{LinkState, local_interfaces};
+use super::interfaces::LinkState;
+use super::local::local_interfaces;
 use super::lookup;
 
 /// An obstacle on the way to a peer, for people.

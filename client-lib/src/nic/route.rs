@@ -8,7 +8,8 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, UdpSocket};
 
 use super::candidate::Candidate;
-use super::interfaces::{Interface, LinkState, POD_INTERFACE, local_interfaces};
+use super::interfaces::{Interface, LinkState, POD_INTERFACE};
+use super::local::local_interfaces;
 use super::lookup::Question;
 use super::stay::Stay;
 use super::{is_link_local, is_link_local_v6};

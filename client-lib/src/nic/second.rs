@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::interfaces::{Address, AddressState, Interface, LinkState, local_interfaces};
+use super::interfaces::{Address, AddressState, Interface, LinkState};
 use super::is_link_local;
+use super::local::local_interfaces;
 use super::lookup::{self, Question};
 
 /// An address of a second NIC.

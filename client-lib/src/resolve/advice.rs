@@ -1,6 +1,6 @@
 //! Advice on a name or a port that does not exist, from the name and the search path alone. Pure.
 
-use super::error::List;
+use super::list::List;
 
 /// Labels between a service's namespace and the cluster's domain.
 const SERVICES: &str = "svc.multinet";

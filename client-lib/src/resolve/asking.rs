@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use super::watch::now;
 use super::{ResolveError, Resolved, Resolver};
 
 type Outcome = Result<Resolved, ResolveError>;
@@ -50,4 +49,9 @@ impl Future for Asking {
             }
         }))
     }
+}
+
+/// Returns the time by tokio's clock, which tests can pause.
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }

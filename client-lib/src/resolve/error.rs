@@ -1,10 +1,10 @@
 //! Why a service could not be resolved, in words for whoever has to do something about it.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::advice;
+use super::list::List;
 
 /// Why a service could not be resolved.
 ///
@@ -279,23 +279,6 @@ fn but_a_wildcard(candidate: &Option<String>) -> String {
     candidate.as_ref().map_or_else(String::new, |name| format!("; the answer for {name} is a wildcard's"))
 }
 
-/// A list for a message, of which only the beginning is shown where it is long.
-pub(crate) struct List<'a, T>(pub(crate) &'a [T]);
-
-impl<T: fmt::Display> fmt::Display for List<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 8;
-        for (place, item) in self.0.iter().take(SHOWN).enumerate() {
-            let separator = if place == 0 { "" } else { ", " };
-            write!(f, "{separator}{item}")?;
-        }
-        match self.0.len().checked_sub(SHOWN) {
-            None | Some(0) => Ok(()),
-            Some(more) => write!(f, " and {more} more"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,13 +345,5 @@ mod tests {
         for (error, message) in cases {
             assert_eq!(error.to_string(), message);
         }
-    }
-
-    #[test]
-    fn long_lists_are_cut() {
-        let list: Vec<u32> = (0..10).collect();
-        assert_eq!(List(&list).to_string(), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
-        assert_eq!(List(&list[..8]).to_string(), "0, 1, 2, 3, 4, 5, 6, 7");
-        assert_eq!(List::<u32>(&[]).to_string(), "");
     }
 }

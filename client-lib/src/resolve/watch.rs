@@ -10,7 +10,7 @@ use futures::{FutureExt as _, Stream};
 use tokio::time::{Sleep, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::asking::Asking;
+use super::asking::{Asking, now};
 use super::refresh::Refresh;
 use super::{Change, ResolveError, Resolved, Resolver};
 
@@ -155,9 +155,4 @@ impl fmt::Debug for Watch {
             .field("full_name", &self.full_name)
             .finish_non_exhaustive()
     }
-}
-
-/// tokio's clock, which tests can pause.
-pub(super) fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }

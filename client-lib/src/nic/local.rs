@@ -1,21 +1,53 @@
-//! Reads rtnetlink's links and addresses as interfaces.
+//! The interfaces of this network namespace, as rtnetlink lists them.
+
+use std::io;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
 
 use super::interfaces::{Address, AddressState, Interface, Kind, LinkState};
+use super::{lookup, netlink};
 
-/// A question for all links. Their counters are most of what there would be to read.
-pub(super) fn without_statistics() -> LinkMessage {
+/// The interfaces of this network namespace, sorted by name.
+///
+/// ```
+/// use multinet_client::nic::local_interfaces;
+///
+/// let interfaces = local_interfaces()?;
+/// let default = interfaces.iter().find(|interface| interface.is_default_network);
+/// assert!(default.is_none_or(|interface| interface.name != "lo"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// If the kernel does not tell (rtnetlink).
+pub fn local_interfaces() -> io::Result<Vec<Interface>> {
+    let links = netlink::dump(RouteNetlinkMessage::GetLink(without_statistics()))?;
+    let addresses = netlink::dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+    let mut interfaces = parse(&links, &addresses);
+    let defaults = match interfaces.iter().find(|interface| interface.is_of_the_pod()) {
+        Some(of_the_pod) => vec![of_the_pod.index],
+        None => lookup::default_interfaces(),
+    };
+    for interface in &mut interfaces {
+        interface.is_default_network = !interface.is_loopback && defaults.contains(&interface.index);
+    }
+    interfaces.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(interfaces)
+}
+
+/// Returns a request for all links without their counters, which would be most of the answer.
+fn without_statistics() -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
     message
 }
 
-/// Interfaces, as links and addresses describe them. Which are of the default network is not among
-/// that.
-pub(super) fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Vec<Interface> {
+/// Returns the interfaces that links and addresses describe. The messages do not tell which of them
+/// are of the default network.
+fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Vec<Interface> {
     let parsed = links.iter().filter_map(|link| match link {
         RouteNetlinkMessage::NewLink(link) => parse_link(link),
         _ => None,
@@ -138,6 +170,15 @@ mod tests {
 
     fn of_kind(kind: InfoKind) -> LinkAttribute {
         LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])
+    }
+
+    #[test]
+    fn interfaces_are_sorted_and_complete() {
+        let interfaces = local_interfaces().unwrap();
+        assert!(interfaces.is_sorted_by(|a, b| a.name < b.name), "{interfaces:?}");
+        let loopback = interfaces.iter().find(|interface| interface.is_loopback).unwrap();
+        assert!(loopback.has([127, 0, 0, 1].into()), "{loopback:?}");
+        assert!(!loopback.is_default_network && loopback.link == LinkState::Up);
     }
 
     #[test]
