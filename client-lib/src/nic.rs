@@ -1,26 +1,26 @@
-//! Which way a connection to a peer takes, and that it is not the default network's (DESIGN.md,
-//! client-lib).
+//! Routes to peers, and how connections keep off the default network.
 //!
-//! The kernel says so: it is asked by rtnetlink (rtnetlink(7), RTM_GETROUTE), which follows rules,
-//! metrics, preferred sources, VRFs and IPv6's selection of sources (RFC 6724). A look at
-//! interfaces and netmasks does not.
+//! The kernel chooses the route: it answers route lookups (rtnetlink(7), RTM_GETROUTE) by its
+//! rules, metrics, preferred sources, VRFs and IPv6 source selection (RFC 6724). Interfaces and
+//! netmasks alone would not tell.
 //!
 //! ```text
-//!   the peer alone ─────────────────────┐
-//!   the peer, from each second NIC ─────┼─> the most specific route by a second NIC ──> source, interface
-//!   the peer, in each second NIC's VRF ─┘
+//!   plain lookup ────────────────────┐
+//!   lookup from each second NIC ─────┼─> most specific route by a second NIC ──> source, interface
+//!   lookup in each second NIC's VRF ─┘
 //! ```
 //!
-//! The first question is that of a program which knows nothing of NICs. The others find routes that
-//! are for packets *from* a NIC's address only (the CNI plugin `sbr`), or for sockets in its VRF.
+//! The plain lookup is that of a program which binds neither an address nor an interface. The
+//! others find routes that exist only for packets *from* a NIC's address (the CNI plugin `sbr`), or
+//! for sockets in its VRF.
 //!
-//! The *default network* is that of the cluster itself, in a pod, which traffic to other pods'
-//! second NICs must not take by accident. Its interface is `eth0`, the name that container runtimes
-//! give to it, wherever the default route is: Multus' `default-route` moves that to another one.
-//! Where no `eth0` has an address, as on most nodes, it is the interface of the default route.
+//! The *default network* is the pod network of the cluster. Traffic to second NICs of other pods
+//! must not take it by accident. Its interface is `eth0`, as container runtimes name it, even if
+//! the default route is elsewhere: Multus' `default-route` can move that to another NIC. Where no
+//! `eth0` has an address, as on most nodes, it is the interface of the default route.
 //!
-//! Link-local addresses of IPv6 mean nothing without an interface, which DNS does not have: they
-//! are refused.
+//! IPv6 link-local addresses are refused. They mean nothing without an interface, and DNS does not
+//! tell one.
 
 mod candidate;
 mod interfaces;
@@ -45,7 +45,7 @@ pub use route::{Route, RouteError, route_from, route_to};
 pub use second::{LocalAddress, second_nics};
 pub(crate) use second::{idle, interface_for, second_networks, vrfs_of};
 
-/// Whether an address needs an interface beside it, which IPv4's do not.
+/// Returns whether an address needs an interface beside it, as IPv6 link-local ones do.
 pub(crate) fn is_link_local_v6(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

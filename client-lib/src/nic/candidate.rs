@@ -19,9 +19,9 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Returns the route that a connection to `peer` takes.
     ///
-    /// A program that binds no address and no interface gets the plain route. If that is by a second
-    /// NIC, it is taken. Otherwise the most specific route by a second NIC is taken, from the address
-    /// of any, unless the plain route is for fewer addresses.
+    /// A program that binds no address and no interface gets the plain route. If that is by a
+    /// second NIC, it is taken. Otherwise the most specific route by a second NIC is taken, from
+    /// the address of any, unless the plain route is for fewer addresses.
     pub(super) fn choose(peer: IpAddr, interfaces: &[Interface]) -> io::Result<Self> {
         let plain = Self::find(Question::plain(peer));
         if let Ok(plain) = &plain
@@ -63,9 +63,9 @@ impl Candidate {
         (vrf.is_none() || candidate.answer.is_local || by.vrf == local.vrf).then_some(candidate)
     }
 
-    /// Returns whether this route is for fewer addresses than `other`. The default route of a second
-    /// NIC, as the plugin `sbr` makes one, does not lead to a peer for which the default network has a
-    /// route of its own.
+    /// Returns whether this route is for fewer addresses than `other`. The default route of a
+    /// second NIC, as the plugin `sbr` makes one, does not lead to a peer for which the default
+    /// network has a route of its own.
     fn is_narrower(&self, other: &Self) -> bool {
         !other.answer.is_local && self.entry.prefix > other.entry.prefix
     }

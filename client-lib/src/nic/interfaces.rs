@@ -7,12 +7,12 @@ use ipnet::IpNet;
 
 use super::{is_link_local, is_link_local_v6};
 
-/// The name that container runtimes give to the interface of a pod's default network.
+/// Name that container runtimes give to the pod's interface on the default network.
 pub(super) const POD_INTERFACE: &str = "eth0";
 
-/// How the names of interfaces begin that container runtimes and CNI plugins make on a node, for
-/// itself and the pods' default network. Calico leaves out much the same ones where it looks for a
-/// node's address.
+/// Prefixes of the names of interfaces that container runtimes and CNI plugins create on a node,
+/// for the node itself and for pods' default network. Calico leaves out nearly the same ones when
+/// it detects a node's address.
 const OF_THE_NODE: [&str; 16] = [
     "antrea-",
     "cali",
@@ -32,7 +32,7 @@ const OF_THE_NODE: [&str; 16] = [
     "vxlan.calico",
 ];
 
-/// An interface of this machine, in this network namespace.
+/// Interface in the network namespace of this process.
 ///
 /// # Examples
 ///
@@ -47,27 +47,27 @@ const OF_THE_NODE: [&str; 16] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interface {
-    /// Its name, such as `net1`.
+    /// Name, such as `net1`.
     pub name: String,
-    /// Its addresses, sorted.
+    /// Addresses, sorted.
     pub addresses: Vec<Address>,
     /// Hardware address with colons, in lower case.
     pub mac: Option<String>,
-    /// The greatest packet, in octets.
+    /// Largest packet (MTU), in bytes.
     pub mtu: Option<u32>,
     /// Whether packets can leave.
     pub link: LinkState,
-    /// The VRF that it is in, which has routes of its own.
+    /// VRF of which the interface is a part. A VRF has routes of its own.
     pub vrf: Option<String>,
     /// Whether it is the loopback interface.
     pub is_loopback: bool,
-    /// Whether it is that of the default network.
+    /// Whether it is the interface of the default network.
     pub is_default_network: bool,
     pub(super) index: u32,
     pub(super) kind: Kind,
 }
 
-/// An address of an interface.
+/// Address of an interface.
 ///
 /// # Examples
 ///
@@ -87,13 +87,13 @@ pub struct Interface {
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// How many of its first bits all addresses of its network have in common.
+    /// Prefix length of its network.
     pub prefix: u8,
     /// Whether it can be used.
     pub state: AddressState,
 }
 
-/// Whether an address can be used, by duplicate address detection (RFC 4862), which IPv6 has.
+/// State of an address in duplicate address detection (RFC 4862), which IPv6 has.
 ///
 /// # Examples
 ///
@@ -107,11 +107,11 @@ pub struct Address {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum AddressState {
-    /// It can.
+    /// It can be used.
     Usable,
-    /// Not yet: the kernel asks whether another host has it.
+    /// It cannot be used yet: the kernel asks whether another host has it.
     Tentative,
-    /// It cannot: another host has it.
+    /// It cannot be used: another host has it.
     Duplicate,
 }
 
@@ -129,13 +129,13 @@ pub enum AddressState {
 pub enum LinkState {
     /// They can.
     Up,
-    /// It is not set up.
+    /// The interface is set down.
     Down,
-    /// There is nothing at the other end of the cable, or it is not set up.
+    /// The interface is up, and nothing is at the other end: no cable, or a peer that is down.
     NoCarrier,
 }
 
-/// Kind of an interface, as far as it matters here.
+/// Kind of an interface, where it matters whether it is a second NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bridge,
@@ -145,9 +145,9 @@ pub(super) enum Kind {
 }
 
 impl Interface {
-    /// Whether it leads to another network than the default one, or would if it were up. Those do
-    /// not that container runtimes and CNI plugins make on a node, such as `docker0` and
-    /// `kube-ipvs0`.
+    /// Returns whether the interface leads to another network than the default one, or would if it
+    /// were up. Interfaces that container runtimes and CNI plugins create on a node, such as
+    /// `docker0` and `kube-ipvs0`, do not count.
     ///
     /// ```
     /// use multinet_client::nic::local_interfaces;
@@ -165,8 +165,8 @@ impl Interface {
             || OF_THE_NODE.iter().any(|prefix| self.name.starts_with(prefix)))
     }
 
-    /// Whether it is the pod's own interface on the default network. One that is a part of a bond
-    /// has no address.
+    /// Returns whether it is the pod's own interface on the default network. An `eth0` without an
+    /// address is a port of a bond or bridge.
     pub(super) fn is_of_the_pod(&self) -> bool {
         self.name == POD_INTERFACE && self.addresses.iter().any(|address| !is_link_local_v6(address.ip))
     }
@@ -175,8 +175,8 @@ impl Interface {
         self.addresses.iter().any(|address| address.ip == ip)
     }
 
-    /// Addresses that are of no network: of the loopback interface, and single ones of dummy
-    /// interfaces.
+    /// Returns the addresses that belong to no network: those of the loopback interface, and single
+    /// ones (/32, /128) of dummy interfaces.
     pub(super) fn virtual_addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(|address| self.is_virtual(address))
     }
@@ -193,7 +193,7 @@ impl Interface {
 }
 
 impl Address {
-    /// The network that it is of.
+    /// Returns the network that the address belongs to.
     pub(super) fn network(&self) -> Option<IpNet> {
         IpNet::new(self.ip, self.prefix).ok()
     }

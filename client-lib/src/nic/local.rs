@@ -9,7 +9,7 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkFl
 use super::interfaces::{Address, AddressState, Interface, Kind, LinkState};
 use super::{lookup, netlink};
 
-/// The interfaces of this network namespace, sorted by name.
+/// Returns the interfaces of this network namespace, sorted by name.
 ///
 /// ```
 /// use multinet_client::nic::local_interfaces;
@@ -22,7 +22,7 @@ use super::{lookup, netlink};
 ///
 /// # Errors
 ///
-/// If the kernel does not tell (rtnetlink).
+/// The kernel's error, if it does not list links or addresses.
 pub fn local_interfaces() -> io::Result<Vec<Interface>> {
     let links = netlink::dump(RouteNetlinkMessage::GetLink(without_statistics()))?;
     let addresses = netlink::dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
@@ -73,7 +73,7 @@ fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Ve
     interfaces
 }
 
-/// An interface without its addresses, and the index of its master.
+/// Returns an interface without its addresses, and the index of its master.
 fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
     let flags = link.header.flags;
     let mut interface = Interface {
@@ -98,9 +98,9 @@ fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
             LinkAttribute::IfName(name) => name.clone_into(&mut interface.name),
             LinkAttribute::Mtu(mtu) => interface.mtu = Some(*mtu),
             LinkAttribute::Controller(index) => master = Some(*index),
-            LinkAttribute::Address(octets) if !octets.is_empty() => {
-                let octets: Vec<String> = octets.iter().map(|octet| format!("{octet:02x}")).collect();
-                interface.mac = Some(octets.join(":"));
+            LinkAttribute::Address(bytes) if !bytes.is_empty() => {
+                let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                interface.mac = Some(bytes.join(":"));
             }
             LinkAttribute::LinkInfo(infos) => interface.kind = kind(infos),
             _ => {}
@@ -122,7 +122,7 @@ fn kind(infos: &[LinkInfo]) -> Kind {
     }
 }
 
-/// The address that others connect to: of a link between two, this end.
+/// Returns the address that others connect to: on a point-to-point link, the one of this end.
 fn parse_address(address: &AddressMessage) -> Option<Address> {
     let (mut local, mut other) = (None, None);
     for attribute in &address.attributes {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_this_ends_and_may_be_unusable() {
+    fn addresses_are_those_of_this_end_and_have_a_state() {
         type Flags = AddressHeaderFlags;
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let (one, other) = (ip("10.9.0.1"), ip("10.9.0.2"));

@@ -1,4 +1,4 @@
-//! Route lookups: what the kernel would do with a packet.
+//! Route lookups: the kernel's route for a packet, without sending it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,40 +14,41 @@ use nix::errno::Errno;
 
 use super::netlink;
 
-/// Addresses that no network has, and every default route leads to: of IPv4's class E, and of
-/// IPv6's documentation (RFC 9637).
+/// Addresses that no network has, so that only default routes lead to them: from IPv4's class E,
+/// and from IPv6's documentation prefix (RFC 9637).
 const NOWHERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)), IpAddr::V6(Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 1))];
 
-/// A packet that the kernel is asked about.
+/// Route lookup for one packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     pub(super) peer: IpAddr,
-    /// Its source address, if it is not for the kernel to choose.
+    /// Source address. `None` lets the kernel choose one.
     pub(super) from: Option<IpAddr>,
-    /// Index of the VRF that its socket is in.
+    /// Index of the VRF that the packet's socket is bound to.
     pub(super) vrf: Option<u32>,
 }
 
-/// The way that it takes.
+/// Route of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// To this machine itself.
+    /// Whether the destination is this machine itself.
     pub(super) is_local: bool,
     pub(super) interface: u32,
     pub(super) source: Option<IpAddr>,
-    /// If the route has one of its own, or one has been learnt.
+    /// MTU of the route, or of the path as the kernel has learnt it.
     pub(super) mtu: Option<u32>,
 }
 
-/// The entry of a table that decides it.
+/// Entry of the routing table that a packet matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// How many bits of the destination it names: 0 is a default route.
+    /// Prefix length of the destination; 0 for a default route.
     pub(super) prefix: u8,
-    /// The destination is on the link itself, as far as the kernel tells: of IPv6 it does not.
+    /// Whether the destination is on the link itself. Always false for IPv6, of which the kernel
+    /// does not tell it.
     pub(super) is_on_link: bool,
-    /// Those that the packets for this destination are shared among.
+    /// Outgoing interfaces; more than one for a multipath route.
     pub(super) interfaces: Vec<u32>,
 }
 
@@ -56,7 +57,7 @@ impl Question {
         Self { peer, from: None, vrf: None }
     }
 
-    /// The kernel's answer.
+    /// Returns the kernel's route.
     pub(super) fn answer(self) -> io::Result<Answer> {
         let route = self.ask(RouteFlags::empty())?;
         let mut answer = Answer {
@@ -75,7 +76,7 @@ impl Question {
         Ok(answer)
     }
 
-    /// By which entry of its tables.
+    /// Returns the entry of the routing table that the route comes from.
     pub(super) fn entry(self) -> io::Result<Entry> {
         let route = self.ask(RouteFlags::FibMatch)?;
         Ok(Entry {
@@ -98,20 +99,20 @@ impl Question {
         message.attributes.extend(self.vrf.map(RouteAttribute::Oif));
         let answer = netlink::get(RouteNetlinkMessage::GetRoute(message))?;
         let RouteNetlinkMessage::NewRoute(route) = answer else {
-            return Err(io::Error::other("the kernel answers another question"));
+            return Err(io::Error::other("the kernel's reply is not a route"));
         };
-        // IPv4's refusals are errors, IPv6's are routes.
+        // The kernel refuses IPv4 by an error, and IPv6 by a route of a special type.
         match route.header.kind {
             RouteType::Unicast | RouteType::Local => Ok(route),
             RouteType::Unreachable => Err(Errno::EHOSTUNREACH.into()),
             RouteType::BlackHole => Err(Errno::EINVAL.into()),
-            // Broadcasts and the like are no peers.
+            // Multicast and broadcast are no peers.
             _ => Err(Errno::EACCES.into()),
         }
     }
 }
 
-/// The interfaces that routes lead to, each with the source address that its route names.
+/// Returns the outgoing interface of each route, with the preferred source that the route names.
 pub(super) fn preferred_sources() -> io::Result<Vec<(u32, Option<IpAddr>)>> {
     let routes = netlink::dump(RouteNetlinkMessage::GetRoute(RouteMessage::default()))?;
     let of = |route| match route {
@@ -124,13 +125,13 @@ pub(super) fn preferred_sources() -> io::Result<Vec<(u32, Option<IpAddr>)>> {
     Ok(routes.into_iter().flat_map(of).collect())
 }
 
-/// The interfaces that the default route leads to, IPv4's if there is one.
+/// Returns the interfaces of the default route: of IPv4's, or of IPv6's where IPv4 has none.
 pub(super) fn default_interfaces() -> Vec<u32> {
     let of = |nowhere| Question::plain(nowhere).entry().ok().map(|entry| entry.interfaces);
     NOWHERE.into_iter().find_map(of).unwrap_or_default()
 }
 
-/// Whether the kernel has asked an interface's link for this address, and has no answer.
+/// Returns whether the kernel has asked on an interface's link for this address, and got no answer.
 pub(super) fn is_missing(peer: IpAddr, interface: u32) -> bool {
     let mut message = NeighbourMessage::default();
     message.header.family = family(peer);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broadcast_is_no_way_to_a_peer() {
+    fn a_broadcast_address_is_refused() {
         let error = Question::plain("255.255.255.255".parse().unwrap()).answer().unwrap_err();
         assert!(error.raw_os_error().is_some(), "{error:?}");
     }

@@ -1,4 +1,4 @@
-//! Questions to the kernel, and its answers (rtnetlink(7)).
+//! Requests to the kernel over netlink (rtnetlink(7)), and their replies.
 
 use std::io::{self, Read as _};
 
@@ -10,19 +10,19 @@ use nix::sys::socket::AddressFamily;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::debug;
 
-/// As much as the kernel says at once.
+/// Size of the receive buffer: the kernel puts at most 32 KiB into one datagram of a dump.
 const BUFFER: usize = 32 << 10;
 
 /// `NETLINK_ROUTE`
 const ROUTE: i32 = 0;
 
-/// The answer to a question.
+/// Sends a request, and returns its one reply.
 pub(super) fn get(question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
     let answer = ask(question, NLM_F_REQUEST)?.pop();
-    answer.ok_or_else(|| io::Error::other("the kernel's answer cannot be read"))
+    answer.ok_or_else(|| io::Error::other("the kernel's reply cannot be read"))
 }
 
-/// All that there is of a kind.
+/// Sends a request for a whole table, and returns all its entries.
 pub(super) fn dump(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     ask(question, NLM_F_REQUEST | NLM_F_DUMP)
 }
@@ -49,7 +49,7 @@ fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlink
     }
 }
 
-/// Takes in what has been read; whether that was the end of it.
+/// Appends the messages of one datagram. Returns whether the last one ended the dump.
 fn take(mut bytes: &[u8], answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
     while !bytes.is_empty() {
         let length = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other)?.length() as usize;
@@ -60,9 +60,9 @@ fn take(mut bytes: &[u8], answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<
             Ok(NetlinkPayload::Error(error)) if error.code.is_some() => return Err(error.to_io()),
             Ok(NetlinkPayload::Done(_)) => return Ok(true),
             Ok(_) => {}
-            // Of one interface, or route, among many. The next kernel may have more to say of it
-            // than is known here.
-            Err(error) => debug!("passed over what the kernel says: {error}"),
+            // A later kernel may describe one interface or route in a way that the crate does not
+            // know. The others still count.
+            Err(error) => debug!("skipped an unreadable netlink message: {error}"),
         }
     }
     Ok(false)
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_the_kernels_error() {
-        // Of no address family, to nowhere.
+    fn a_refused_request_gives_the_kernels_error() {
+        // A lookup needs an address family and a destination.
         let error = get(RouteNetlinkMessage::GetRoute(RouteMessage::default())).unwrap_err();
         assert!(error.raw_os_error().is_some(), "{error:?}");
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error() {
+    fn a_message_that_is_cut_off_is_an_error() {
         assert!(take(&[20, 0, 0, 0, 3, 0, 2, 0], &mut Vec::new()).is_err());
     }
 }

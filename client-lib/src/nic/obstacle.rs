@@ -1,4 +1,4 @@
-//! Why a connection did not come about, as far as the kernel knows more than its error says.
+//! Causes of failed connections that the kernel knows, but does not put into its error.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -8,7 +8,7 @@ use super::interfaces::LinkState;
 use super::local::local_interfaces;
 use super::lookup;
 
-/// An obstacle on the way to a peer, for people.
+/// Cause of a failed connection, for people.
 ///
 /// # Examples
 ///
@@ -17,8 +17,9 @@ use super::lookup;
 /// use multinet_client::nic::{Obstacle, route_to};
 ///
 /// let route = route_to("192.168.111.5".parse()?)?;
-/// let refused = route.tcp_socket()?.connect("192.168.111.5:18515".parse()?).await;
-/// if let Some(Obstacle::NoHost { interface }) = refused.err().and_then(|error| route.obstacle(&error)) {
+/// let connecting = route.tcp_socket()?.connect("192.168.111.5:18515".parse()?);
+/// let obstacle = connecting.await.err().and_then(|error| route.obstacle(&error));
+/// if let Some(Obstacle::NoHost { interface }) = obstacle {
 ///     println!("no host at {interface} has this address");
 /// }
 /// # Ok(()) }
@@ -26,28 +27,29 @@ use super::lookup;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// The host is there, and refuses.
+    /// The host is there, and nothing listens on the port.
     NotListening,
-    /// Nothing has come back.
+    /// Nothing comes back.
     Silence,
-    /// A firewall or a router says that nothing may pass, or that there is no way.
+    /// A firewall or a router rejects the connection, or the router has no route.
     Rejected,
     /// No host on the interface's link has the address.
     NoHost {
-        /// The interface.
+        /// Outgoing interface.
         interface: String,
     },
-    /// The interface on the way cannot send.
+    /// The interface cannot send.
     Link {
-        /// The interface.
+        /// Outgoing interface.
         interface: String,
-        /// Why.
+        /// State of its link.
         state: LinkState,
     },
 }
 
 impl Route {
-    /// The meaning of an error that a connection by this route has ended with, if that is known.
+    /// Returns the cause of an error that a connection by this route has ended with, if it is
+    /// known.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

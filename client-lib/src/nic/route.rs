@@ -1,4 +1,4 @@
-//! The route to a peer: the kernel's answers, and which of them is taken.
+//! The route that a connection to a peer takes, and sockets that take it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use super::stay::Stay;
 use super::{is_link_local, is_link_local_v6};
 use crate::endpoint::EndpointAddress;
 
-/// How this machine reaches a peer.
+/// Route from this machine to a peer.
 ///
 /// # Examples
 ///
@@ -32,28 +32,27 @@ use crate::endpoint::EndpointAddress;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// The peer.
+    /// The peer's address.
     pub peer: IpAddr,
-    /// The address that connections leave from.
+    /// Source address of connections.
     pub source: IpAddr,
-    /// The interface that they leave by, such as `net1`. To this machine itself, the one that has
-    /// the peer's address.
+    /// Outgoing interface, such as `net1`. If the peer is this machine itself, the interface that
+    /// has the peer's address.
     pub interface: String,
-    /// The greatest packet that the route takes, in octets, as far as the kernel knows.
+    /// Largest packet that the route takes, in bytes, if the kernel knows it.
     pub mtu: Option<u32>,
     /// Whether the interface is that of the default network. The loopback interface never is.
     pub is_default_network: bool,
-    /// The second NIC that would be on the way if it were up.
+    /// Second NIC that would lead to the peer if it were up, such as `net1 is down`.
     down: Option<String>,
-    /// It is a default route.
     is_default_route: bool,
-    /// The VRF that sockets have to be in.
+    /// VRF that sockets must be bound to.
     vrf: Option<String>,
     stay: Stay,
     is_kept: bool,
 }
 
-/// Why there is no way to a peer that may be taken.
+/// Reason why no route to a peer may be taken.
 ///
 /// # Examples
 ///
@@ -63,64 +62,65 @@ pub struct Route {
 ///
 /// let route = route_to("192.168.111.5".parse()?).and_then(|route| route.on_second_nic());
 /// if let Err(RouteError::DefaultNetwork { interface, .. }) = route {
-///     println!("this pod has only {interface}: is the annotation for the second network missing?");
+///     println!("only {interface} leads there: is the second network's annotation missing?");
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// The kernel knows no way.
+    /// The kernel has no route.
     #[error("no route to {peer} ({source}): {}", no_route(*peer, source, down.as_deref()))]
     Unreachable {
-        /// The peer.
+        /// The peer's address.
         peer: IpAddr,
         /// The kernel's error.
         source: io::Error,
-        /// The second NIC that would lead there if it were up, in words: `net1 is down`.
+        /// The second NIC that would lead there if it were up, such as `net1 is down`.
         down: Option<String>,
     },
-    /// The way would be through the default network.
+    /// The route leads through the default network.
     #[error(
         "{peer} would be reached through {interface} ({source_address}), the default network{}, or allow it with allow_default_network",
         instead(down.as_deref())
     )]
     DefaultNetwork {
-        /// The peer.
+        /// The peer's address.
         peer: IpAddr,
-        /// Its interface.
+        /// Interface of the default network.
         interface: String,
-        /// The source address there.
+        /// Source address on that interface.
         source_address: IpAddr,
-        /// The second NIC that would lead there if it were up, in words: `net1 is down`.
+        /// The second NIC that would lead there if it were up, such as `net1 is down`.
         down: Option<String>,
     },
-    /// A link-local address of IPv6.
+    /// The peer's address is an IPv6 link-local one.
     #[error(
         "{peer}: link-local addresses are not supported, for they do not say on which link they are: use another address \
          of the peer's second NIC, IPv4 or of fd00::/8"
     )]
     LinkLocal {
-        /// The peer.
+        /// The peer's address.
         peer: IpAddr,
     },
-    /// The interface that the kernel chose was taken away just now.
-    #[error("the interface on the way to {peer} has just gone: try again")]
+    /// The interface that the kernel chose was removed during the lookup.
+    #[error("the interface that leads to {peer} has just been removed: try again")]
     Gone {
-        /// The peer.
+        /// The peer's address.
         peer: IpAddr,
     },
-    /// The interfaces of this machine cannot be read.
+    /// The kernel does not list this machine's interfaces.
     #[error("cannot read this machine's interfaces: {0}")]
     Interfaces(#[source] io::Error),
 }
 
-/// The way that a connection to a peer would take now: what the kernel says of the peer, of packets
-/// to it from each second NIC's address, and in each second NIC's VRF. The most specific route by a
-/// second NIC is taken, a program's that knows nothing of NICs before the others. Where there is
-/// none, it is the default network's.
+/// Returns the route that a connection to a peer takes now.
 ///
-/// Nothing is sent. Whether the peer is there is another question.
+/// Of the routes that the kernel knows for the peer, for packets from the address of each second
+/// NIC, and in the VRF of each, the most specific one by a second NIC is taken. If none is by a
+/// second NIC, the route of the default network is returned.
+///
+/// Sends nothing, and does not tell whether the peer is there.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), multinet_client::nic::RouteError> {
@@ -133,8 +133,9 @@ pub enum RouteError {
 ///
 /// # Errors
 ///
-/// [`RouteError::Unreachable`] if there is no way, [`RouteError::LinkLocal`], and what reading the
-/// interfaces may give. A way through the default network is none; see [`Route::on_second_nic`].
+/// [`RouteError::Unreachable`] without a route, [`RouteError::LinkLocal`], [`RouteError::Gone`] and
+/// [`RouteError::Interfaces`]. A route by the default network is no error; [`Route::on_second_nic`]
+/// refuses it.
 pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
     if is_link_local_v6(peer) {
         return Err(RouteError::LinkLocal { peer });
@@ -146,7 +147,7 @@ pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
     }
 }
 
-/// The way that packets from a certain address of this machine would take to a peer.
+/// Returns the route that packets from one address of this machine take to a peer.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -200,8 +201,8 @@ impl Route {
         })
     }
 
-    /// The route itself, unless it is one of the default network. Sockets that take it are kept off
-    /// that one, even if the second NIC goes down.
+    /// Returns the route, unless it leads through the default network. Sockets that take it stay
+    /// off the default network even if the second NIC goes down.
     ///
     /// ```
     /// use multinet_client::nic::route_to;
@@ -227,12 +228,15 @@ impl Route {
         }
     }
 
-    /// The same, but by the default network, too, if DNS says that the peer's address is on a
-    /// network of the service, and that this is the default one: it is the peer's `eth0` that has
-    /// it, or this pod has a route there which is no default route.
+    /// Returns the route as [`on_second_nic`](Self::on_second_nic) does, and also a route by the
+    /// default network if DNS puts the peer's address on that network.
+    ///
+    /// That is so if the address belongs to a network of the service, and either is on the peer's
+    /// `eth0` or has a route on this machine that is not the default route.
     ///
     /// ```no_run
-    /// # fn example(endpoint: multinet_client::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use multinet_client::Endpoint;
+    /// # fn example(endpoint: Endpoint) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::nic::route_to;
     ///
     /// for address in &endpoint.addresses {
@@ -247,8 +251,9 @@ impl Route {
     /// [`RouteError::DefaultNetwork`].
     pub fn on_network_of(self, address: &EndpointAddress) -> Result<Self, RouteError> {
         let theirs = address.interface.as_deref();
-        // The peer's second NIC is on no default network, and neither is this host's while it is
-        // down, whatever wide route there is.
+        // The address of a peer's second NIC is never on the default network. Nor is it while this
+        // machine's NIC on the peer's network is down: a wide route through `eth0` then matches by
+        // accident.
         let is_routed = !self.is_default_route
             && self.down.is_none()
             && theirs.is_none_or(|interface| interface == self.interface);
@@ -259,7 +264,7 @@ impl Route {
         self.on_second_nic()
     }
 
-    /// A socket whose connection takes this route.
+    /// Returns a TCP socket whose connection takes this route.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -281,7 +286,7 @@ impl Route {
         Ok(socket)
     }
 
-    /// A socket for datagrams that take this route.
+    /// Returns a UDP socket whose datagrams take this route.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -303,8 +308,8 @@ impl Route {
         UdpSocket::from_std(socket.into())
     }
 
-    /// Has a socket take this route. The source is bound, or it would change with the routes before
-    /// the connection is made.
+    /// Binds a socket to this route. It binds the source address, too: without that, a change of
+    /// routes before the connection is made would change the source.
     fn take(&self, socket: &SockRef<'_>) -> io::Result<()> {
         match &self.vrf {
             Some(vrf) => socket.bind_device(Some(vrf.as_bytes()))?,
@@ -315,15 +320,15 @@ impl Route {
     }
 }
 
-/// The second NIC that cannot send: the one on the peer's network, or any, if there is none that
-/// can.
+/// Returns the second NIC that cannot send, with its state: the one on the peer's network, or, if
+/// no second NIC is up, any that has an address.
 fn down(peer: IpAddr, interfaces: &[Interface]) -> Option<String> {
     let idle = || interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Up);
     let is_there = |its: &&Interface| {
         its.addresses.iter().any(|its| its.network().is_some_and(|network| network.contains(&peer)))
     };
     let is_idle = !interfaces.iter().any(|its| its.is_second_nic() && its.link == LinkState::Up);
-    // Kernels have some in every namespace, without an address.
+    // Kernels create NICs without addresses in every namespace, such as tunl0: those do not count.
     let is_wanted =
         |its: &&Interface| is_idle && its.addresses.iter().any(|address| !is_link_local(address.ip));
     let found = idle().find(is_there).or_else(|| idle().find(is_wanted));
@@ -358,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_this_machine_is_the_loopback_interface() {
+    fn the_route_to_this_machine_is_by_the_loopback_interface() {
         for peer in ["127.0.0.1", "127.1.2.3"] {
             let route = route_to(ip(peer)).unwrap();
             assert!(route.source.is_loopback());
@@ -369,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_route_names_the_peer() {
+    fn an_address_without_a_route_is_an_error_that_names_it() {
         let error = route_to(ip("255.255.255.255")).unwrap_err();
         assert!(error.to_string().starts_with("no route to 255.255.255.255 ("), "{error}");
         assert!(error.to_string().contains("ip route get 255.255.255.255"), "{error}");
@@ -383,7 +388,7 @@ mod tests {
         assert!(!error.to_string().contains("  "), "{error}");
     }
 
-    /// By `eth0`, with a NIC that would be on the peer's network.
+    /// Route through `eth0`, beside a NIC on the peer's network.
     fn by_default_network(link: LinkState, prefix: u8) -> Route {
         let eth0 = Interface { is_default_network: true, ..interface("eth0", 2, &["10.244.0.9/24"]) };
         let net1 = Interface { link, ..interface("net1", 3, &["10.1.2.5/24"]) };
@@ -408,8 +413,8 @@ mod tests {
     }
 
     #[test]
-    fn the_default_network_does_where_the_service_names_it() {
-        // The bits of the route there, the network's alias and the interface, as DNS has them.
+    fn the_default_network_is_allowed_where_the_service_names_it() {
+        // Prefix length of the route; network alias and interface of the address, as DNS has them.
         let cases = [
             (0, None, None, false),
             (16, None, Some("eth0"), false),

@@ -8,7 +8,7 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// One that is up, with these addresses.
+/// Returns an interface that is up and has these addresses.
 pub(super) fn interface(name: &str, index: u32, networks: &[&str]) -> Interface {
     let address = |text: &&str| {
         let network: ipnet::IpNet = text.parse().unwrap();

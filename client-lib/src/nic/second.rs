@@ -1,4 +1,4 @@
-//! The addresses of second NICs.
+//! Addresses of second NICs.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::is_link_local;
 use super::local::local_interfaces;
 use super::lookup::{self, Question};
 
-/// An address of a second NIC.
+/// Address of a second NIC.
 ///
 /// # Examples
 ///
@@ -28,21 +28,23 @@ use super::lookup::{self, Question};
 pub struct LocalAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The interface that has it, or, of an address of the loopback interface, one whose packets
-    /// leave with it.
+    /// Interface that has the address. For an address of the loopback interface: a second NIC whose
+    /// packets leave with it.
     pub interface: String,
     /// Whether it can be used.
     pub state: AddressState,
-    /// The VRF that sockets have to be in to use it (`SO_BINDTODEVICE`).
+    /// VRF that sockets must be bound to (`SO_BINDTODEVICE`) to use the address.
     pub vrf: Option<String>,
     pub(crate) prefix: u8,
 }
 
-/// The addresses of second NICs, sorted by interface: all that are neither on the interface of the
-/// default network nor loopback, nor link-local, but for those of IPv4 that are their interface's
-/// only one. Interfaces that are down have none, nor have those that container runtimes make on a
-/// node, such as `docker0` and `kube-ipvs0`. An address of the loopback interface counts if packets
-/// that leave by a second NIC have it.
+/// Returns the addresses of second NICs, sorted by interface.
+///
+/// These are the addresses that are neither on the default network's interface nor loopback nor
+/// link-local. An IPv4 link-local address counts if it is its interface's only one. Interfaces that
+/// are down do not count, nor do those that container runtimes create on a node, such as `docker0`
+/// and `kube-ipvs0`. An address of the loopback interface counts if packets that leave by a second
+/// NIC have it as their source.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -70,15 +72,15 @@ pub fn second_nics() -> io::Result<Vec<LocalAddress>> {
     Ok(second)
 }
 
-/// The addresses of second NICs, each with the network that it is on.
+/// Returns the addresses of second NICs, each with its network.
 pub(crate) fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
     let network =
         |local: LocalAddress| IpNet::new(local.ip, local.prefix).ok().map(|network| (local, network));
     Ok(second_nics()?.into_iter().filter_map(network).collect())
 }
 
-/// The interface that has an address, unless it is the loopback interface. Of several, the one that
-/// leads to this peer.
+/// Returns the interface that has an address, unless that is the loopback interface. Of several,
+/// returns the one that leads to `peer`.
 pub(crate) fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<String>> {
     let mut having = local_interfaces()?;
     having.retain(|interface| !interface.is_loopback && interface.has(address));
@@ -91,7 +93,8 @@ pub(crate) fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<
     Ok(having.into_iter().next().map(|interface| interface.name))
 }
 
-/// The VRFs that an address is in, with its state there; nothing where no interface has it.
+/// Returns the VRFs in which an interface has the address, with its state in each. The main table
+/// is `None`.
 pub(crate) fn vrfs_of(address: IpAddr, interfaces: &[Interface]) -> Vec<(Option<String>, AddressState)> {
     let mut found: Vec<(Option<String>, AddressState)> = Vec::new();
     for interface in interfaces {
@@ -106,14 +109,14 @@ pub(crate) fn vrfs_of(address: IpAddr, interfaces: &[Interface]) -> Vec<(Option<
     found
 }
 
-/// Second NICs that cannot send, though they have addresses, in words.
+/// Returns the second NICs that have addresses and cannot send, such as `net1 is down`.
 pub(crate) fn idle(interfaces: &[Interface]) -> Vec<String> {
     let idle = interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Up);
     let has_addresses = |its: &&Interface| its.addresses.iter().any(|address| !is_link_local(address.ip));
     idle.filter(has_addresses).map(|its| format!("{} {}", its.name, its.link)).collect()
 }
 
-/// The addresses that second NICs have themselves.
+/// Returns the addresses that second NICs have themselves.
 pub(super) fn own_addresses(interfaces: &[Interface]) -> Vec<LocalAddress> {
     let second = interfaces.iter().filter(|interface| leads_out(interface));
     second
@@ -129,10 +132,11 @@ pub(super) fn own_addresses(interfaces: &[Interface]) -> Vec<LocalAddress> {
         .collect()
 }
 
-/// Virtual addresses (of the loopback interface, as hosts have that announce it by BGP) that
-/// packets have which leave by a second NIC: those that a route names as its source, or that the
-/// kernel takes because the NIC has none of its own. `sources` are the interfaces of routes, with
-/// the sources that they name.
+/// Returns the virtual addresses with which packets leave by a second NIC. Hosts that announce an
+/// address by BGP have such ones on the loopback interface.
+///
+/// They are preferred sources of routes, or are chosen by the kernel where the NIC has no address
+/// of its own. `sources` has the outgoing interface and the preferred source of each route.
 fn borrowed(interfaces: &[Interface], sources: &[(u32, Option<IpAddr>)]) -> Vec<LocalAddress> {
     let by = |address: IpAddr| {
         interfaces.iter().filter(|interface| leads_out(interface)).find(|interface| {
@@ -155,7 +159,7 @@ fn borrowed(interfaces: &[Interface], sources: &[(u32, Option<IpAddr>)]) -> Vec<
         .collect()
 }
 
-/// One without a carrier may get it later, and its addresses are there already.
+/// Returns whether packets leave by the interface, now or when its link gets a carrier.
 fn leads_out(interface: &Interface) -> bool {
     interface.is_second_nic() && interface.link != LinkState::Down
 }
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn second_nics_are_those_that_lead_to_others_but_for_the_default_network() {
+    fn second_nics_are_those_that_lead_to_other_networks_than_the_default_one() {
         let (up, down) = (LinkState::Up, LinkState::Down);
         let of =
             |name, kind, link, networks: &[&str]| Interface { kind, link, ..interface(name, 9, networks) };
@@ -243,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_address_counts_if_packets_have_it_that_leave_by_a_second_nic() {
+    fn a_virtual_address_counts_if_packets_leave_with_it_by_a_second_nic() {
         let lo = interface("lo", 1, &["127.0.0.1/8", "10.50.0.2/32"]);
         let eth0 = interface("eth0", 2, &["10.244.0.9/24"]);
         let bare = interface("lan0", 3, &["fe80::1/64"]);

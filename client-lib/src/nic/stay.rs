@@ -1,5 +1,6 @@
-//! How a connection is kept off the default network, to which the kernel would turn as soon as the
-//! route by a second NIC is gone, without losing what plain sockets get.
+//! Keeps sockets off the default network. The kernel turns to that as soon as the route by a second
+//! NIC is gone. A socket that is bound to the NIC cannot follow, but receives less than a plain
+//! one.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,25 +11,26 @@ use socket2::SockRef;
 use super::interfaces::{Address, Interface, LinkState};
 use super::lookup::Entry;
 
-/// How a socket is kept where it is.
+/// How a socket is kept on its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stay {
-    /// It sends to whom it reaches without a router only (`SO_DONTROUTE`), which default routes
-    /// have. It takes what comes by any interface.
+    /// The socket sends only to destinations on the link (`SO_DONTROUTE`), so that no default route
+    /// matches. It receives by any interface.
     OnLink,
-    /// It sends and takes by this interface only (`SO_BINDTODEVICE`).
+    /// The socket sends and receives by this interface only (`SO_BINDTODEVICE`).
     On(String),
-    /// Nothing that would keep it there leaves it what it needs.
+    /// The socket is not restricted, because either restriction would lose packets.
     Free,
 }
 
 impl Stay {
-    /// For packets that leave with this source by this entry.
+    /// Returns how to keep a socket that sends from `source` by `entry`.
     ///
-    /// A socket that is bound to an interface loses what comes by another one. That happens where
-    /// packets are shared among interfaces, where the address is not the interface's own, and where
-    /// several interfaces are in its subnet: any of them answers for the addresses of all (ARP,
-    /// with Linux' `arp_ignore` as it is), so that what it gets is left to chance.
+    /// A socket that is bound to an interface loses packets that come in by another one. That
+    /// happens on multipath routes, if the address is not the interface's own, and if several
+    /// interfaces are in one subnet. In that case each of them answers ARP requests for the
+    /// addresses of all (`arp_ignore` is 0 by default), so that chance decides by which one packets
+    /// come in.
     pub(super) fn of(source: IpAddr, entry: &Entry, interfaces: &[Interface]) -> Self {
         if source.is_ipv4() && entry.is_on_link {
             return Self::OnLink;
@@ -42,7 +44,7 @@ impl Stay {
         let others = interfaces.iter().filter(|other| other.index != index && other.link != LinkState::Down);
         let is_shared = others.filter(|other| !other.is_default_network).any(|other| {
             other.addresses.iter().any(|its| {
-                // Who asks by IPv6 is answered by the interface that has the address.
+                // In IPv6, only the interface that has the address answers for it.
                 its.ip == source
                     || source.is_ipv4() && its.network().is_some_and(|its| overlap(&its, &network))
             })
@@ -50,12 +52,12 @@ impl Stay {
         if is_shared { Self::Free } else { Self::On(interface.name.clone()) }
     }
 
-    /// Keeps a socket there.
+    /// Restricts a socket.
     pub(super) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
         match self {
             Self::OnLink => Ok(setsockopt(&**socket, sockopt::DontRoute, &true)?),
             Self::On(interface) => match socket.bind_device(Some(interface.as_bytes())) {
-                // Before Linux 5.7 this was for those with CAP_NET_RAW only.
+                // Before Linux 5.7 this took CAP_NET_RAW.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 outcome => outcome,
             },
