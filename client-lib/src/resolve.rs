@@ -10,7 +10,6 @@
 //! ```
 
 mod advice;
-mod asking;
 mod builder;
 mod conf;
 mod dns;
@@ -24,6 +23,7 @@ mod lookup;
 mod question;
 mod records;
 mod refresh;
+mod resolution;
 mod sockets;
 mod verdict;
 mod watch;
@@ -32,7 +32,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::asking::Asking;
 pub use self::builder::ResolverBuilder;
 use self::dns::Dns;
 pub use self::error::ResolveError;
@@ -40,6 +39,7 @@ pub(crate) use self::list::List;
 use self::question::Host;
 pub use self::question::Question;
 pub(crate) use self::question::service_of;
+use self::resolution::Resolution;
 pub use self::watch::Watch;
 use crate::endpoint::Endpoint;
 
@@ -95,7 +95,7 @@ pub struct Resolved {
 
 impl Resolved {
     /// Whether a listener would hear nothing new.
-    fn says_the_same_as(&self, other: &Self) -> bool {
+    fn is_same_set(&self, other: &Self) -> bool {
         (&self.name, &self.endpoints) == (&other.name, &other.endpoints)
     }
 }
@@ -187,7 +187,7 @@ impl Resolver {
     /// See [`ResolveError`]. An error is never an empty set: that it is known that there is nothing is
     /// [`ResolveError::is_negative`].
     pub async fn resolve(&self, name: &str, port: &str) -> Result<Resolved, ResolveError> {
-        let (_, outcome) = Asking::start(self, name, port, None).await;
+        let (_, outcome) = Resolution::start(self, name, port, None).await;
         outcome
     }
 

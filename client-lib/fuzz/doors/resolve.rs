@@ -5,25 +5,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use hickory_resolver::proto::op::Message;
 use hickory_resolver::proto::serialize::binary::BinDecodable as _;
 
-use super::dns::{Answer, Kind, Reply, answer as answer_of};
+use super::dns::{DnsAnswer, QueryType, Reply, answer as answer_of};
 use super::facts::Facts;
-use super::records::{Owned, endpoints, endpoints_by_address, is_complete};
+use super::records::{TargetRecords, endpoints, endpoints_by_address, is_complete};
 use crate::endpoint::Endpoint;
 
 /// A DNS message, taken for the answer to every kind of question at once.
 pub fn answer(bytes: &[u8]) {
     let Ok(message) = Message::from_bytes(bytes) else { return };
     let reply = |kind| match answer_of(&message, kind) {
-        Answer::Found(reply) => reply,
-        Answer::NoName { .. } | Answer::NoData => Reply::default(),
+        DnsAnswer::Found(reply) => reply,
+        DnsAnswer::NoName { .. } | DnsAnswer::NoData => Reply::default(),
     };
-    let Reply { services, glue, .. } = reply(Kind::Srv);
-    let facts = reply(Kind::Txt).facts;
-    let mut owned: BTreeMap<String, Owned> = BTreeMap::new();
+    let Reply { services, glue, .. } = reply(QueryType::Srv);
+    let facts = reply(QueryType::Txt).facts;
+    let mut owned: BTreeMap<String, TargetRecords> = BTreeMap::new();
     for service in &services {
         owned
             .entry(service.target.clone())
-            .or_insert_with(|| Owned { addresses: Vec::new(), facts: facts.clone() });
+            .or_insert_with(|| TargetRecords { addresses: Vec::new(), facts: facts.clone() });
     }
     for (owner, ip) in glue {
         owned.entry(owner).or_default().addresses.push(ip);
@@ -39,7 +39,7 @@ pub fn answer(bytes: &[u8]) {
     }
     assert_eq!(endpoints(&services, &owned), found);
     let addresses: Vec<_> =
-        [Kind::A, Kind::Aaaa].into_iter().flat_map(|kind| reply(kind).addresses).collect();
+        [QueryType::A, QueryType::Aaaa].into_iter().flat_map(|kind| reply(kind).addresses).collect();
     endpoints_by_address(&addresses, 18515, "infer.test").iter().for_each(usable);
 }
 

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_not_there_is_told_with_those_that_are() {
+    fn a_missing_port_is_reported_with_the_existing_ones() {
         let name = "infer.vision.svc.multinet.cluster.local";
         let cases: [(&str, &str, &[u16], &str); 4] = [
             (name, "grpc", &[9000, 18515], "exists, but has no port grpc, only 9000, 18515: use a name from"),

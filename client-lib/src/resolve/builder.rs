@@ -216,7 +216,7 @@ mod tests {
         "search n.svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5 timeout:7\n";
 
     #[test]
-    fn a_pods_configuration() {
+    fn a_pods_configuration_is_read_from_its_resolv_conf() {
         let file = file(POD);
         let Resolver { inner } = Resolver::builder().resolv_conf(file.path()).build().unwrap();
         assert_eq!(inner.dns.servers(), [server("10.96.0.10:53")]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_goes_before_the_file() {
+    fn settings_override_the_file() {
         let file = file(POD);
         let builder = Resolver::builder().resolv_conf(file.path()).servers([server("127.0.0.1:5353")]);
         let Resolver { inner } = builder.clone().build().unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_named() {
+    fn an_unusable_file_is_named_in_the_error() {
         let missing = Resolver::builder().resolv_conf("/nonexistent/resolv.conf");
         let named = missing.clone().servers([server("127.0.0.1:53")]);
         for builder in [missing, named] {

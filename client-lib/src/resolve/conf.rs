@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_file() {
+    fn a_pods_resolv_conf_is_read() {
         let conf = parse(
             "search vision.svc.cluster.local svc.cluster.local cluster.local\n\
              nameserver 10.96.0.10\n\
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_is_passed_over() {
+    fn lines_that_are_not_understood_are_skipped() {
         let cases: [(&str, Conf); 9] = [
             ("", Conf::default()),
             ("# nameserver 10.0.0.1\n; nameserver 10.0.0.1\nsortlist 1.2.3.4\nnameserver\n", Conf::default()),

@@ -31,7 +31,7 @@ use tokio::time::timeout;
 use super::error::ResolveError;
 use super::facts::Facts;
 use super::question;
-use super::records::Service;
+use super::records::SrvTarget;
 use super::sockets::Sockets;
 
 /// Questions in flight at a time, of all resolutions together: a service of a thousand endpoints must not be a
@@ -46,7 +46,7 @@ const MAX_REASON: usize = 200;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum QueryType {
     A,
     Aaaa,
     Srv,
@@ -55,7 +55,7 @@ pub(super) enum Kind {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum DnsAnswer {
     /// There is no such name (NXDOMAIN).
     NoName {
         /// The zone that says so: the owner of the SOA record.
@@ -71,7 +71,7 @@ pub(super) enum Answer {
 pub(super) struct Reply {
     /// The smallest time to live of its records.
     pub(super) ttl: Duration,
-    pub(super) services: Vec<Service>,
+    pub(super) services: Vec<SrvTarget>,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) facts: Vec<Facts>,
     /// Addresses of other names, from additional records.
@@ -163,7 +163,7 @@ impl Session<'_> {
     /// # Errors
     ///
     /// If no server gives an answer: the most telling of what they gave instead.
-    pub(super) async fn ask(&self, name: &str, kind: Kind) -> Result<Answer, ResolveError> {
+    pub(super) async fn ask(&self, name: &str, kind: QueryType) -> Result<DnsAnswer, ResolveError> {
         // The semaphore is never closed.
         let _place = self.dns.in_flight.acquire().await.ok();
         let mut failure = ResolveError::Timeout { name: name.to_owned(), servers: self.dns.servers.clone() };
@@ -181,7 +181,7 @@ impl Session<'_> {
                     Err(error) => {
                         may_help |=
                             matches!(error, ResolveError::Timeout { .. } | ResolveError::Unreachable { .. });
-                        if telling(&error) >= telling(&failure) {
+                        if rank(&error) >= rank(&failure) {
                             failure = error;
                         }
                     }
@@ -200,7 +200,12 @@ impl Session<'_> {
         })
     }
 
-    async fn ask_server(&self, server: &Server, name: &str, kind: Kind) -> Result<Answer, ResolveError> {
+    async fn ask_server(
+        &self,
+        server: &Server,
+        name: &str,
+        kind: QueryType,
+    ) -> Result<DnsAnswer, ResolveError> {
         let address = server.address;
         let owner = Name::from_labels(name.split('.').map(str::as_bytes)).map_err(|_| {
             ResolveError::BadName { name: name.to_owned(), reason: "it does not fit into DNS" }
@@ -238,22 +243,22 @@ impl Session<'_> {
     }
 
     /// One question to one server over one transport.
-    async fn exchange(&self, pool: &Pool, query: Query, kind: Kind) -> Result<Answer, NetError> {
+    async fn exchange(&self, pool: &Pool, query: Query, kind: QueryType) -> Result<DnsAnswer, NetError> {
         let mut answers = pool.lookup(query, DnsRequestOptions::default());
         match timeout(self.dns.timeout, answers.next()).await {
             Ok(Some(Ok(response))) => match response.response_code {
                 ResponseCode::NoError => Ok(answer(&response, kind)),
                 // An alias that leads nowhere.
-                ResponseCode::NXDomain => Ok(Answer::NoName { zone: None }),
+                ResponseCode::NXDomain => Ok(DnsAnswer::NoName { zone: None }),
                 code => Err(NetError::Dns(DnsError::ResponseCode(code))),
             },
             Ok(Some(Err(NetError::Dns(DnsError::NoRecordsFound(NoRecords {
                 response_code, soa, ..
             }))))) => Ok(match response_code {
                 ResponseCode::NXDomain => {
-                    Answer::NoName { zone: soa.and_then(|record| host_name(&record.name)) }
+                    DnsAnswer::NoName { zone: soa.and_then(|record| host_name(&record.name)) }
                 }
-                _ => Answer::NoData,
+                _ => DnsAnswer::NoData,
             }),
             Ok(Some(Err(error))) => Err(error),
             // A stream that ends without an answer has given up.
@@ -268,7 +273,7 @@ fn printable(error: &NetError) -> String {
 }
 
 /// How much a failure tells: an answer of any kind more than none.
-fn telling(error: &ResolveError) -> u8 {
+fn rank(error: &ResolveError) -> u8 {
     match error {
         ResolveError::Timeout { .. } => 0,
         ResolveError::Unreachable { .. } => 1,
@@ -277,50 +282,50 @@ fn telling(error: &ResolveError) -> u8 {
     }
 }
 
-fn record_type(kind: Kind) -> RecordType {
+fn record_type(kind: QueryType) -> RecordType {
     match kind {
-        Kind::A => RecordType::A,
-        Kind::Aaaa => RecordType::AAAA,
-        Kind::Srv => RecordType::SRV,
-        Kind::Txt => RecordType::TXT,
+        QueryType::A => RecordType::A,
+        QueryType::Aaaa => RecordType::AAAA,
+        QueryType::Srv => RecordType::SRV,
+        QueryType::Txt => RecordType::TXT,
     }
 }
 
 /// What a message without an error says to a question. Whether its records are the owner's or those of an alias
 /// that the server has followed makes no difference.
-pub(super) fn answer(message: &Message, kind: Kind) -> Answer {
+pub(super) fn answer(message: &Message, kind: QueryType) -> DnsAnswer {
     let mut reply = Reply::default();
     let mut ttl = MAX_TTL;
     let mut is_found = false;
     for record in &message.answers {
         if record.record_type() == RecordType::CNAME {
-            ttl = ttl.min(seconds(record));
+            ttl = ttl.min(ttl_of(record));
         } else if record.record_type() == record_type(kind) {
-            ttl = ttl.min(seconds(record));
+            ttl = ttl.min(ttl_of(record));
             is_found = true;
-            take(&mut reply, &record.data);
+            add_record(&mut reply, &record.data);
         }
     }
     if !is_found {
-        return Answer::NoData;
+        return DnsAnswer::NoData;
     }
-    if kind == Kind::Srv {
+    if kind == QueryType::Srv {
         for record in &message.additionals {
             if let (Some(owner), Some(ip)) = (host_name(&record.name), address(&record.data)) {
-                ttl = ttl.min(seconds(record));
+                ttl = ttl.min(ttl_of(record));
                 reply.glue.push((owner, ip));
             }
         }
     }
     reply.ttl = Duration::from_secs(ttl.into());
-    Answer::Found(reply)
+    DnsAnswer::Found(reply)
 }
 
-fn take(reply: &mut Reply, data: &RData) {
+fn add_record(reply: &mut Reply, data: &RData) {
     match data {
         // A target that cannot be a host's name, such as the root (RFC 2782: there is no such service), is none.
         RData::SRV(srv) => {
-            reply.services.extend(host_name(&srv.target).map(|target| Service { target, port: srv.port }));
+            reply.services.extend(host_name(&srv.target).map(|target| SrvTarget { target, port: srv.port }));
         }
         RData::TXT(txt) => reply.facts.extend(Facts::parse(&txt.txt_data)),
         data => reply.addresses.extend(address(data)),
@@ -335,7 +340,7 @@ fn address(data: &RData) -> Option<IpAddr> {
     }
 }
 
-fn seconds(record: &Record) -> u32 {
+fn ttl_of(record: &Record) -> u32 {
     if record.ttl > MAX_TTL { 0 } else { record.ttl }
 }
 
@@ -372,25 +377,25 @@ mod tests {
         Record::from_rdata(name(owner), ttl, RData::A(A::new(10, 0, 0, 1)))
     }
 
-    fn found(answer: Answer) -> Reply {
+    fn found(answer: DnsAnswer) -> Reply {
         match answer {
-            Answer::Found(reply) => reply,
+            DnsAnswer::Found(reply) => reply,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn services_come_with_their_glue_and_the_smallest_time_to_live() {
+    fn srv_records_come_with_their_glue_and_the_smallest_time_to_live() {
         let odd = Name::from_labels([&b"a \x1bb"[..], b"s"]).unwrap();
         let reply = found(answer(
             &message(
                 vec![srv(&name("H.S."), 30), srv(&Name::root(), 60), srv(&odd, 60)],
                 vec![a("h.s.", 5), a("x.s.", 60)],
             ),
-            Kind::Srv,
+            QueryType::Srv,
         ));
         let ip: IpAddr = "10.0.0.1".parse().unwrap();
-        assert_eq!(reply.services, [Service { target: "h.s".to_owned(), port: 7 }]);
+        assert_eq!(reply.services, [SrvTarget { target: "h.s".to_owned(), port: 7 }]);
         assert_eq!(reply.glue, [("h.s".to_owned(), ip), ("x.s".to_owned(), ip)]);
         assert_eq!(reply.ttl, Duration::from_secs(5));
     }
@@ -400,18 +405,21 @@ mod tests {
         let alias = Record::from_rdata(name("s."), 3, RData::CNAME(CNAME(name("t."))));
         let reply = found(answer(
             &message(vec![alias.clone(), a("t.", 9), srv(&name("h."), 1)], vec![a("u.", 1)]),
-            Kind::A,
+            QueryType::A,
         ));
         assert_eq!((reply.addresses.len(), reply.glue.len(), reply.services.len()), (1, 0, 0));
         assert_eq!(reply.ttl, Duration::from_secs(3));
-        assert_eq!(answer(&message(vec![alias, srv(&name("h."), 1)], vec![]), Kind::A), Answer::NoData);
+        assert_eq!(
+            answer(&message(vec![alias, srv(&name("h."), 1)], vec![]), QueryType::A),
+            DnsAnswer::NoData
+        );
     }
 
     #[test]
     fn texts_without_an_address_are_an_answer_without_facts() {
         let text =
             Record::from_rdata(name("h."), 0x8000_0000, RData::TXT(TXT::new(vec!["v=spf1".to_owned()])));
-        let reply = found(answer(&message(vec![text], vec![]), Kind::Txt));
+        let reply = found(answer(&message(vec![text], vec![]), QueryType::Txt));
         assert_eq!(reply, Reply::default(), "a time to live with the highest bit set is zero");
     }
 }

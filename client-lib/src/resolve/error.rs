@@ -32,8 +32,8 @@ pub enum ResolveError {
     #[error(
         "{name}: no such service, or none of its endpoints is ready (DNS knows none of {}{}{}): {}",
         List(&absent(tried, unanswered)),
-        but_unanswered(unanswered),
-        but_a_wildcard(wildcard),
+        unanswered_note(unanswered),
+        wildcard_note(wildcard),
         advice::of_name(name, tried)
     )]
     NoSuchName {
@@ -271,11 +271,11 @@ fn absent<'a>(tried: &'a [String], unanswered: &[String]) -> Vec<&'a str> {
     tried.iter().filter(|name| !unanswered.contains(name)).map(String::as_str).collect()
 }
 
-fn but_unanswered(names: &[String]) -> String {
+fn unanswered_note(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!("; it fails for {}", List(names)) }
 }
 
-fn but_a_wildcard(candidate: &Option<String>) -> String {
+fn wildcard_note(candidate: &Option<String>) -> String {
     candidate.as_ref().map_or_else(String::new, |name| format!("; the answer for {name} is a wildcard's"))
 }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_name_the_culprit_in_one_line() {
+    fn messages_name_the_cause_in_one_line() {
         let name = || "infer.vision.svc.multinet".to_owned();
         let cases = [
             (

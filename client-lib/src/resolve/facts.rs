@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_the_server_says() {
+    fn every_key_that_multinet_dns_writes_is_read() {
         let facts = parse(&[
             "addr=192.168.1.5",
             "net=rail0",
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_an_address_says_nothing() {
+    fn a_record_without_an_address_is_ignored() {
         for strings in [&[][..], &["net=rail0"], &["addr"], &["addr="], &["addr=x"], &["addr=10.0.0.1 "]] {
             assert_eq!(parse(strings), None, "{strings:?}");
         }
@@ -216,19 +216,19 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_values_counts() {
+    fn the_first_of_several_values_of_a_key_counts() {
         let facts = parse(&["addr=10.0.0.1", "addr=10.0.0.2", "numa=x", "numa=1"]);
         assert_eq!(facts, Some(Facts::unknown("10.0.0.1".parse().unwrap())));
     }
 
     proptest! {
         #[test]
-        fn any_octets_are_read_without_a_panic(strings in vec(vec(any::<u8>(), 0..=255), 0..80)) {
+        fn any_bytes_are_read_without_a_panic(strings in vec(vec(any::<u8>(), 0..=255), 0..80)) {
             let _ = Facts::parse(&strings);
         }
 
         #[test]
-        fn what_is_nearly_right_is_bounded(
+        fn values_that_are_nearly_right_are_bounded(
             values in vec(("(addr|net|if|mac|rdma|pci|numa|node|zone|pod|uid)", "[0-9a-f:./, _-]{0,250}|\\PC{0,30}"), 0..20)
         ) {
             let mut strings = vec!["addr=fd00::1".to_owned()];

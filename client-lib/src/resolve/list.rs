@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lists_are_cut() {
+    fn a_long_list_is_shortened() {
         let list: Vec<u32> = (0..10).collect();
         assert_eq!(List(&list).to_string(), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
         assert_eq!(List(&list[..8]).to_string(), "0, 1, 2, 3, 4, 5, 6, 7");

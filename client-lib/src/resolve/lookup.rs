@@ -30,9 +30,11 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, future, stream};
 
-use super::dns::{Answer, Kind, Reply, Session};
+use super::dns::{DnsAnswer, QueryType, Reply, Session};
 use super::question::{NETWORK, Port, ZONE, is_name};
-use super::records::{Owned, Service, Size, TooMany, endpoints, endpoints_by_address, is_complete};
+use super::records::{
+    AddressCount, SrvTarget, TargetRecords, TooMany, endpoints, endpoints_by_address, is_complete,
+};
 use super::refresh::MAX_INTERVAL;
 use super::verdict::Verdict;
 use super::{ResolveError, Resolved};
@@ -42,7 +44,7 @@ use crate::endpoint::Endpoint;
 const TARGETS_AT_ONCE: usize = 32;
 
 /// Label that no service has. It replaces the name's first label in the query that finds wildcards.
-const NOBODY: &str = "multinet-probe";
+const PROBE_LABEL: &str = "multinet-probe";
 
 /// Resolves the first of `candidates` that leads to endpoints. `name` is what they stand for; if it is absolute, it may
 /// be a wildcard that answers.
@@ -85,7 +87,7 @@ async fn search(
         let outcome = look_up(session, candidate, port).await;
         let lacks_services = match &outcome {
             Ok(_) => matches!(port, Port::Number(_)),
-            Err(setback) => matches!(setback, Setback::Lacking(_)),
+            Err(setback) => matches!(setback, LookupError::NoData(_)),
         };
         if lacks_services && !is_absolute && is_wildcard(session, candidate).await {
             verdict.add_wildcard();
@@ -93,9 +95,9 @@ async fn search(
         }
         match outcome {
             Ok(resolved) => return Ok(resolved),
-            Err(Setback::NoName { zone }) => verdict.add_absent(zone.as_deref())?,
-            Err(Setback::Failed(error)) => verdict.add_failure(error)?,
-            Err(Setback::Lacking(error) | Setback::Final(error)) => return Err(error),
+            Err(LookupError::NoName { zone }) => verdict.add_absent(zone.as_deref())?,
+            Err(LookupError::Failed(error)) => verdict.add_failure(error)?,
+            Err(LookupError::NoData(error) | LookupError::Final(error)) => return Err(error),
         }
     }
     Err(verdict.outcome())
@@ -106,10 +108,11 @@ async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
     let parts = [NETWORK, ZONE].iter().find_map(|mark| candidate.split_once(mark));
     let service = parts.map_or(candidate, |(_, service)| service);
     let beside = match service.split_once('.') {
-        Some((_, parent)) => format!("{NOBODY}.{parent}"),
-        None => NOBODY.to_owned(),
+        Some((_, parent)) => format!("{PROBE_LABEL}.{parent}"),
+        None => PROBE_LABEL.to_owned(),
     };
-    is_name(&beside) && matches!(session.ask(&beside, Kind::A).await, Ok(Answer::NoData | Answer::Found(_)))
+    is_name(&beside)
+        && matches!(session.ask(&beside, QueryType::A).await, Ok(DnsAnswer::NoData | DnsAnswer::Found(_)))
 }
 
 /// The one endpoint of an address, which is all there is to know.
@@ -119,18 +122,18 @@ pub(super) fn address(ip: IpAddr, port: &Port) -> Result<Resolved, ResolveError>
         Port::Number(port) => endpoints_by_address(&[ip], *port, &name),
         Port::Named(_) | Port::All => Vec::new(),
     };
-    finish(&name, endpoints, MAX_INTERVAL)
+    resolved(&name, endpoints, MAX_INTERVAL)
 }
 
 /// Why a name did not lead to endpoints.
-enum Setback {
+enum LookupError {
     /// It does not exist.
     NoName {
         /// The zone that says so.
         zone: Option<String>,
     },
     /// It exists, without what was asked for.
-    Lacking(ResolveError),
+    NoData(ResolveError),
     /// It is not known whether it exists.
     Failed(ResolveError),
     /// No other name is to be tried.
@@ -138,7 +141,7 @@ enum Setback {
 }
 
 /// Of a question about the name itself.
-impl From<ResolveError> for Setback {
+impl From<ResolveError> for LookupError {
     fn from(error: ResolveError) -> Self {
         match error {
             ResolveError::ServFail { .. }
@@ -150,7 +153,7 @@ impl From<ResolveError> for Setback {
     }
 }
 
-async fn look_up(session: &Session<'_>, name: &str, port: &Port) -> Result<Resolved, Setback> {
+async fn look_up(session: &Session<'_>, name: &str, port: &Port) -> Result<Resolved, LookupError> {
     match port {
         Port::Named(port) => by_port_name(session, name, port).await,
         Port::Number(port) => by_port_number(session, name, *port).await,
@@ -158,50 +161,51 @@ async fn look_up(session: &Session<'_>, name: &str, port: &Port) -> Result<Resol
     }
 }
 
-async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<Resolved, Setback> {
-    if let Answer::Found(reply) = session.ask(&format!("_{port}._tcp.{name}"), Kind::Srv).await? {
-        return behind(session, name, reply).await.map_err(Setback::Final);
+async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<Resolved, LookupError> {
+    if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._tcp.{name}"), QueryType::Srv).await? {
+        return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
     }
-    if let Answer::NoName { zone } = session.ask(name, Kind::A).await? {
-        return Err(Setback::NoName { zone });
+    if let DnsAnswer::NoName { zone } = session.ask(name, QueryType::A).await? {
+        return Err(LookupError::NoName { zone });
     }
-    if let Answer::Found(reply) = session.ask(&format!("_{port}._udp.{name}"), Kind::Srv).await? {
-        return behind(session, name, reply).await.map_err(Setback::Final);
+    if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._udp.{name}"), QueryType::Srv).await? {
+        return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
     }
     // The numbers are all that DNS tells of the ports that there are.
-    let ports = match session.ask(name, Kind::Srv).await? {
-        Answer::Found(reply) => reply.services.iter().map(|service| service.port).collect(),
-        Answer::NoData | Answer::NoName { .. } => BTreeSet::new(),
+    let ports = match session.ask(name, QueryType::Srv).await? {
+        DnsAnswer::Found(reply) => reply.services.iter().map(|service| service.port).collect(),
+        DnsAnswer::NoData | DnsAnswer::NoName { .. } => BTreeSet::new(),
     };
     Err(no_such_port(name, port, Vec::from_iter(ports)))
 }
 
 /// The SRV records of a service's own name are those of all its ports.
-async fn all_ports(session: &Session<'_>, name: &str) -> Result<Resolved, Setback> {
-    match session.ask(name, Kind::Srv).await? {
-        Answer::Found(reply) => behind(session, name, reply).await.map_err(Setback::Final),
-        Answer::NoName { zone } => Err(Setback::NoName { zone }),
-        Answer::NoData => Err(no_such_port(name, "*", Vec::new())),
+async fn all_ports(session: &Session<'_>, name: &str) -> Result<Resolved, LookupError> {
+    match session.ask(name, QueryType::Srv).await? {
+        DnsAnswer::Found(reply) => resolve_targets(session, name, reply).await.map_err(LookupError::Final),
+        DnsAnswer::NoName { zone } => Err(LookupError::NoName { zone }),
+        DnsAnswer::NoData => Err(no_such_port(name, "*", Vec::new())),
     }
 }
 
-fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> Setback {
+fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> LookupError {
     let (name, port) = (name.to_owned(), port.to_owned());
-    Setback::Lacking(ResolveError::NoSuchPort { name, port, ports })
+    LookupError::NoData(ResolveError::NoSuchPort { name, port, ports })
 }
 
-async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<Resolved, Setback> {
-    let answers = future::try_join(session.ask(name, Kind::A), session.ask(name, Kind::Aaaa)).await?;
-    if let (Answer::NoName { zone }, Answer::NoName { .. }) = answers {
-        return Err(Setback::NoName { zone });
+async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<Resolved, LookupError> {
+    let answers =
+        future::try_join(session.ask(name, QueryType::A), session.ask(name, QueryType::Aaaa)).await?;
+    if let (DnsAnswer::NoName { zone }, DnsAnswer::NoName { .. }) = answers {
+        return Err(LookupError::NoName { zone });
     }
     let mut ttl = Duration::MAX;
     let addresses = addresses(answers.into(), &mut ttl);
-    finish(name, endpoints_by_address(&addresses, port, name), ttl).map_err(Setback::Lacking)
+    resolved(name, endpoints_by_address(&addresses, port, name), ttl).map_err(LookupError::NoData)
 }
 
 /// The endpoints that SRV records point at.
-async fn behind(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
+async fn resolve_targets(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
     let Reply { mut ttl, services, glue, .. } = reply;
     let mut glue_of: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for (owner, ip) in glue {
@@ -209,52 +213,53 @@ async fn behind(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resol
     }
     let targets: BTreeMap<String, Vec<IpAddr>> = services
         .iter()
-        .map(|Service { target, .. }| (target.clone(), glue_of.get(target).cloned().unwrap_or_default()))
+        .map(|SrvTarget { target, .. }| (target.clone(), glue_of.get(target).cloned().unwrap_or_default()))
         .collect();
 
-    let mut looks = stream::iter(targets)
-        .map(|(target, glue)| look_at(session, target, glue))
+    let mut lookups = stream::iter(targets)
+        .map(|(target, glue)| resolve_target(session, target, glue))
         .buffer_unordered(TARGETS_AT_ONCE);
     let too_many = |TooMany| ResolveError::TooMany { name: name.to_owned() };
     let mut by_target = BTreeMap::new();
-    let mut size = Size::default();
-    while let Some((target, owned, target_ttl)) = looks.try_next().await? {
+    let mut size = AddressCount::default();
+    while let Some((target, owned, target_ttl)) = lookups.try_next().await? {
         size.add(&owned).map_err(too_many)?;
         ttl = ttl.min(target_ttl);
         by_target.insert(target, owned);
     }
-    finish(name, endpoints(&services, &by_target).map_err(too_many)?, ttl)
+    resolved(name, endpoints(&services, &by_target).map_err(too_many)?, ttl)
 }
 
 /// What a target owns: its texts, and its addresses, which need not be asked for where the SRV answer had them all.
 /// The texts tell whether it had, because they name every address.
-async fn look_at(
+async fn resolve_target(
     session: &Session<'_>,
     target: String,
     glue: Vec<IpAddr>,
-) -> Result<(String, Owned, Duration), ResolveError> {
+) -> Result<(String, TargetRecords, Duration), ResolveError> {
     let mut ttl = Duration::MAX;
-    let facts = match session.ask(&target, Kind::Txt).await? {
-        Answer::Found(reply) => {
+    let facts = match session.ask(&target, QueryType::Txt).await? {
+        DnsAnswer::Found(reply) => {
             ttl = ttl.min(reply.ttl);
             reply.facts
         }
-        Answer::NoData | Answer::NoName { .. } => Vec::new(),
+        DnsAnswer::NoData | DnsAnswer::NoName { .. } => Vec::new(),
     };
-    let mut owned = Owned { addresses: glue, facts };
+    let mut owned = TargetRecords { addresses: glue, facts };
     if !is_complete(&owned) {
         let answers =
-            future::try_join(session.ask(&target, Kind::A), session.ask(&target, Kind::Aaaa)).await?;
+            future::try_join(session.ask(&target, QueryType::A), session.ask(&target, QueryType::Aaaa))
+                .await?;
         owned.addresses = addresses(answers.into(), &mut ttl);
     }
     Ok((target, owned, ttl))
 }
 
 /// All addresses in the answers, whose times to live bound `ttl`.
-fn addresses(answers: [Answer; 2], ttl: &mut Duration) -> Vec<IpAddr> {
+fn addresses(answers: [DnsAnswer; 2], ttl: &mut Duration) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for answer in answers {
-        if let Answer::Found(reply) = answer {
+        if let DnsAnswer::Found(reply) = answer {
             *ttl = reply.ttl.min(*ttl);
             addresses.extend(reply.addresses);
         }
@@ -262,7 +267,7 @@ fn addresses(answers: [Answer; 2], ttl: &mut Duration) -> Vec<IpAddr> {
     addresses
 }
 
-fn finish(name: &str, endpoints: Vec<Endpoint>, ttl: Duration) -> Result<Resolved, ResolveError> {
+fn resolved(name: &str, endpoints: Vec<Endpoint>, ttl: Duration) -> Result<Resolved, ResolveError> {
     if endpoints.is_empty() {
         return Err(ResolveError::NoAddress { name: name.to_owned() });
     }

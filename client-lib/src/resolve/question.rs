@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn questions() {
+    fn a_name_and_a_port_are_parsed() {
         let good = [
             (
                 "infer.vision.svc.multinet",
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked() {
+    fn impossible_names_and_ports_are_refused() {
         let long = "x".repeat(64);
         for host in ["", ".", "a..b", ".a", "a b", "infer:18515", "a\n", "ä", &long, &"a.".repeat(128)] {
             assert!(matches!(Question::parse(host, "p"), Err(ResolveError::BadName { .. })), "{host:?}");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_path() {
+    fn candidates_follow_the_search_path_and_ndots() {
         let search = ["vision.svc.cluster.local", "svc.cluster.local", "cluster.local"].map(str::to_owned);
         let port = Port::Named("rdma".to_owned());
         let cases: [(&str, bool, usize, &[&str]); 5] = [

@@ -28,7 +28,7 @@ pub(super) struct TooMany;
 
 /// What an SRV record points at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Service {
+pub(super) struct SrvTarget {
     /// Full name in lower case, without the dot at its end.
     pub(super) target: String,
     pub(super) port: u16,
@@ -36,7 +36,7 @@ pub(super) struct Service {
 
 /// What the name of a target owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owned {
+pub(super) struct TargetRecords {
     /// From A and AAAA records.
     pub(super) addresses: Vec<IpAddr>,
     /// From TXT records.
@@ -45,11 +45,11 @@ pub(super) struct Owned {
 
 /// How much all targets of an answer own together.
 #[derive(Debug, Default)]
-pub(super) struct Size(usize);
+pub(super) struct AddressCount(usize);
 
-impl Size {
+impl AddressCount {
     /// Adds what a target owns: addresses, and texts, which are work though not all of them count.
-    pub(super) fn add(&mut self, owned: &Owned) -> Result<(), TooMany> {
+    pub(super) fn add(&mut self, owned: &TargetRecords) -> Result<(), TooMany> {
         self.0 += owned.addresses.len().max(owned.facts.len());
         if self.0 > MAX_ADDRESSES { Err(TooMany) } else { Ok(()) }
     }
@@ -57,16 +57,16 @@ impl Size {
 
 /// The endpoints behind SRV records, sorted. `owned` is what is known of each target.
 pub(super) fn endpoints(
-    services: &[Service],
-    owned: &BTreeMap<String, Owned>,
+    services: &[SrvTarget],
+    owned: &BTreeMap<String, TargetRecords>,
 ) -> Result<Vec<Endpoint>, TooMany> {
-    let distinct: BTreeSet<&Service> = services.iter().collect();
-    let known: Vec<(&Service, &Owned)> = distinct
+    let distinct: BTreeSet<&SrvTarget> = services.iter().collect();
+    let known: Vec<(&SrvTarget, &TargetRecords)> = distinct
         .into_iter()
         .filter(|service| service.port != 0)
         .filter_map(|service| Some((service, owned.get(&service.target)?)))
         .collect();
-    let mut size = Size::default();
+    let mut size = AddressCount::default();
     known.iter().try_for_each(|(_, owned)| size.add(owned))?;
     let mut endpoints: Vec<Endpoint> =
         known.into_iter().flat_map(|(service, owned)| endpoints_of(service, owned)).collect();
@@ -95,7 +95,7 @@ pub(super) fn endpoints_by_address(addresses: &[IpAddr], port: u16, service: &st
 }
 
 /// Whether texts tell the same addresses as address records do: then neither is missing one.
-pub(super) fn is_complete(owned: &Owned) -> bool {
+pub(super) fn is_complete(owned: &TargetRecords) -> bool {
     let distinct =
         |ips: &mut dyn Iterator<Item = IpAddr>| ips.filter(is_usable).collect::<BTreeSet<IpAddr>>();
     let addresses = distinct(&mut owned.addresses.iter().copied());
@@ -103,29 +103,29 @@ pub(super) fn is_complete(owned: &Owned) -> bool {
 }
 
 /// One endpoint per pod that has addresses under the name.
-fn endpoints_of(service: &Service, owned: &Owned) -> impl Iterator<Item = Endpoint> {
+fn endpoints_of(service: &SrvTarget, owned: &TargetRecords) -> impl Iterator<Item = Endpoint> {
     let mut known: BTreeMap<IpAddr, &Facts> = BTreeMap::new();
     for facts in &owned.facts {
         // Of contradicting texts the smallest counts, so that their order does not.
         known.entry(facts.ip).and_modify(|other| *other = facts.min(*other)).or_insert(facts);
     }
     let distinct: BTreeSet<IpAddr> = owned.addresses.iter().copied().filter(is_usable).collect();
-    let mut pods: BTreeMap<Identity, Vec<Facts>> = BTreeMap::new();
+    let mut pods: BTreeMap<PodKey, Vec<Facts>> = BTreeMap::new();
     for ip in distinct {
         let facts = known.get(&ip).map_or_else(|| Facts::unknown(ip), |facts| (*facts).clone());
-        pods.entry(Identity::of(&facts)).or_default().push(facts);
+        pods.entry(PodKey::of(&facts)).or_default().push(facts);
     }
     pods.into_values().map(|addresses| endpoint(service, addresses))
 }
 
 /// What tells pods apart: the uid, or their names where texts have none.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Identity {
+enum PodKey {
     Uid(String),
     Name(Option<String>, Option<String>),
 }
 
-impl Identity {
+impl PodKey {
     fn of(facts: &Facts) -> Self {
         match &facts.uid {
             Some(uid) => Self::Uid(uid.clone()),
@@ -135,7 +135,7 @@ impl Identity {
 }
 
 /// The endpoint that has these addresses, of which there is at least one.
-fn endpoint(service: &Service, mut addresses: Vec<Facts>) -> Endpoint {
+fn endpoint(service: &SrvTarget, mut addresses: Vec<Facts>) -> Endpoint {
     // Unknown networks last.
     addresses.sort_by(|a, b| {
         (a.network.is_none(), &a.network, a.ip).cmp(&(b.network.is_none(), &b.network, b.ip))

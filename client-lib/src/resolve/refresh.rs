@@ -31,7 +31,7 @@ pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Half of the range that an interval is drawn from, as a share of it.
 const JITTER: f64 = 0.1;
 /// Who is in a hurry waits up to so long: many lose the same peer at the same moment.
-const HURRY: Duration = Duration::from_millis(100);
+const SOON_SPREAD: Duration = Duration::from_millis(100);
 
 /// Follows one service.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(super) struct Refresh {
     /// It has no outcome yet.
     is_asking: bool,
     /// Somebody is in a hurry since then: the outcome may be older than what they know.
-    is_hurried: bool,
+    must_ask_again: bool,
     /// The set that holds.
     current: Option<Resolved>,
     outage: Option<Outage>,
@@ -59,7 +59,7 @@ struct Outage {
     failures: u32,
     last: ResolveError,
     /// What has been said: whether the set was lost, and the kind of failure.
-    told: Vec<(bool, Discriminant<ResolveError>)>,
+    reported: Vec<(bool, Discriminant<ResolveError>)>,
 }
 
 impl Refresh {
@@ -71,7 +71,7 @@ impl Refresh {
             next: now,
             asked: None,
             is_asking: false,
-            is_hurried: false,
+            must_ask_again: false,
             current: None,
             outage: None,
         }
@@ -93,19 +93,19 @@ impl Refresh {
     }
 
     /// A question is on its way.
-    pub(super) fn ask(&mut self, now: Instant) {
+    pub(super) fn on_asked(&mut self, now: Instant) {
         self.asked = Some(now);
-        (self.is_asking, self.is_hurried) = (true, false);
+        (self.is_asking, self.must_ask_again) = (true, false);
     }
 
     /// Something indicates that the set is no longer right: ask soon, but no more often than [`MIN_INTERVAL`].
-    pub(super) fn hurry(&mut self, now: Instant) {
+    pub(super) fn refresh_soon(&mut self, now: Instant) {
         if self.is_asking {
-            self.is_hurried = true;
+            self.must_ask_again = true;
             return;
         }
         let earliest = self.asked.map_or(now, |asked| asked + MIN_INTERVAL).max(now);
-        self.next = self.next.min(earliest + HURRY.mul_f64(self.rng.f64()));
+        self.next = self.next.min(earliest + SOON_SPREAD.mul_f64(self.rng.f64()));
     }
 
     /// Time has passed: the set may have to be given up.
@@ -115,29 +115,33 @@ impl Refresh {
         }
         self.current = None;
         let outage = self.outage.as_mut()?;
-        outage.tell(true).then(|| Change::Lost { error: outage.last.clone() })
+        outage.mark_reported(true).then(|| Change::Lost { error: outage.last.clone() })
     }
 
     /// The question has an outcome; what it changes, at most two things, in this order.
-    pub(super) fn outcome(&mut self, now: Instant, outcome: Result<Resolved, ResolveError>) -> Vec<Change> {
+    pub(super) fn on_outcome(
+        &mut self,
+        now: Instant,
+        outcome: Result<Resolved, ResolveError>,
+    ) -> Vec<Change> {
         self.is_asking = false;
         let changes = match outcome {
-            Ok(resolved) => self.answer(now, resolved),
-            Err(error) => self.failure(now, error).into_iter().collect(),
+            Ok(resolved) => self.on_answer(now, resolved),
+            Err(error) => self.on_failure(now, error).into_iter().collect(),
         };
-        if self.is_hurried {
-            self.hurry(now);
+        if self.must_ask_again {
+            self.refresh_soon(now);
         }
         changes
     }
 
-    fn answer(&mut self, now: Instant, resolved: Resolved) -> Vec<Change> {
+    fn on_answer(&mut self, now: Instant, resolved: Resolved) -> Vec<Change> {
         self.next = now + self.spread(resolved.ttl, MIN_INTERVAL, MAX_INTERVAL);
         let mut changes = Vec::new();
         if self.outage.take().is_some() && self.current.is_some() {
             changes.push(Change::Recovered);
         }
-        let is_same = self.current.as_ref().is_some_and(|current| current.says_the_same_as(&resolved));
+        let is_same = self.current.as_ref().is_some_and(|current| current.is_same_set(&resolved));
         if !is_same {
             changes.push(Change::Endpoints(resolved.clone()));
         }
@@ -145,12 +149,12 @@ impl Refresh {
         changes
     }
 
-    fn failure(&mut self, now: Instant, error: ResolveError) -> Option<Change> {
+    fn on_failure(&mut self, now: Instant, error: ResolveError) -> Option<Change> {
         let outage = self.outage.get_or_insert_with(|| Outage {
             since: now,
             failures: 0,
             last: error.clone(),
-            told: Vec::new(),
+            reported: Vec::new(),
         });
         outage.failures = outage.failures.saturating_add(1);
         outage.last = error;
@@ -162,7 +166,7 @@ impl Refresh {
         }
         let is_lost = self.current.is_none();
         let outage = self.outage.as_mut()?;
-        outage.tell(is_lost).then(|| match is_lost {
+        outage.mark_reported(is_lost).then(|| match is_lost {
             true => Change::Lost { error: outage.last.clone() },
             false => Change::Held { since: outage.since, error: outage.last.clone() },
         })
@@ -186,13 +190,13 @@ impl Refresh {
 
 impl Outage {
     /// Whether this is to be said: it has not been, for this kind of failure.
-    fn tell(&mut self, is_lost: bool) -> bool {
-        let news = (is_lost, discriminant(self.last.cause()));
-        let is_news = !self.told.contains(&news);
-        if is_news {
-            self.told.push(news);
+    fn mark_reported(&mut self, is_lost: bool) -> bool {
+        let report = (is_lost, discriminant(self.last.cause()));
+        let is_first = !self.reported.contains(&report);
+        if is_first {
+            self.reported.push(report);
         }
-        is_news
+        is_first
     }
 }
 

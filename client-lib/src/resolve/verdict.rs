@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_do_not_exist_and_names_without_an_answer_are_told_together() {
+    fn absent_and_unanswered_names_are_reported_together() {
         const POD: &str = "vision.svc.multinet.cluster.local";
         const CORE: &str = "vision.svc.cluster.local";
         const LAST: &str = "cluster.local";

@@ -10,8 +10,8 @@ use futures::{FutureExt as _, Stream};
 use tokio::time::{Sleep, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::asking::{Asking, now};
 use super::refresh::Refresh;
+use super::resolution::{Resolution, now};
 use super::{Change, ResolveError, Resolved, Resolver};
 
 /// Changes of a service's endpoints, from [`Resolver::watch`]. It never ends.
@@ -39,7 +39,7 @@ pub struct Watch {
     refresh: Refresh,
     /// Full name that answered last: it is asked for first, so that the search path costs nothing every time.
     full_name: Option<String>,
-    asking: Option<Asking>,
+    resolution: Option<Resolution>,
     sleep: Option<Pin<Box<Sleep>>>,
     /// Said, but not yet heard.
     changes: VecDeque<Change>,
@@ -54,7 +54,7 @@ impl Watch {
             port: port.to_owned(),
             refresh,
             full_name: None,
-            asking: None,
+            resolution: None,
             sleep: None,
             changes: VecDeque::new(),
         }
@@ -75,21 +75,21 @@ impl Watch {
     /// # Ok(()) }
     /// ```
     pub fn ask_soon(&mut self) {
-        self.refresh.hurry(now());
+        self.refresh.refresh_soon(now());
     }
 
     /// Takes the outcome of a question, which was known at that moment.
-    fn hear(&mut self, at: Instant, outcome: Result<Resolved, ResolveError>) {
-        self.asking = None;
+    fn on_outcome(&mut self, at: Instant, outcome: Result<Resolved, ResolveError>) {
+        self.resolution = None;
         if let Ok(resolved) = &outcome {
             self.full_name = Some(resolved.name.clone());
         }
-        for change in self.refresh.outcome(at, outcome) {
-            self.say(change);
+        for change in self.refresh.on_outcome(at, outcome) {
+            self.push(change);
         }
     }
 
-    fn say(&mut self, change: Change) {
+    fn push(&mut self, change: Change) {
         let (name, port) = (&self.name, &self.port);
         match &change {
             Change::Endpoints(Resolved { name: full_name, endpoints, .. }) => {
@@ -123,21 +123,21 @@ impl Stream for Watch {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Change>> {
         let this = self.get_mut();
         loop {
-            if let Some(asking) = &mut this.asking
-                && let Poll::Ready((at, outcome)) = asking.poll_unpin(context)
+            if let Some(resolution) = &mut this.resolution
+                && let Poll::Ready((at, outcome)) = resolution.poll_unpin(context)
             {
-                this.hear(at, outcome);
+                this.on_outcome(at, outcome);
             }
             if let Some(change) = this.refresh.tick(now()) {
-                this.say(change);
+                this.push(change);
             }
             if let Some(change) = this.changes.pop_front() {
                 return Poll::Ready(Some(change));
             }
             if this.refresh.is_due(now()) {
-                this.refresh.ask(now());
+                this.refresh.on_asked(now());
                 let (name, port, last) = (&this.name, &this.port, this.full_name.as_deref());
-                this.asking = Some(Asking::start(&this.resolver, name, port, last));
+                this.resolution = Some(Resolution::start(&this.resolver, name, port, last));
                 continue;
             }
             if this.poll_sleep(context) {

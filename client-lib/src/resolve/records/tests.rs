@@ -10,16 +10,16 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn service(target: &str, port: u16) -> Service {
-    Service { target: target.to_owned(), port }
+fn service(target: &str, port: u16) -> SrvTarget {
+    SrvTarget { target: target.to_owned(), port }
 }
 
 fn facts(text: &str) -> Facts {
     Facts::parse(&text.split(' ').collect::<Vec<_>>()).unwrap()
 }
 
-fn owned(addresses: &[&str], texts: &[&str]) -> Owned {
-    Owned {
+fn owned(addresses: &[&str], texts: &[&str]) -> TargetRecords {
+    TargetRecords {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
         facts: texts.iter().map(|text| facts(text)).collect(),
     }
@@ -95,14 +95,14 @@ fn pods_that_share_a_hostname_are_told_apart_by_uid() {
 }
 
 #[test]
-fn texts_count_only_for_addresses_that_are_there() {
+fn a_text_counts_only_for_an_address_that_exists() {
     let found = of(&["10.0.0.1"], &["addr=10.0.0.2 uid=stranger"]);
     assert_eq!((found.len(), ips(&found[0]).len(), found[0].uid()), (1, 1, None));
     assert_eq!(of(&[], &["addr=10.0.0.2 uid=stranger"]), []);
 }
 
 #[test]
-fn addresses_that_nobody_can_connect_to_are_dropped() {
+fn addresses_that_cannot_be_connected_to_are_dropped() {
     for address in ["::ffff:10.0.0.1", "0.0.0.0", "::", "224.0.0.1", "ff02::1"] {
         assert_eq!(of(&[address], &[]), [], "{address}");
         assert_eq!(endpoints_by_address(&[ip(address)], 1, "s"), [], "{address}");
@@ -118,7 +118,7 @@ fn contradicting_texts_give_the_same_endpoint_in_any_order() {
 }
 
 #[test]
-fn targets_and_ports() {
+fn each_distinct_target_and_port_is_an_endpoint() {
     let all = BTreeMap::from([
         ("a.s".to_owned(), owned(&["10.0.0.1"], &[])),
         ("b.s".to_owned(), owned(&["10.0.0.2"], &[])),
@@ -138,30 +138,30 @@ fn targets_and_ports() {
 }
 
 #[test]
-fn what_would_multiply_is_refused() {
+fn records_that_multiply_beyond_the_limits_are_refused() {
     let pods = |count: u32| {
         let facts: Vec<Facts> = (1..=count)
             .map(|n| Facts { uid: Some(n.to_string()), ..Facts::unknown(std::net::Ipv4Addr::from(n).into()) })
             .collect();
-        Owned { addresses: facts.iter().map(|facts| facts.ip).collect(), facts }
+        TargetRecords { addresses: facts.iter().map(|facts| facts.ip).collect(), facts }
     };
-    let found = |ports: u16, owned: Owned| {
-        let services: Vec<Service> = (1..=ports).map(|port| service("h.s", port)).collect();
+    let found = |ports: u16, owned: TargetRecords| {
+        let services: Vec<SrvTarget> = (1..=ports).map(|port| service("h.s", port)).collect();
         let found = endpoints(&services, &BTreeMap::from([("h.s".to_owned(), owned)]));
         found.map(|endpoints| endpoints.len())
     };
     // 10,000 endpoints, and one more.
     assert_eq!((found(1, pods(10_000)), found(1, pods(10_001))), (Ok(10_000), Err(TooMany)));
     // One endpoint for each port, with all addresses: 65,536 in all, and more.
-    let one_pod = || Owned { facts: Vec::new(), ..pods(32) };
+    let one_pod = || TargetRecords { facts: Vec::new(), ..pods(32) };
     assert_eq!((found(2048, one_pod()), found(2049, one_pod())), (Ok(2048), Err(TooMany)));
     // Texts cost, too, if only one of them counts.
-    let texts = |count| Owned { addresses: vec![ip("0.0.0.1")], ..pods(count) };
+    let texts = |count| TargetRecords { addresses: vec![ip("0.0.0.1")], ..pods(count) };
     assert_eq!((found(2048, texts(32)), found(2048, texts(33))), (Ok(2048), Err(TooMany)));
 }
 
 #[test]
-fn a_ports_number_makes_an_endpoint_of_every_address() {
+fn every_address_is_an_endpoint_where_the_port_is_a_number() {
     let found =
         endpoints_by_address(&[ip("fd00::"), ip("10.0.0.9"), ip("10.0.0.9"), ip("::1")], 7, "s.n.svc.z");
     let summary: Vec<_> =
@@ -178,7 +178,7 @@ fn a_ports_number_makes_an_endpoint_of_every_address() {
 }
 
 #[test]
-fn completeness_is_that_texts_and_addresses_agree() {
+fn records_are_complete_if_texts_and_addresses_agree() {
     let cases = [
         (owned(&["10.0.0.1", "10.0.0.1"], &["addr=10.0.0.1"]), true),
         (owned(&["10.0.0.1", "::"], &["addr=10.0.0.1"]), true),
@@ -213,14 +213,14 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_owned()(addresses in vec(any_ip(), 0..5), facts in vec(any_facts(), 0..5)) -> Owned {
-        Owned { addresses, facts }
+    fn any_owned()(addresses in vec(any_ip(), 0..5), facts in vec(any_facts(), 0..5)) -> TargetRecords {
+        TargetRecords { addresses, facts }
     }
 }
 
 prop_compose! {
-    fn any_service()(target in "[a-c](\\.s)?|", port in 0_u16..3) -> Service {
-        Service { target, port }
+    fn any_service()(target in "[a-c](\\.s)?|", port in 0_u16..3) -> SrvTarget {
+        SrvTarget { target, port }
     }
 }
 
@@ -246,7 +246,7 @@ proptest! {
         }
 
         // Every address that can be used is there once for each target and port.
-        let distinct: BTreeSet<&Service> = services.iter().filter(|service| service.port != 0).collect();
+        let distinct: BTreeSet<&SrvTarget> = services.iter().filter(|service| service.port != 0).collect();
         for service in distinct {
             let mut given: Vec<IpAddr> = found
                 .iter()
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn any_addresses_give_endpoints_with_labels_that_dns_can_name(addresses in vec(any_ip(), 0..6)) {
+    fn any_addresses_give_endpoints_whose_hosts_are_dns_labels(addresses in vec(any_ip(), 0..6)) {
         for endpoint in endpoints_by_address(&addresses, 1, "s") {
             prop_assert!(endpoint.host.len() <= 63);
             prop_assert!(!endpoint.host.starts_with('-') && !endpoint.host.ends_with('-'));

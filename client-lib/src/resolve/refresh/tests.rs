@@ -56,8 +56,8 @@ impl Simulation {
             self.now = self.machine.wake_at().unwrap();
             said.extend(self.machine.tick(self.now));
         }
-        self.machine.ask(self.now);
-        said.extend(self.machine.outcome(self.now, outcome));
+        self.machine.on_asked(self.now);
+        said.extend(self.machine.on_outcome(self.now, outcome));
         said.iter().map(|change| self.words(change)).collect()
     }
 
@@ -83,7 +83,7 @@ fn kind(error: &ResolveError) -> &'static str {
 }
 
 #[test]
-fn only_what_differs_is_said() {
+fn only_a_set_that_differs_is_a_change() {
     let mut simulation = Simulation::new(HOLD, 1);
     assert_eq!(simulation.next(Ok(set("a", 5))), ["a"]);
     assert!(simulation.next(Ok(set("a", 5))).is_empty());
@@ -92,7 +92,7 @@ fn only_what_differs_is_said() {
 }
 
 #[test]
-fn an_outage_is_said_once_for_each_kind_and_the_set_is_lost_when_the_hold_is_over() {
+fn an_outage_is_reported_once_for_each_kind_and_the_set_is_lost_when_the_hold_is_over() {
     let mut simulation = Simulation::new(HOLD, 1);
     assert_eq!(simulation.next(Ok(set("a", 0))), ["a"]);
     assert_eq!(simulation.next(Err(timeout())), ["held since 1 s: timeout"]);
@@ -109,7 +109,7 @@ fn an_outage_is_said_once_for_each_kind_and_the_set_is_lost_when_the_hold_is_ove
 }
 
 #[test]
-fn what_was_held_recovers() {
+fn a_set_that_is_held_recovers_with_the_next_answer() {
     let mut simulation = Simulation::new(HOLD, 1);
     assert_eq!(simulation.next(Ok(set("a", 0))), ["a"]);
     assert_eq!(simulation.next(Err(timeout())), ["held since 1 s: timeout"]);
@@ -119,7 +119,7 @@ fn what_was_held_recovers() {
 }
 
 #[test]
-fn the_first_failure_is_said_when_there_never_was_a_set() {
+fn a_first_failure_is_a_loss_when_there_never_was_a_set() {
     let mut simulation = Simulation::new(HOLD, 1);
     assert_eq!(simulation.next(Err(timeout())), ["lost: timeout"]);
     assert!(simulation.next(Err(timeout())).is_empty());
@@ -128,7 +128,7 @@ fn the_first_failure_is_said_when_there_never_was_a_set() {
 }
 
 #[test]
-fn without_a_hold_a_failure_is_a_loss() {
+fn a_failure_without_a_hold_is_a_loss() {
     let mut simulation = Simulation::new(Duration::ZERO, 1);
     assert_eq!(simulation.next(Ok(set("a", 0))), ["a"]);
     assert_eq!(simulation.next(Err(timeout())), ["lost: timeout"]);
@@ -136,7 +136,7 @@ fn without_a_hold_a_failure_is_a_loss() {
 }
 
 #[test]
-fn a_hold_may_be_for_ever() {
+fn a_set_with_an_endless_hold_is_never_lost() {
     let mut simulation = Simulation::new(Duration::MAX, 1);
     assert_eq!(simulation.next(Ok(set("a", 0))), ["a"]);
     assert_eq!(simulation.next(Err(timeout())), ["held since 1 s: timeout"]);
@@ -147,12 +147,12 @@ fn a_hold_may_be_for_ever() {
 }
 
 #[test]
-fn the_hold_ends_also_while_a_question_is_on_its_way() {
+fn the_hold_ends_also_while_a_query_is_in_flight() {
     let mut simulation = Simulation::new(HOLD, 1);
     simulation.next(Ok(set("a", 0)));
     simulation.next(Err(timeout()));
     let (now, machine) = (simulation.now, &mut simulation.machine);
-    machine.ask(now + MIN_INTERVAL);
+    machine.on_asked(now + MIN_INTERVAL);
     assert_eq!(machine.wake_at(), Some(now + HOLD));
     assert_eq!(machine.tick(now + HOLD - Duration::from_millis(1)), None);
     assert!(matches!(machine.tick(now + HOLD), Some(Change::Lost { .. })));
@@ -161,7 +161,7 @@ fn the_hold_ends_also_while_a_question_is_on_its_way() {
 }
 
 #[test]
-fn questions_follow_the_time_to_live_within_bounds() {
+fn queries_follow_the_time_to_live_within_bounds() {
     for (ttl, from, to) in
         [(0, 1.0, 1.1), (1, 1.0, 1.1), (5, 4.5, 5.5), (300, 270.0, 300.0), (3600, 270.0, 300.0)]
     {
@@ -180,7 +180,7 @@ fn questions_follow_the_time_to_live_within_bounds() {
 }
 
 #[test]
-fn failures_back_off() {
+fn queries_after_failures_back_off() {
     let mut simulation = Simulation::new(HOLD, 1);
     for expected in [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0] {
         simulation.next(Err(timeout()));
@@ -193,31 +193,31 @@ fn failures_back_off() {
 }
 
 #[test]
-fn a_hurry_is_bounded() {
+fn a_refresh_that_is_hurried_keeps_the_shortest_interval() {
     let mut simulation = Simulation::new(HOLD, 1);
-    simulation.machine.hurry(simulation.now);
+    simulation.machine.refresh_soon(simulation.now);
     assert!(simulation.machine.is_due(simulation.now), "the first question does not wait");
     simulation.next(Ok(set("a", 300)));
     let asked = simulation.now;
-    simulation.machine.hurry(asked);
+    simulation.machine.refresh_soon(asked);
     let next = simulation.machine.wake_at().unwrap();
-    assert!((MIN_INTERVAL..MIN_INTERVAL + HURRY).contains(&(next - asked)), "{:?}", next - asked);
-    simulation.machine.hurry(asked + Duration::from_secs(100));
+    assert!((MIN_INTERVAL..MIN_INTERVAL + SOON_SPREAD).contains(&(next - asked)), "{:?}", next - asked);
+    simulation.machine.refresh_soon(asked + Duration::from_secs(100));
     assert_eq!(simulation.machine.wake_at(), Some(next), "it makes nothing later");
 }
 
 #[test]
-fn who_is_in_a_hurry_during_a_question_gets_another_one() {
+fn a_refresh_that_is_hurried_during_a_query_causes_another_one() {
     let mut simulation = Simulation::new(HOLD, 1);
     let asked = simulation.now;
-    simulation.machine.ask(asked);
-    simulation.machine.hurry(asked);
+    simulation.machine.on_asked(asked);
+    simulation.machine.refresh_soon(asked);
     assert!(!simulation.machine.is_due(asked) && simulation.machine.wake_at().is_none(), "one at a time");
-    simulation.machine.outcome(asked + Duration::from_millis(5), Ok(set("a", 300)));
+    simulation.machine.on_outcome(asked + Duration::from_millis(5), Ok(set("a", 300)));
     let next = simulation.machine.wake_at().unwrap();
-    assert!((MIN_INTERVAL..MIN_INTERVAL + HURRY).contains(&(next - asked)), "{:?}", next - asked);
-    simulation.machine.ask(next);
-    simulation.machine.outcome(next, Ok(set("a", 300)));
+    assert!((MIN_INTERVAL..MIN_INTERVAL + SOON_SPREAD).contains(&(next - asked)), "{:?}", next - asked);
+    simulation.machine.on_asked(next);
+    simulation.machine.on_outcome(next, Ok(set("a", 300)));
     assert!(simulation.machine.wake_at().unwrap() - next > MIN_INTERVAL * 200, "but only one");
 }
 
@@ -275,7 +275,7 @@ impl Listener {
 
 proptest! {
     #[test]
-    fn listeners_know_what_dns_said_and_the_hold_allows(
+    fn changes_describe_what_dns_answered_and_the_hold_allows(
         steps in vec(any_step(), 1..60),
         hold in 0_u64..120,
         seed in any::<u64>(),
@@ -291,7 +291,7 @@ proptest! {
                 Step::Answer(host, ttl) => Ok(set(["a", "b", "c"][usize::from(host)], ttl)),
                 Step::Fail(negative) => Err(if negative { no_such_name() } else { timeout() }),
                 Step::Hurry => {
-                    machine.hurry(now);
+                    machine.refresh_soon(now);
                     continue;
                 }
                 Step::Wait(milliseconds) => {
@@ -314,12 +314,12 @@ proptest! {
             }
             prop_assert!(asked.is_none_or(|asked| now - asked >= MIN_INTERVAL), "no more often than that");
             asked = Some(now);
-            machine.ask(now);
+            machine.on_asked(now);
             match &outcome {
                 Ok(resolved) => (last_good, outage) = (Some(resolved.clone()), None),
                 Err(_) => outage = outage.or(Some(now)),
             }
-            for change in machine.outcome(now, outcome) {
+            for change in machine.on_outcome(now, outcome) {
                 listener.hear(&change)?;
             }
 

@@ -13,13 +13,13 @@ type Outcome = Result<Resolved, ResolveError>;
 
 /// A resolution as a task of its own; dropped, it is given up. Its questions have places among those in flight, for
 /// which all resolutions wait: it has to come to its end whether or not anybody polls for it.
-pub(super) struct Asking {
+pub(super) struct Resolution {
     task: AbortOnDropHandle<(Instant, Outcome)>,
     name: String,
     resolver: Resolver,
 }
 
-impl Asking {
+impl Resolution {
     /// `last` is the full name that answered last time.
     pub(super) fn start(resolver: &Resolver, name: &str, port: &str, last: Option<&str>) -> Self {
         let task = tokio::spawn({
@@ -35,7 +35,7 @@ impl Asking {
 }
 
 /// When the outcome was known, and the outcome.
-impl Future for Asking {
+impl Future for Resolution {
     type Output = (Instant, Outcome);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
