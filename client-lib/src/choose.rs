@@ -1,13 +1,13 @@
-//! Which peer gets a frame.
+//! The choice of a peer for each frame.
 //!
-//! Pure: what is known of each peer comes in, an index goes out.
+//! Pure: the function takes the state of each peer, and returns an index.
 
 use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher13;
 
-/// Which peer gets a frame. Peers that have no credit left, because their code does not keep up, are passed over, except under
-/// [`ByKey`](Self::ByKey): there a frame waits for its peer.
+/// How a peer is chosen for a frame. Peers without credit, whose code does not keep up, are
+/// skipped. Only under [`ByKey`](Self::ByKey) does a frame wait for its peer.
 ///
 /// # Examples
 ///
@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher13;
 /// # async fn example(picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::{Choice, Connector, Frame};
 ///
-/// // Whoever follows what moves in a picture needs those of one camera in order.
+/// // A tracker needs the pictures of one camera in order.
 /// let connector = Connector::builder().choice(Choice::ByKey).build()?;
 /// let peers = connector.connect("track.vision.svc.multinet", "rdma").await?;
 /// peers.send(Frame::new(picture).key("camera-17")).await?;
@@ -24,36 +24,45 @@ use siphasher::sip::SipHasher13;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Choice {
-    /// One after the other.
+    /// The peers take turns.
     #[default]
     RoundRobin,
-    /// The one with the fewest frames under way.
+    /// The peer with the fewest frames under way.
     LeastOutstanding,
-    /// By the frame's key: frames of one key reach the same peer, in order, from every sender; when a peer goes, only its keys move
-    /// (rendezvous hashing, Thaler and Ravishankar 1998). Frames without a key have the empty key. At least once, a frame that the receiver's code
-    /// does not want holds up the later ones of its key until it is wanted, as order needs: with pauses, of 2 s at most.
+    /// By the frame's key. Frames of one key reach the same peer, in order, from every sender. If a
+    /// peer goes, only its keys move (rendezvous hashing, Thaler and Ravishankar 1998). Frames
+    /// without a key have the empty key.
+    ///
+    /// With [`Delivery::AtLeastOnce`](crate::Delivery::AtLeastOnce), a frame that the receiver's
+    /// code rejects holds up the later frames of its key, to keep their order. It is repeated after
+    /// pauses of at most 2 s.
     ByKey,
-    /// The nearest: same node, else same zone, else any; among those, same rail (it is on a network that this pod has a NIC on); among those, same NUMA node (of its NIC and of
-    /// ours on that network). Among equals the one with the fewest frames under way. While the near ones can take nothing, it goes farther.
+    /// The nearest peer: on the same node, else in the same zone, else any. Of equally near ones, a
+    /// peer on the same rail (a network that this pod has a NIC on) comes first, and of these one
+    /// whose NIC has the same NUMA node as this pod's NIC. Of equal ones, the peer with the fewest
+    /// frames under way. While the near peers have no credit, farther ones are used.
     Nearest,
 }
 
-/// What a choice needs to know of a peer.
+/// State of a peer, as far as the choice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// What it is called, hashed by [`hash`].
+    /// Hash of the peer's name, by [`hash`].
     pub(crate) name: u64,
-    /// How many frames it would take now.
+    /// Number of frames that the peer would take now.
     pub(crate) credits: u64,
-    /// How many frames are under way.
+    /// Number of frames under way.
     pub(crate) outstanding: u64,
-    /// How far it is: less is nearer.
+    /// Distance of the peer; 0 is nearest.
     pub(crate) distance: u8,
 }
 
-/// Picks one of `count` peers, `None` if the frame has to wait. A place without a candidate is never picked; under
-/// [`ByKey`](Choice::ByKey) the one that is picked may have no credit, and the frame has to wait for that. `turn` is where round robin
-/// goes on, also among equals, and is remembered. Round robin looks at no more peers than it passes over.
+/// Returns the index of one of `count` peers, or `None` if the frame must wait.
+///
+/// An index without a candidate is never chosen. Under [`ByKey`](Choice::ByKey), the chosen peer
+/// may have no credit, and the frame must wait for it. `turn` is the index at which round robin
+/// goes on, also among equal peers; it is advanced. Round robin examines no more peers than it
+/// skips.
 pub(crate) fn choose(
     choice: Choice,
     key: u64,
@@ -63,7 +72,7 @@ pub(crate) fn choose(
 ) -> Option<usize> {
     let any = |index: usize| Some((index, candidate(index)?));
     let ready = |index: usize| any(index).filter(|(_, peer)| peer.credits > 0);
-    // Equals take turns.
+    // Equal peers take turns: those before `next` come last.
     let next = (*turn).min(count);
     let is_past = |index: usize| index < next;
     let (index, _) = match choice {
@@ -80,14 +89,14 @@ pub(crate) fn choose(
     Some(index)
 }
 
-/// A hash that is the same in every process and version: SipHash-1-3 with a key of zero.
+/// Returns a hash that is the same in every process and version: SipHash-1-3 with the key 0.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(bytes);
     hasher.finish()
 }
 
-/// How much a peer wants a key.
+/// Returns the weight of a peer for a key. The peer with the greatest weight gets the key.
 pub(crate) fn weight(key: u64, name: u64) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(key.to_be());
@@ -111,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn round_robin_takes_turns_among_those_with_credit() {
+    fn round_robin_alternates_among_peers_with_credit() {
         let mut peers = peers(4);
         peers[2].credits = 0;
         let mut turn = 0;
@@ -121,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_take_turns() {
+    fn equally_good_peers_take_turns() {
         let mut peers = peers(4);
         peers[1].outstanding = 1;
         peers[1].distance = 1;
@@ -133,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_goes_further_when_the_near_are_busy() {
+    fn a_farther_peer_is_chosen_when_the_near_ones_have_no_credit() {
         let mut peers = peers(3);
         peers[0].distance = 2;
         peers[1].distance = 1;
@@ -146,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_waits_for_its_peer() {
+    fn a_key_without_credit_at_its_peer_waits_for_it() {
         let mut peers = peers(5);
         let at = pick(Choice::ByKey, 7, &mut 0, &peers).unwrap();
         peers[at].credits = 0;
@@ -155,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_hash_never_changes() {
-        // SipHash-1-3 of nothing and of "camera-17", key zero: what other versions and languages have to agree on.
+        // SipHash-1-3 of the empty string, with the key 0. Other versions and languages rely on it.
         assert_eq!(hash(b""), 0xd1fb_a762_150c_532c);
     }
 
@@ -186,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_without_credit_is_chosen(
+        fn a_peer_without_credit_is_chosen_only_by_key(
             choice in prop::sample::select(vec![Choice::RoundRobin, Choice::LeastOutstanding, Choice::ByKey, Choice::Nearest]),
             peers in prop::collection::vec((0..3_u64, 0..5_u64, 0..3_u8), 0..10), turn in any::<usize>(), key in any::<u64>(),
         ) {

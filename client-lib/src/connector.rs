@@ -1,4 +1,4 @@
-//! Asks for a service by name and connects to its peers.
+//! Connects to the peers of a service by its name.
 
 mod builder;
 
@@ -25,7 +25,7 @@ use crate::resolve::Resolver;
 use crate::transport::{Rdma, Transport};
 pub use builder::ConnectorBuilder;
 
-/// Connects to services. A clone is another handle.
+/// Connects to services. Clones share the settings, the resolver and the RDMA devices.
 ///
 /// # Examples
 ///
@@ -47,13 +47,14 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// All settings at their defaults.
+    /// Returns a builder with the default settings.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Choice, Connector};
     ///
-    /// let connector = Connector::builder().network("rail0").choice(Choice::LeastOutstanding).build()?;
+    /// let builder = Connector::builder().network("rail0");
+    /// let connector = builder.choice(Choice::LeastOutstanding).build()?;
     /// # Ok(()) }
     /// ```
     pub fn builder() -> ConnectorBuilder {
@@ -79,15 +80,19 @@ impl Connector {
         }
     }
 
-    /// Resolves a service, such as `infer.vision.svc.multinet`, and connects to all its endpoints' port of that name (or number). With
-    /// `rail0._net.` before the name, only addresses of the network with the alias rail0 are used.
+    /// Resolves a service, such as `infer.vision.svc.multinet`, and connects to the port of that
+    /// name or number of all its endpoints. With `rail0._net.` before the name, only addresses on
+    /// the network with the alias rail0 are used.
     ///
-    /// Completes when the first peer is connected; the others follow, and peers come and go with DNS as long as the PeerSet lives.
+    /// Completes when the first peer is connected. The others follow, and as long as the PeerSet
+    /// lives, peers come and go with DNS.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`], if no peer is connected in time ([`ConnectorBuilder::wait`]); at once, if the name is wrong, the service has no such port,
-    /// or no peer can be connected however long it is tried ([`DialError::is_lasting`](crate::DialError::is_lasting)).
+    /// [`ConnectError`], if no peer is connected in time ([`ConnectorBuilder::wait`]). It is
+    /// returned at once if the name is wrong, if the service has no such port, or if connections to
+    /// all peers fail for a reason that waiting does not cure
+    /// ([`DialError::is_lasting`](crate::DialError::is_lasting)).
     ///
     /// # Examples
     ///
@@ -118,13 +123,17 @@ impl Connector {
         }
     }
 
-    /// As [`connect`](Self::connect), but does not wait for anybody: for services whose pods start later. That the name is wrong is what
-    /// sending says ([`SendError::Resolve`](crate::SendError::Resolve)).
+    /// Starts to connect as [`connect`](Self::connect) does, and returns at once: for services
+    /// whose pods start later. A wrong name is reported by the first frame
+    /// ([`SendError::Resolve`](crate::SendError::Resolve)).
     ///
     /// ```no_run
-    /// # async fn example(connector: &multinet_client::Connector) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     connector: &multinet_client::Connector,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let peers = connector.start("infer.vision.svc.multinet", "rdma");
-    /// peers.connected(4).await; // all pods of the StatefulSet, whenever they have loaded their models
+    /// // All pods of the StatefulSet, as soon as they have loaded their models.
+    /// peers.connected(4).await;
     /// println!("{:?}", peers.peers());
     /// # Ok(()) }
     /// ```
@@ -132,17 +141,19 @@ impl Connector {
         self.open(name, Source::Dns(Box::new(self.resolver.watch(name, port))))
     }
 
-    /// Connects to endpoints that are known in another way than by DNS: all that there are, again with every change. The stream's end
-    /// means that the last ones stay. `name` is what the listeners are told, and the logs say.
+    /// Connects to endpoints that the caller knows without DNS. Each item of the stream is the
+    /// whole set of endpoints. After the end of the stream, the last set stays. `name` is the
+    /// service's name for listeners and logs.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
+    /// # use multinet_client::{Connector, Resolver};
+    /// # let resolver = Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
+    /// # let connector = Connector::builder().resolver(resolver).build()?;
     /// use futures::stream;
     /// use multinet_client::{Endpoint, Listener};
     ///
-    /// // Both ends in one program, for a test of what is between them.
+    /// // Both ends in one program, for a test.
     /// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
     /// let endpoint = Endpoint::at(listener.local_addresses()[0]);
     /// let peers = connector.follow("infer", stream::iter([vec![endpoint]]));
@@ -200,11 +211,13 @@ impl Connector {
         PeerSet::new(Handle { shared, session: session.0, choice: config.choice })
     }
 
-    /// The resolver that it asks.
+    /// Returns the resolver of this connector.
     ///
     /// ```no_run
-    /// # async fn example(connector: &multinet_client::Connector) -> Result<(), Box<dyn std::error::Error>> {
-    /// // How many there are, before anybody is connected to.
+    /// # async fn example(
+    /// #     connector: &multinet_client::Connector,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// // The number of endpoints, without a connection to any.
     /// let found = connector.resolver().resolve("infer.vision.svc.multinet", "rdma").await?;
     /// println!("{} endpoints of {}", found.endpoints.len(), found.name);
     /// # Ok(()) }
@@ -214,7 +227,7 @@ impl Connector {
     }
 }
 
-/// Why nobody is connected.
+/// Returns the reason why no peer is connected.
 fn why(name: &str, waited: Duration, state: &State) -> ConnectError {
     let name = name.to_owned();
     let count = state.endpoints.len();
@@ -227,7 +240,7 @@ fn why(name: &str, waited: Duration, state: &State) -> ConnectError {
     ConnectError::NoPeer { name, count, waited, last }
 }
 
-/// 128 bits that nobody guesses.
+/// Returns 128 random bits that cannot be guessed.
 fn random() -> u128 {
     let mut bytes = [0; 16];
     #[expect(

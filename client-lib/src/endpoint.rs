@@ -1,12 +1,12 @@
-//! What DNS says of the endpoints of a service.
+//! Endpoints of a service, as DNS describes them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// One endpoint of a service: a pod, under the name that SRV records point at.
+/// Endpoint of a service: a pod, under the name that SRV records point at.
 ///
-/// A pod that is replaced under the same name and address by another one is another endpoint, which
-/// [`pod`](Self::pod) tells apart by its uid.
+/// A pod that replaces another one under the same name and address is another endpoint. The uid in
+/// [`pod`](Self::pod) tells them apart.
 ///
 /// # Examples
 ///
@@ -24,22 +24,23 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Endpoint {
     /// First label of [`target`](Self::target): the pod's hostname, or its address with dashes.
     pub host: String,
-    /// Full name in DNS, without the dot at the end, such as
+    /// Full DNS name without the dot at its end, such as
     /// `detect-infer-0.infer.vision.svc.multinet.cluster.local`.
     pub target: String,
     /// Port of the named service port.
     pub port: u16,
-    /// Its addresses, at least one, one for each network and family, in the order of the networks' aliases.
+    /// Addresses; at least one. They are sorted by their networks' aliases, with one for each
+    /// network and family.
     pub addresses: Vec<EndpointAddress>,
     /// Node that the pod runs on, if known.
     pub node: Option<String>,
     /// Zone of that node, if known.
     pub zone: Option<String>,
-    /// The pod, if known.
+    /// Pod behind the endpoint, if known.
     pub pod: Option<PodRef>,
 }
 
-/// One address of an endpoint, and the device that has it.
+/// Address of an endpoint, with the device that has it.
 ///
 /// # Examples
 ///
@@ -56,15 +57,15 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct EndpointAddress {
-    /// The address, on a secondary network.
+    /// The IP address, on a secondary network.
     pub ip: IpAddr,
-    /// Alias of that network, such as `rail0`.
+    /// Alias of the network, such as `rail0`.
     pub network: Option<String>,
     /// Interface in the pod, such as `net1`.
     pub interface: Option<String>,
     /// Hardware address, with colons.
     pub mac: Option<String>,
-    /// RDMA devices, such as `mlx5_2`; empty where there is none.
+    /// RDMA devices, such as `mlx5_2`. Empty if the address has none.
     pub rdma_devices: Vec<String>,
     /// PCI address of the device, such as `0000:18:00.2`.
     pub pci: Option<String>,
@@ -72,7 +73,7 @@ pub struct EndpointAddress {
     pub numa: Option<u16>,
 }
 
-/// The pod behind an endpoint.
+/// Pod behind an endpoint.
 ///
 /// # Examples
 ///
@@ -93,13 +94,13 @@ pub struct PodRef {
     pub namespace: Option<String>,
     /// Name of the pod.
     pub name: Option<String>,
-    /// Uid of the pod: another pod of the same name has another one.
+    /// Uid of the pod. A pod that replaces it under the same name has another uid.
     pub uid: Option<String>,
 }
 
 impl Endpoint {
-    /// An endpoint of which only the address is known. Its host is the address with dashes, as DNS would call it. Link-local
-    /// addresses of IPv6 are not supported, with or without the interface: nobody connects to them.
+    /// Returns an endpoint of which only the address is known. Its host is the address with dashes,
+    /// as in DNS. IPv6 link-local addresses cannot be connected to, even with an interface.
     ///
     /// ```
     /// use multinet_client::Endpoint;
@@ -121,7 +122,7 @@ impl Endpoint {
         }
     }
 
-    /// Uid of the pod, if known.
+    /// Returns the uid of the pod, if known.
     ///
     /// ```
     /// use multinet_client::Endpoint;
@@ -138,7 +139,7 @@ impl Endpoint {
         self.pod.as_ref()?.uid.as_deref()
     }
 
-    /// Its address on a network.
+    /// Returns the addresses on a network.
     ///
     /// ```
     /// use multinet_client::Endpoint;
@@ -155,7 +156,7 @@ impl Endpoint {
 }
 
 impl EndpointAddress {
-    /// An address of which nothing else is known.
+    /// Returns an address of which nothing else is known.
     ///
     /// ```
     /// use multinet_client::EndpointAddress;
@@ -178,8 +179,8 @@ impl EndpointAddress {
     }
 }
 
-/// The label of an endpoint without a hostname (DESIGN.md, DNS): its address with `-` for `.` and `:`, and a `0` where
-/// that would begin or end it with `-`.
+/// Returns the label of an endpoint without a hostname: its address with `-` in place of `.` and
+/// `:`, and with a `0` where it would begin or end with `-`.
 pub(crate) fn address_label(ip: IpAddr) -> String {
     let mut label = ip.to_string().replace(['.', ':'], "-");
     if label.starts_with('-') {
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_called_as_in_dns() {
+    fn an_endpoint_without_a_hostname_is_named_by_its_address() {
         for (address, host) in
             [("10.0.0.9:1", "10-0-0-9"), ("[::1]:1", "0--1"), ("[fd00::]:1", "fd00--0"), ("[::]:1", "0--0")]
         {

@@ -1,13 +1,14 @@
-//! Who this process is.
+//! The identity of this process for its peers.
 
 use std::env;
 use std::path::Path;
 
-/// What this process tells its peers of itself.
+/// Name and uid by which peers know this process.
 ///
-/// By default what Kubernetes' downward API has put into the environment: `MULTINET_POD_NAME` (else `HOSTNAME`, else the host's name)
-/// and `MULTINET_POD_UID`. With the uid a peer can notice that it has reached another pod than it meant, and an instance
-/// that finds itself among the endpoints passes itself over.
+/// By default they are those that Kubernetes' downward API puts into the environment:
+/// `MULTINET_POD_NAME` (else `HOSTNAME`, else the host's name) and `MULTINET_POD_UID`. By the uid,
+/// a peer notices that it has reached another pod than it meant, and an endpoint of a service
+/// leaves itself out of its own peers.
 ///
 /// # Examples
 ///
@@ -15,9 +16,10 @@ use std::path::Path;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::{Identity, Listener};
 ///
-/// // Two listeners in one pod, which their senders' logs tell apart.
-/// let pictures = Listener::builder().identity(Identity::new("infer-0/pictures")).port(18515).bind().await?;
-/// let results = Listener::builder().identity(Identity::new("infer-0/results")).port(18516).bind().await?;
+/// // Two listeners in one pod, with different names in the logs of senders.
+/// let listener = |name| Listener::builder().identity(Identity::new(name));
+/// let pictures = listener("infer-0/pictures").port(18515).bind().await?;
+/// let results = listener("infer-0/results").port(18516).bind().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,26 +29,26 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// With a name for other peers' logs.
+    /// Returns an identity with a name for the logs of peers.
     ///
     /// ```
     /// use multinet_client::Identity;
     ///
-    /// // A handshake has room for 253 bytes of it.
+    /// // A handshake has room for 253 bytes of the name.
     /// assert_eq!(Identity::new("a".repeat(300)), Identity::new("a".repeat(253)));
     /// ```
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: shortened(name.into()), uid: None }
     }
 
-    /// With the uid of its pod.
+    /// Returns the identity with the uid of its pod.
     ///
     /// ```
     /// use multinet_client::Identity;
     ///
     /// let identity = Identity::new("infer-0").uid("1c6f0f6e-6f0b-4c5e-9b53-3c0d7a5e1f10");
     /// assert_ne!(identity, Identity::new("infer-0"));
-    /// // An empty one, as of a variable that is not set, is none.
+    /// // An empty uid, as of a variable that is not set, counts as none.
     /// assert_eq!(identity.uid(""), Identity::new("infer-0"));
     /// ```
     #[must_use]
@@ -55,13 +57,13 @@ impl Identity {
         self
     }
 
-    /// As the environment has it.
+    /// Returns the identity that the environment describes.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Identity;
     ///
-    /// // Where the downward API is not in the environment, but in a volume.
+    /// // If the downward API is in a volume, not in the environment.
     /// let uid = std::fs::read_to_string("/etc/podinfo/uid")?;
     /// let identity = Identity::from_env().uid(uid.trim_end());
     /// # Ok(()) }
@@ -78,7 +80,7 @@ impl Identity {
     }
 }
 
-/// Names travel in handshakes, which have a limit.
+/// Returns a text of at most 253 bytes: handshakes have room for no more.
 fn shortened(mut text: String) -> String {
     let end = text.floor_char_boundary(253);
     text.truncate(end);

@@ -1,4 +1,5 @@
-//! Which NICs of this machine are near: to a GPU, and to a peer.
+//! Distances on the PCI bus and NUMA nodes: which NICs of this machine are near to a GPU, and which
+//! networks to a peer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,34 +13,35 @@ use crate::nic;
 use crate::pci::{Distance, Function};
 use crate::transport::Rdma;
 
-/// A GPU that NICs are near to or far from.
+/// GPU to which NICs are near or far.
 #[derive(Clone, Debug)]
 pub(crate) struct Gpu {
     function: Function,
     rdma: Rdma,
 }
 
-/// The NIC that leads to a peer, seen from a GPU.
+/// NIC that leads to a peer, as seen from a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Near {
-    /// Not known of devices that are not on the PCI bus.
+    /// Distance on the PCI bus. `None` for a NIC that is not on it.
     pub(crate) distance: Option<Distance>,
-    /// Whether frames can leave by RDMA there.
+    /// Whether the NIC has an RDMA device that may be used.
     pub(crate) has_rdma: bool,
 }
 
-/// A network that a second NIC of this pod is on.
+/// Network that a second NIC of this pod is on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attached {
     pub(crate) network: IpNet,
-    /// The NUMA node of the NIC.
+    /// NUMA node of the NIC.
     pub(crate) numa: Option<u32>,
 }
 
-/// The networks that this pod's second NICs are on. It reads many files: not for an async task.
+/// Returns the networks of this pod's second NICs. Reads many files, so that async tasks must not
+/// call it.
 pub(crate) fn attached(rdma: &Rdma) -> Vec<Attached> {
     let networks = nic::second_networks().unwrap_or_else(|error| {
-        warn!("peers on a network of this pod's count as no nearer than others: {error}");
+        warn!("cannot read this pod's networks, so that no peer counts as near by them: {error}");
         Vec::new()
     });
     let ports = ports(rdma);
@@ -51,7 +53,7 @@ pub(crate) fn attached(rdma: &Rdma) -> Vec<Attached> {
 }
 
 impl Gpu {
-    /// None if it is nowhere on this machine's PCI bus.
+    /// Returns the GPU, or `None` if it is not on this machine's PCI bus.
     pub(crate) fn new(gpu: &dyn multinet_memory::Gpu, rdma: Rdma) -> Option<Self> {
         let function = gpu.pci_address().and_then(Function::at);
         if function.is_none() {
@@ -62,7 +64,8 @@ impl Gpu {
         Some(Self { function: function?, rdma })
     }
 
-    /// How far the NIC is that leads to each of these addresses, as far as it is known. It reads many files: not for an async task.
+    /// Returns the distance of the NIC that leads to each address, where the kernel has a route.
+    /// Reads many files, so that async tasks must not call it.
     pub(crate) fn distances(&self, peers: Vec<IpAddr>) -> HashMap<IpAddr, Near> {
         let ports = ports(&self.rdma);
         let near = |peer| {
@@ -76,20 +79,21 @@ impl Gpu {
     }
 }
 
-/// Those that may be used; none where there is no RDMA.
+/// Returns the ports of RDMA devices that may be used. Empty without RDMA.
 fn ports(rdma: &Rdma) -> Vec<Port> {
     let mut ports = gid::local_ports().unwrap_or_default();
     rdma.retain(&mut ports);
     ports
 }
 
-/// The RDMA device of a local address.
+/// Returns the RDMA device of a local address.
 fn device(address: IpAddr, interface: &str, ports: &[Port]) -> Option<String> {
     let local = Local { address, interface, port_gid: gid::port_gid(interface) };
     gid::choose(ports, local).chosen.map(|place| place.device)
 }
 
-/// The function of a NIC: of its RDMA device, or of the interface itself. Those that are made of others, such as macvlan's, have none of their own.
+/// Returns the PCI function of a NIC: that of its RDMA device, or of the interface. Interfaces on
+/// top of another, such as macvlan's, have none.
 fn function(interface: &str, device: Option<&str>) -> Option<Function> {
     let device = device.map(|device| Path::new("/sys/class/infiniband").join(device));
     let interface = Path::new("/sys/class/net").join(interface);

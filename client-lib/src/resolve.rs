@@ -1,12 +1,12 @@
-//! Asks DNS for the endpoints of a service, and keeps asking (DESIGN.md, DNS and client-lib).
+//! Resolves a service's name to endpoints by DNS, once or again and again.
 //!
 //! ```text
-//!  Resolver ──> question   what was given, and the full names that it may stand for (pure)
-//!           ──> lookup     which questions, in which order
-//!                 ├─> verdict  what their answers mean where none has endpoints (pure)
-//!                 └─> dns  one question to servers, over UDP or TCP; with sockets, the only file with hickory in it
-//!           ──> records    records in, endpoints out (pure), with facts, one TXT record
-//!  Watch    ──> refresh    when to ask again, what to hold on to, what to say (pure, with a passed clock)
+//!  Resolver ──> question    name and port, and the full names that they may stand for (pure)
+//!           ──> lookup      the queries of one resolution, in their order
+//!                 ├─> dns      one query to the servers, over UDP or TCP; uses hickory, by sockets
+//!                 └─> verdict  the outcome where no name has endpoints (pure)
+//!           ──> records     endpoints out of records (pure); facts reads one TXT record
+//!  Watch    ──> refresh     when to query again and what to report (pure, with the time passed in)
 //! ```
 
 mod advice;
@@ -43,9 +43,9 @@ use self::resolution::Resolution;
 pub use self::watch::Watch;
 use crate::endpoint::Endpoint;
 
-/// Finds the endpoints of services on secondary networks.
+/// Resolver of services on secondary networks.
 ///
-/// A clone asks the same servers; all of them together have a bounded number of questions in flight.
+/// Clones share the servers and a limit on the queries in flight.
 ///
 /// # Examples
 ///
@@ -71,41 +71,46 @@ struct Inner {
     hold: Duration,
 }
 
-/// The endpoints of a service, as DNS knew them at a moment.
+/// Endpoints of a service, as DNS knew them at one moment.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(
+/// #     resolver: &multinet_client::Resolver,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let found = resolver.resolve("infer.vision.svc.multinet", "rdma").await?;
-/// let nodes: std::collections::BTreeSet<_> = found.endpoints.iter().filter_map(|it| it.node.as_deref()).collect();
+/// let nodes = found.endpoints.iter().filter_map(|endpoint| endpoint.node.as_deref());
+/// let nodes = std::collections::BTreeSet::from_iter(nodes);
 /// println!("{}: {} endpoints on {} nodes", found.name, found.endpoints.len(), nodes.len());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolved {
-    /// The full name that answered, without the dot at its end.
+    /// Full name that answered, without the dot at its end.
     pub name: String,
-    /// The endpoints, at least one, sorted.
+    /// Endpoints, sorted; at least one.
     pub endpoints: Vec<Endpoint>,
-    /// How long this may be relied on: the smallest time to live of the records.
+    /// Time for which the answer may be used: the smallest time to live of its records.
     pub ttl: Duration,
 }
 
 impl Resolved {
-    /// Whether a listener would hear nothing new.
+    /// Returns whether the endpoints, and the name that they belong to, are the same.
     fn is_same_set(&self, other: &Self) -> bool {
         (&self.name, &self.endpoints) == (&other.name, &other.endpoints)
     }
 }
 
-/// What has happened to a service's endpoints; from [`Watch`].
+/// Change of a service's endpoints, from [`Watch`].
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(
+/// #     resolver: &multinet_client::Resolver,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use futures::StreamExt as _;
 /// use multinet_client::Change;
 ///
@@ -113,7 +118,7 @@ impl Resolved {
 /// while let Some(change) = changes.next().await {
 ///     match change {
 ///         Change::Endpoints(now) => println!("{} endpoints", now.endpoints.len()),
-///         Change::Lost { error } => println!("nobody to send to: {error}"),
+///         Change::Lost { error } => println!("no endpoints: {error}"),
 ///         // The last endpoints still hold.
 ///         _ => {}
 ///     }
@@ -123,33 +128,35 @@ impl Resolved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// These are the endpoints now. They differ from the last ones.
+    /// The endpoints are these now. They differ from the last ones.
     Endpoints(Resolved),
-    /// DNS fails; the last endpoints go on to hold, for as long as [`ResolverBuilder::hold`] says. Said once
-    /// for each kind of failure in an outage.
+    /// DNS fails. The last endpoints are kept, for as long as [`ResolverBuilder::hold`] allows.
+    /// Each kind of failure is reported once in an outage.
     Held {
-        /// When the outage was noticed.
+        /// Time of the first failure.
         since: Instant,
-        /// What DNS said, or did not.
+        /// The failure.
         error: ResolveError,
     },
-    /// DNS answers again while the last endpoints still held. If they have changed, that comes next.
+    /// DNS answers again, and the last endpoints were still kept. If they have changed,
+    /// [`Endpoints`](Self::Endpoints) follows.
     Recovered,
-    /// There are no endpoints: the hold is over, or there never were any.
+    /// No endpoints are known: they were kept as long as allowed, or have never been known.
     Lost {
-        /// What DNS said, or did not.
+        /// The failure.
         error: ResolveError,
     },
 }
 
 impl Resolver {
-    /// Sets up a resolver; without further ado, the one of the pod's `/etc/resolv.conf`.
+    /// Returns a builder. Its defaults are the settings of the pod's `/etc/resolv.conf`.
     ///
     /// ```
     /// use multinet_client::Resolver;
     ///
-    /// // From outside a pod: the cluster's DNS, and what a pod's search path would end with.
-    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).search(["cluster.local"]).build()?;
+    /// // Outside a pod: the cluster's DNS server, and the last domain of a pod's search path.
+    /// let builder = Resolver::builder().servers(["10.96.0.10:53".parse()?]);
+    /// let resolver = builder.search(["cluster.local"]).build()?;
     /// assert_eq!(resolver.search(), ["cluster.local"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -157,18 +164,19 @@ impl Resolver {
         ResolverBuilder::default()
     }
 
-    /// The endpoints of a service, asked for once.
+    /// Resolves the endpoints of a service once.
     ///
     /// `name` is that of a service, `infer.vision.svc.multinet`, or of one of its networks,
-    /// `rail0._net.infer.vision.svc.multinet`. With fewer dots than `ndots` it is tried with the domains of the search
-    /// path first; one with a dot at its end is tried as it stands only, and only that may be answered by a wildcard. An
-    /// address is taken as it is.
+    /// `rail0._net.infer.vision.svc.multinet`. A name with fewer dots than `ndots` is tried with
+    /// the domains of the search path first. A name with a dot at its end is tried only as it
+    /// stands, and may be answered by a wildcard. An IP address needs no query.
     ///
-    /// `port` is the name of a service port, as in the service's `spec.ports`, or a number. With a name, endpoints come
-    /// with all that DNS knows of them. With a number that is only their addresses, each of which becomes an endpoint. `*`
-    /// is every named port: an endpoint comes once for each.
+    /// `port` is the name of a service port, as in the service's `spec.ports`, a number, or `*`.
+    /// For a name, endpoints have all that DNS knows of them. For a number, each address of the
+    /// service is an endpoint, with nothing but that address. `*` stands for every named port: an
+    /// endpoint is returned once for each.
     ///
-    /// All families are returned, IPv4 and IPv6. Answers are not cached.
+    /// IPv4 and IPv6 addresses are returned. Answers are not cached.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), multinet_client::ResolveError> {
@@ -184,21 +192,22 @@ impl Resolver {
     ///
     /// # Errors
     ///
-    /// See [`ResolveError`]. An error is never an empty set: that it is known that there is nothing is
-    /// [`ResolveError::is_negative`].
+    /// [`ResolveError`]. An empty set is an error, too: [`ResolveError::is_negative`] returns
+    /// whether DNS has answered that nothing is there.
     pub async fn resolve(&self, name: &str, port: &str) -> Result<Resolved, ResolveError> {
         let (_, outcome) = Resolution::start(self, name, port, None).await;
         outcome
     }
 
-    /// Follows the endpoints of a service, until the [`Watch`] is dropped.
+    /// Follows the endpoints of a service until the [`Watch`] is dropped.
     ///
-    /// DNS is asked again at the end of the records' time to live, but at least every 5 minutes and at most every second,
-    /// with some jitter. While it fails (NXDOMAIN, SERVFAIL, time-outs and all else), the last endpoints are
-    /// held on to for a bounded time, and DNS is asked after 1 second, then less and less often, down to every 30 seconds.
-    /// Once a full name has answered, no other of the search path is asked for.
+    /// DNS is queried again at the end of the records' time to live, with some jitter: at most once
+    /// a second, and at least every 5 minutes. While it fails (NXDOMAIN, SERVFAIL, time-outs and
+    /// others), the last endpoints are kept for a bounded time. It is then queried after 1 second,
+    /// and after longer and longer intervals of up to 30 seconds. After a full name has answered,
+    /// no other name of the search path is queried.
     ///
-    /// The first change comes as soon as something is known, be it a failure.
+    /// The first change comes with the first outcome, which may be a failure.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), multinet_client::ResolveError> {
@@ -221,7 +230,7 @@ impl Resolver {
         Watch::new(self.clone(), name, port)
     }
 
-    /// The servers that are asked, in this order.
+    /// Returns the servers, in the order in which they are queried.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -235,13 +244,15 @@ impl Resolver {
         self.inner.dns.servers()
     }
 
-    /// The domains that are tried behind names that are not absolute, in this order.
+    /// Returns the domains of the search path, in their order.
     ///
     /// ```
     /// use multinet_client::Resolver;
     ///
-    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).search(["cluster.local"]).build()?;
-    /// let tried = resolver.search().iter().map(|domain| format!("infer.vision.svc.multinet.{domain}"));
+    /// let builder = Resolver::builder().servers(["10.96.0.10:53".parse()?]);
+    /// let resolver = builder.search(["cluster.local"]).build()?;
+    /// let name = "infer.vision.svc.multinet";
+    /// let tried = resolver.search().iter().map(|domain| format!("{name}.{domain}"));
     /// assert_eq!(tried.collect::<Vec<_>>(), ["infer.vision.svc.multinet.cluster.local"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -249,7 +260,8 @@ impl Resolver {
         &self.inner.search
     }
 
-    /// Names with fewer dots are tried with the search path before they are tried as they stand.
+    /// Returns the number of dots from which on a name is tried as it stands before the search
+    /// path.
     ///
     /// ```
     /// use multinet_client::Resolver;
@@ -267,8 +279,9 @@ impl Resolver {
         self.inner.hold
     }
 
-    /// Resolves; after a first answer only the full name that gave it. An answer for another name of the search path
-    /// would be one for another service, also when this one has no endpoint any more.
+    /// Resolves a name. After the first answer, `last` is the full name that gave it, and no other
+    /// is tried. Another name of the search path would be another service, even if this one has no
+    /// endpoint any more.
     async fn resolve_again(
         &self,
         name: &str,

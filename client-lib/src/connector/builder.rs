@@ -1,4 +1,4 @@
-//! What a connector is to do.
+//! Settings of a connector.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::tls::Tls;
 use crate::transport::{Rdma, Transport};
 use crate::wire::WINDOW;
 
-/// What a [`Connector`] is to do. Every setting has a default that suits most.
+/// Builder of a [`Connector`]. The default of each setting suits most programs.
 ///
 /// # Examples
 ///
@@ -26,7 +26,7 @@ use crate::wire::WINDOW;
 /// use multinet_client::{Choice, Connector, Delivery};
 ///
 /// let connector = Connector::builder()
-///     .delivery(Delivery::AtLeastOnce) // a result that is lost costs more than one that comes twice
+///     .delivery(Delivery::AtLeastOnce) // losing a result costs more than receiving it twice
 ///     .choice(Choice::Nearest)
 ///     .build()?;
 /// let results = connector.connect("results.vision.svc.multinet", "rdma").await?;
@@ -56,13 +56,14 @@ pub struct ConnectorBuilder {
 }
 
 impl ConnectorBuilder {
-    /// Asks this resolver, instead of the one that `/etc/resolv.conf` names.
+    /// Resolves names by this resolver, instead of one with the settings of `/etc/resolv.conf`.
     ///
     /// ```
     /// use multinet_client::{Connector, Resolver};
     ///
-    /// // From a node, whose own DNS does not know the cluster's names.
-    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).search(["cluster.local"]).build()?;
+    /// // On a node, whose own DNS does not know the cluster's names.
+    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]);
+    /// let resolver = resolver.search(["cluster.local"]).build()?;
     /// let connector = Connector::builder().resolver(resolver).build()?;
     /// assert_eq!(connector.resolver().search(), ["cluster.local"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -72,15 +73,16 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Which ways of moving frames may be used. Default: [`Transport::Auto`].
+    /// Sets the transports that may be used. Default: [`Transport::Auto`].
     ///
-    /// By RDMA each connection has memory locked that frames are copied to: twice the size of the receiver's slots, 1 MiB at least.
+    /// With RDMA, each connection locks memory to copy frames to: twice the size of the receiver's
+    /// slots, and at least 1 MiB.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Transport};
     ///
-    /// // Where TCP would be so slow that an error is better.
+    /// // TCP would be so slow that an error is better.
     /// let connector = Connector::builder().transport(Transport::Rdma).build()?;
     /// # Ok(()) }
     /// ```
@@ -89,13 +91,13 @@ impl ConnectorBuilder {
         self
     }
 
-    /// What is promised of each frame. Default: [`Delivery::AtMostOnce`].
+    /// Sets the delivery guarantee. Default: [`Delivery::AtMostOnce`].
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Delivery};
     ///
-    /// // What a pod has not acknowledged when it is replaced goes to another one.
+    /// // Frames that a pod has not acknowledged when it is replaced go to another pod.
     /// let connector = Connector::builder().delivery(Delivery::AtLeastOnce).build()?;
     /// # Ok(()) }
     /// ```
@@ -104,13 +106,13 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Which peer gets a frame. Default: [`Choice::RoundRobin`].
+    /// Sets how a peer is chosen for each frame. Default: [`Choice::RoundRobin`].
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Choice, Connector};
     ///
-    /// // Some frames take longer than others: who is done first gets the next one.
+    /// // Some frames take longer than others: the first idle peer gets the next one.
     /// let connector = Connector::builder().choice(Choice::LeastOutstanding).build()?;
     /// # Ok(()) }
     /// ```
@@ -119,14 +121,15 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Who this process is. Default: [`Identity::from_env`].
+    /// Sets the identity of this process. Default: [`Identity::from_env`].
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Identity};
     ///
-    /// // Outside a pod, where the host's name says little.
-    /// let connector = Connector::builder().identity(Identity::new("import of 2026-11-21")).build()?;
+    /// // Outside a pod, the host's name tells little.
+    /// let identity = Identity::new("import of 2026-11-21");
+    /// let connector = Connector::builder().identity(identity).build()?;
     /// # Ok(()) }
     /// ```
     pub fn identity(mut self, identity: Identity) -> Self {
@@ -134,7 +137,8 @@ impl ConnectorBuilder {
         self
     }
 
-    /// This process is an endpoint of the service itself, and listens on this port: it passes itself over, even where no uid tells.
+    /// Sets the port on which this process listens as an endpoint of the same service. The process
+    /// is then left out of its own peers even if DNS does not tell its uid.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -151,14 +155,17 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Uses only addresses on the network with this alias. Default: any. Of a peer on several networks, those with an RDMA device come first, if RDMA may be used, then
-    /// those that are near to the [GPU](Self::gpu), and several [connections](Self::connections_per_peer) take turns among equals.
+    /// Uses only addresses on the network with this alias. Default: any.
+    ///
+    /// Of a peer on several networks, those with an RDMA device come first, if RDMA may be used,
+    /// and of these those near to the [GPU](Self::gpu). Several
+    /// [connections](Self::connections_per_peer) are spread over equally good networks.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Connector;
     ///
-    /// // Control by one rail, so that frames have the other one to themselves.
+    /// // Control messages use one rail, so that frames have the other one to themselves.
     /// let control = Connector::builder().network("rail0").build()?;
     /// let frames = Connector::builder().network("rail1").build()?;
     /// # Ok(()) }
@@ -168,13 +175,13 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Whether frames may leave by the default network. Default: no.
+    /// Sets whether frames may leave by the default network. Default: no.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Connector;
     ///
-    /// // In a cluster for tests, whose pods have one network.
+    /// // In a test cluster, pods have one network.
     /// let connector = Connector::builder().allow_default_network(true).build()?;
     /// # Ok(()) }
     /// ```
@@ -183,14 +190,15 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Speaks mutual TLS with all peers.
+    /// Uses mutual TLS with all peers.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Tls};
     ///
-    /// // Whoever listens has to be the service that is asked for, as its certificate says.
-    /// let tls = Tls::from_files("/var/run/tls/tls.crt", "/var/run/tls/tls.key", "/var/run/tls/ca.crt")?;
+    /// // The listener's certificate must be that of the service.
+    /// let file = |name| format!("/var/run/tls/{name}");
+    /// let tls = Tls::from_files(file("tls.crt"), file("tls.key"), file("ca.crt"))?;
     /// let connector = Connector::builder().tls(tls).build()?;
     /// # Ok(()) }
     /// ```
@@ -199,13 +207,14 @@ impl ConnectorBuilder {
         self
     }
 
-    /// How many connections each peer gets, 1 to 64, on as many of its networks as are [equally good](Self::network). Default: 1.
+    /// Sets the number of connections to each peer, from 1 to 64. They are spread over the peer's
+    /// [equally good](Self::network) networks. Default: 1.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Connector;
     ///
-    /// // By TCP, where one connection does not fill the NIC. Frames of one key still come in order.
+    /// // By TCP, one connection may not fill the NIC. Frames of one key still come in order.
     /// let connector = Connector::builder().connections_per_peer(4).build()?;
     /// # Ok(()) }
     /// ```
@@ -214,8 +223,9 @@ impl ConnectorBuilder {
         self
     }
 
-    /// How many frames may wait for their acknowledgement, under [`Delivery::AtLeastOnce`], before [`PeerSet::send`] waits; 1 to 65,535.
-    /// They are kept in memory until then. Default: 1024.
+    /// Sets how many frames may wait for their acknowledgement, under [`Delivery::AtLeastOnce`],
+    /// before [`PeerSet::send`] waits; from 1 to 65,535. These frames stay in memory. Default:
+    /// 1024.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -230,7 +240,8 @@ impl ConnectorBuilder {
         self
     }
 
-    /// How long a connection may take to be made, and again the handshake, and again what is done for RDMA. Default: 5 s.
+    /// Sets the time limit for each of: connecting, the handshake, and setting up RDMA. Default: 5
+    /// s.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -238,7 +249,7 @@ impl ConnectorBuilder {
     ///
     /// use multinet_client::Connector;
     ///
-    /// // Where pods may be on nodes that are so busy that they take long to answer.
+    /// // Pods on busy nodes take long to answer.
     /// let connector = Connector::builder().patience(Duration::from_secs(20)).build()?;
     /// # Ok(()) }
     /// ```
@@ -247,11 +258,13 @@ impl ConnectorBuilder {
         self
     }
 
-    /// After how long without a sign of life from its host a peer counts as gone. Default: 10 s; at least 4 s.
+    /// Sets after how long a silence of its host a peer counts as gone. Default: 10 s; at least 4
+    /// s.
     ///
-    /// By TCP, one that lives but has read nothing for so long, while frames for it wait, counts as gone, too: the kernel does not tell the two apart. So a
-    /// receiver whose runtime has one thread, and whose code computes for longer, should have that done elsewhere (`tokio::task::spawn_blocking`, or
-    /// a runtime of several threads); else this has to be longer than it computes.
+    /// With TCP, a peer that has read nothing for so long, while frames wait for it, counts as
+    /// gone, too: the kernel does not tell the two cases apart. A receiver whose runtime has a
+    /// single thread must therefore compute elsewhere (`tokio::task::spawn_blocking`, or a runtime
+    /// of several threads), or this time must be longer than it computes.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -259,7 +272,7 @@ impl ConnectorBuilder {
     ///
     /// use multinet_client::Connector;
     ///
-    /// // A node that has lost its power is noticed after 4 s.
+    /// // A node that loses its power is noticed after 4 s.
     /// let connector = Connector::builder().silence(Duration::from_secs(4)).build()?;
     /// # Ok(()) }
     /// ```
@@ -268,7 +281,7 @@ impl ConnectorBuilder {
         self
     }
 
-    /// How long [`Connector::connect`] waits for the first peer. Default: 30 s.
+    /// Sets how long [`Connector::connect`] waits for the first peer. Default: 30 s.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -285,7 +298,7 @@ impl ConnectorBuilder {
         self
     }
 
-    /// How RDMA is used, where it is.
+    /// Sets the options of RDMA.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -303,14 +316,17 @@ impl ConnectorBuilder {
         self
     }
 
-    /// The GPU that frames lie in, as a rule. Of a peer's networks that are equal otherwise, that one is used whose NIC on this machine is nearest to
-    /// it on the PCI bus; several [connections](Self::connections_per_peer) take turns among the nearest. Default: none.
+    /// Sets the GPU that most frames lie in. Of a peer's networks that are equally good otherwise,
+    /// the one is used whose NIC on this machine is nearest to the GPU on the PCI bus. Several
+    /// [connections](Self::connections_per_peer) are spread over the nearest. Default: none.
     ///
     /// ```no_run
-    /// # fn example(gpu: std::sync::Arc<dyn multinet_client::Gpu>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     gpu: std::sync::Arc<dyn multinet_client::Gpu>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Connector;
     ///
-    /// // With the feature cuda, `gpu` is what Cuda::device(0)? gives.
+    /// // With the feature cuda, `gpu` may be Cuda::device(0)?.
     /// let connector = Connector::builder().gpu(gpu).build()?;
     /// # Ok(()) }
     /// ```
@@ -319,16 +335,18 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Where this process runs: the Node's name and zone. [`Choice::Nearest`] needs both; by the Node's name, TCP to a peer on the same Node is
-    /// twice as fast. Default: the environment's `MULTINET_NODE_NAME` and `MULTINET_ZONE_NAME`.
+    /// Sets the name and the zone of the Node that this process runs on. [`Choice::Nearest`] needs
+    /// both. With the name, TCP to a peer on the same Node is twice as fast. Default: the
+    /// environment variables `MULTINET_NODE_NAME` and `MULTINET_ZONE_NAME`.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Choice, Connector};
     ///
-    /// // Outside a pod, where no variable says it.
+    /// // Outside a pod, where no variable is set.
     /// let (node, zone) = ("gpu-1".to_owned(), "a".to_owned());
-    /// let connector = Connector::builder().choice(Choice::Nearest).place(Some(node), Some(zone)).build()?;
+    /// let builder = Connector::builder().choice(Choice::Nearest);
+    /// let connector = builder.place(Some(node), Some(zone)).build()?;
     /// # Ok(()) }
     /// ```
     pub fn place(mut self, node: Option<String>, zone: Option<String>) -> Self {
@@ -336,13 +354,13 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Makes the connector. Nothing is asked or connected yet.
+    /// Builds the connector. Sends no query, and opens no connection.
     ///
     /// ```no_run
     /// # fn example(server: std::net::SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Resolver};
     ///
-    /// // Where there is no /etc/resolv.conf, a server that is known.
+    /// // Without an /etc/resolv.conf, the server must be named.
     /// let connector = Connector::builder().build().or_else(|_| {
     ///     let resolver = Resolver::builder().servers([server]).build()?;
     ///     Connector::builder().resolver(resolver).build()
@@ -352,7 +370,7 @@ impl ConnectorBuilder {
     ///
     /// # Errors
     ///
-    /// [`ResolveError`], if `/etc/resolv.conf` is needed and cannot be read.
+    /// [`ResolveError`], if `/etc/resolv.conf` is needed and cannot be used.
     pub fn build(self) -> Result<Connector, ResolveError> {
         let resolver = match &self.resolver {
             Some(resolver) => resolver.clone(),

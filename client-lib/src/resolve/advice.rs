@@ -1,23 +1,25 @@
-//! Advice on a name or a port that does not exist, from the name and the search path alone. Pure.
+//! Advice on a name or a port that does not exist. Pure: it needs the name and the search path
+//! only.
 
 use super::list::List;
 
 /// Labels between a service's namespace and the cluster's domain.
 const SERVICES: &str = "svc.multinet";
-/// The usual domain of a cluster.
+/// Usual domain of a cluster.
 const CLUSTER: &str = "cluster.local";
 
-/// Returns advice on a name that does not exist. `tried` has the full names that were looked up for it.
+/// Returns advice on a name that does not exist. `tried` has the full names for which it was looked
+/// up.
 pub(super) fn of_name(name: &str, tried: &[String]) -> String {
     let labels: Vec<&str> = name.split('.').collect();
     let domains: Vec<&str> =
         tried.iter().filter_map(|full| full.strip_prefix(name)?.strip_prefix('.')).collect();
     let namespace = domains.iter().find_map(|domain| Some(domain.split_once(".svc.")?.0));
     let namespace = namespace.filter(|namespace| !namespace.contains('.'));
-    // Without a search path nothing completes a name.
+    // Without a search path, only the full name leads to the service.
     let end = if domains.is_empty() { format!("{SERVICES}.{CLUSTER}") } else { SERVICES.to_owned() };
     let Some(place) = labels.iter().position(|label| *label == "svc") else {
-        // A search path may have been made for short names.
+        // This search path completes short names, so a longer name would not help.
         if domains.iter().any(|domain| domain.contains(SERVICES)) {
             return CHECK.to_owned();
         }
@@ -55,7 +57,7 @@ pub(super) fn of_name(name: &str, tried: &[String]) -> String {
 
 const CHECK: &str = "check name and namespace, and that its pods are ready and attached to the network";
 
-/// Returns advice on a port that a name does not have. `ports` has the numbers that it has.
+/// Returns advice on a port that a name does not have. `ports` has the numbers of its ports.
 pub(super) fn of_port(name: &str, port: &str, ports: &[u16]) -> String {
     if let Some((service, zone)) = name.split_once(".svc.")
         && zone == CLUSTER
@@ -72,7 +74,7 @@ pub(super) fn of_port(name: &str, port: &str, ports: &[u16]) -> String {
     }
 }
 
-/// Of a name in the zone of core Services, or another.
+/// Returns advice on a name in the zone of core Services, or in an unknown one.
 fn not_multinet(service: &str) -> String {
     format!(
         "this is no name of multinet's, unless its zone is another one: that would be {service}.{SERVICES}"

@@ -1,4 +1,4 @@
-//! How a [`Resolver`] is set up.
+//! Settings of a [`Resolver`].
 
 use std::fs;
 use std::io;
@@ -13,17 +13,19 @@ use super::conf::Conf;
 use super::dns::Dns;
 use super::{Inner, ResolveError, Resolver};
 
-/// Where a pod's DNS configuration is.
+/// A pod's DNS configuration.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// How long to wait for a server. A cluster's DNS answers within milliseconds, and a lost packet is sent again within
-/// this time; the five seconds of the C library would only delay the next server.
+/// Default time to wait for a server. A cluster's DNS answers within milliseconds, and hickory
+/// repeats a lost packet within this time. The five seconds of the C library would only delay the
+/// next server.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the last good set is kept.
+/// Default time for which the last endpoints are kept while DNS fails.
 const HOLD: Duration = Duration::from_secs(300);
 
-/// Sets up a [`Resolver`]; from [`Resolver::builder`].
+/// Builder of a [`Resolver`], from [`Resolver::builder`].
 ///
-/// What is not set is taken from the pod's `/etc/resolv.conf`: servers, search path, `ndots`, `timeout` and `attempts`.
+/// The pod's `/etc/resolv.conf` supplies the settings that are not made here: servers, search path,
+/// `ndots`, `timeout` and `attempts`.
 ///
 /// # Examples
 ///
@@ -49,9 +51,9 @@ pub struct ResolverBuilder {
 }
 
 impl ResolverBuilder {
-    /// Asks these servers, in this order, instead of those that `resolv.conf` names.
+    /// Queries these servers, in this order, instead of those of `resolv.conf`.
     ///
-    /// The search path is still that of `resolv.conf`, if there is such a file.
+    /// The search path is still that of `resolv.conf`, if the file exists.
     ///
     /// ```
     /// use multinet_client::Resolver;
@@ -67,15 +69,16 @@ impl ResolverBuilder {
         self
     }
 
-    /// Reads this file (resolv.conf(5)) instead of `/etc/resolv.conf`. It has to be there.
+    /// Reads this file (resolv.conf(5)) instead of `/etc/resolv.conf`. It must exist.
     ///
     /// ```
     /// use multinet_client::Resolver;
     ///
     /// let file = std::env::temp_dir().join(format!("resolv.conf-{}", std::process::id()));
-    /// std::fs::write(&file, "nameserver 10.96.0.10\nsearch svc.cluster.local cluster.local\noptions ndots:5\n")?;
+    /// std::fs::write(&file, "nameserver 10.96.0.10\nsearch cluster.local\noptions ndots:5\n")?;
     /// let resolver = Resolver::builder().resolv_conf(&file).build()?;
-    /// assert_eq!((resolver.servers()[0].port(), resolver.search().len(), resolver.ndots()), (53, 2, 5));
+    /// assert_eq!(resolver.servers()[0].port(), 53);
+    /// assert_eq!((resolver.search().len(), resolver.ndots()), (1, 5));
     /// # std::fs::remove_file(file)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -84,12 +87,14 @@ impl ResolverBuilder {
         self
     }
 
-    /// Tries these domains behind names that are not absolute, such as `cluster.local` from outside a pod.
+    /// Appends these domains to names that are not absolute, such as `cluster.local` from outside a
+    /// pod.
     ///
     /// ```
     /// use multinet_client::Resolver;
     ///
-    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).search(["cluster.local"]).build()?;
+    /// let builder = Resolver::builder().servers(["10.96.0.10:53".parse()?]);
+    /// let resolver = builder.search(["cluster.local"]).build()?;
     /// assert_eq!(resolver.search(), ["cluster.local"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -98,12 +103,12 @@ impl ResolverBuilder {
         self
     }
 
-    /// Tries names with fewer dots with the search path before they are tried as they stand.
+    /// Sets the number of dots from which on a name is tried as it stands before the search path.
     ///
     /// ```
     /// use multinet_client::Resolver;
     ///
-    /// // Full names only: nothing of the search path is asked for first.
+    /// // Full names only: none is tried with the search path first.
     /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).ndots(0).build()?;
     /// assert_eq!(resolver.ndots(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -113,8 +118,8 @@ impl ResolverBuilder {
         self
     }
 
-    /// Waits so long for the answer of one server to one question. Default: the `timeout` of `resolv.conf`, else
-    /// 2 seconds.
+    /// Sets how long one query waits for one server. Default: the `timeout` of `resolv.conf`, or 2
+    /// seconds if the file does not set it.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -131,8 +136,8 @@ impl ResolverBuilder {
         self
     }
 
-    /// Keeps the last good endpoints for so long while DNS fails; see [`Change::Held`](super::Change::Held). Default:
-    /// 5 minutes.
+    /// Sets how long the last endpoints are kept while DNS fails; see
+    /// [`Change::Held`](super::Change::Held). Default: 5 minutes.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -149,7 +154,7 @@ impl ResolverBuilder {
         self
     }
 
-    /// Reads the configuration. Nothing is asked yet.
+    /// Reads the configuration. Sends no query.
     ///
     /// ```
     /// use multinet_client::{ResolveError, Resolver};
@@ -162,8 +167,8 @@ impl ResolverBuilder {
     ///
     /// # Errors
     ///
-    /// [`ResolveError::BadConfig`] if the file cannot be read, [`ResolveError::NoServers`] if it names no server and
-    /// [`servers`](Self::servers) does not either.
+    /// [`ResolveError::BadConfig`] if the file cannot be read, and [`ResolveError::NoServers`] if
+    /// neither the file nor [`servers`](Self::servers) names one.
     pub fn build(self) -> Result<Resolver, ResolveError> {
         let path = self.resolv_conf.as_deref().unwrap_or_else(|| Path::new(RESOLV_CONF));
         let is_needed = self.resolv_conf.is_some() || self.servers.is_empty();

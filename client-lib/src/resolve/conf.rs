@@ -1,33 +1,33 @@
-//! What `resolv.conf` says, as resolv.conf(5) and the C library understand it.
+//! The contents of `resolv.conf`, as resolv.conf(5) and the C library define them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-/// Servers that the C library takes from the file (`MAXNS`): no others are asked here than by the other
-/// programs of the pod.
+/// Limit of the C library on servers (`MAXNS`). Other programs of the pod query no further ones,
+/// either.
 const MAX_SERVERS: usize = 3;
-/// Bounds that the C library sets (`RES_MAXNDOTS`, `RES_MAXRETRANS`, `RES_MAXRETRY`).
+/// Limits of the C library (`RES_MAXNDOTS`, `RES_MAXRETRANS`, `RES_MAXRETRY`).
 const MAX_NDOTS: usize = 15;
 const MAX_TIMEOUT: u64 = 30;
 const MAX_ATTEMPTS: usize = 5;
-/// Domains of the search path that are tried: Kubernetes allows 32.
+/// Limit on the domains of the search path: Kubernetes allows 32.
 const MAX_SEARCH: usize = 32;
 
-/// The port of DNS.
+/// Port of DNS.
 pub(super) const DNS_PORT: u16 = 53;
 
-/// What a `resolv.conf` says, with the C library's defaults for what it does not.
+/// Settings of a `resolv.conf`, with the C library's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conf {
-    /// Whom to ask, in this order.
+    /// Servers, in the order in which they are queried.
     pub(super) servers: Vec<SocketAddr>,
-    /// Domains to try behind a name that is not absolute, in this order.
+    /// Domains to append to a name that is not absolute, in order.
     pub(super) search: Vec<String>,
-    /// A name with fewer dots is tried with the search path before it is tried as it stands.
+    /// Number of dots from which on a name is tried as it stands before the search path.
     pub(super) ndots: usize,
-    /// How long to wait for one server, if the file says so.
+    /// Time to wait for one server, if the file sets it.
     pub(super) timeout: Option<Duration>,
-    /// How many times to ask all servers.
+    /// Number of times that all servers are queried.
     pub(super) attempts: usize,
 }
 
@@ -38,15 +38,15 @@ impl Default for Conf {
 }
 
 impl Conf {
-    /// Reads the text of a file. What is not understood is passed over, as the C library does. `index_of` tells the
-    /// index of an interface, which an address such as `fe80::1%eth0` names.
+    /// Parses a file. Lines that are not understood are skipped, as by the C library. `index_of`
+    /// returns the index of an interface, for addresses such as `fe80::1%eth0`.
     pub(super) fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
             match words.next() {
                 Some("nameserver") => conf.add_server(words.next(), &index_of),
-                // Of several lines the last one counts.
+                // The last line of the kind counts.
                 Some("search") => conf.search = words.take(MAX_SEARCH).filter_map(domain).collect(),
                 Some("domain") => conf.search = words.take(1).filter_map(domain).collect(),
                 Some("options") => words.for_each(|word| conf.set_option(word)),
@@ -76,7 +76,7 @@ impl Conf {
     }
 }
 
-/// An address, with the interface behind a `%` where it is one of IPv6.
+/// Parses an address. An IPv6 address may have an interface after a `%`.
 fn server(word: &str, index_of: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
     let Some((ip, interface)) = word.split_once('%') else {
         return Some(SocketAddr::new(word.parse::<IpAddr>().ok()?, DNS_PORT));
@@ -85,7 +85,8 @@ fn server(word: &str, index_of: impl Fn(&str) -> Option<u32>) -> Option<SocketAd
     Some(SocketAddrV6::new(ip.parse::<Ipv6Addr>().ok()?, DNS_PORT, 0, index).into())
 }
 
-/// A domain of the search path without the dot at its end. The root adds nothing to a name.
+/// Returns a domain of the search path without the dot at its end. The root is left out, since it
+/// adds nothing to a name.
 fn domain(word: &str) -> Option<String> {
     let domain = word.strip_suffix('.').unwrap_or(word);
     (!domain.is_empty()).then(|| domain.to_owned())

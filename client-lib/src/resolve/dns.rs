@@ -1,16 +1,17 @@
-//! Asks DNS servers: with `sockets`, the only file that knows hickory.
+//! Queries to DNS servers. Beside `sockets`, no other module uses hickory.
 //!
-//! hickory gives the messages, and one exchange with one server: random ports and identifiers, and retransmission over
-//! UDP. What it is not asked for is done here:
+//! hickory encodes messages and exchanges one with a server, with random ports and identifiers and
+//! with retransmission over UDP. This module adds:
 //!
-//! - **TCP** where an answer is truncated. (hickory's pool gives the same error where TCP is blocked as where the
-//!   answer does not fit.)
-//! - **No cache.** The records' time to live says when to ask again; a cache in between would make that twice as long.
-//! - **The next server** is asked after any failure. (hickory's pool takes a SERVFAIL of the first server for an answer,
-//!   and has no time left for the second one after a time-out.) NXDOMAIN is an answer.
-//! - **Additional records** are kept, which spare two questions for each endpoint.
-//! - **Nothing outlives a resolution**, neither a connection nor a question in flight: a server that was replaced
-//!   is met afresh.
+//! - **TCP** after a truncated answer. hickory's pool returns the same error for a blocked TCP port
+//!   and for an answer that does not fit.
+//! - **No cache.** The records' time to live says when to query again. A cache in between would
+//!   double that.
+//! - **The next server** after any failure. hickory's pool takes a SERVFAIL of the first server as
+//!   the answer, and has no time left for the second one after a time-out. NXDOMAIN is an answer.
+//! - **Additional records**, which spare two queries for each endpoint.
+//! - **A fresh start** for each resolution. Connections and queries end with it, so that a server
+//!   that was replaced is found again.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -34,17 +35,17 @@ use super::question;
 use super::records::SrvTarget;
 use super::sockets::Sockets;
 
-/// Questions in flight at a time, of all resolutions together: a service of a thousand endpoints must not be a
-/// flood.
+/// Limit on the queries in flight, for all resolutions together: resolving a thousand endpoints
+/// must not flood the servers.
 const IN_FLIGHT: usize = 16;
 
-/// Times to live from here on have the highest bit set and count as zero (RFC 2181 §8).
+/// Largest time to live. Larger ones have the highest bit set, and count as zero (RFC 2181 §8).
 const MAX_TTL: u32 = 0x7fff_ffff;
 
-/// Characters of another's error message that are kept.
+/// Length to which the message of a foreign error is cut, in characters.
 const MAX_REASON: usize = 200;
 
-/// What is asked for.
+/// Record type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryType {
     A,
@@ -53,23 +54,23 @@ pub(super) enum QueryType {
     Txt,
 }
 
-/// An answer.
+/// Answer to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DnsAnswer {
-    /// There is no such name (NXDOMAIN).
+    /// The name does not exist (NXDOMAIN).
     NoName {
-        /// The zone that says so: the owner of the SOA record.
+        /// Zone that denies it: the owner of the SOA record.
         zone: Option<String>,
     },
-    /// There is such a name, but nothing of this kind.
+    /// The name exists, without records of this type.
     NoData,
     Found(Reply),
 }
 
-/// What an answer says. Of the lists only those are filled that belong to the question.
+/// Records of an answer. Only the lists of the queried type are filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// The smallest time to live of its records.
+    /// Smallest time to live of the records.
     pub(super) ttl: Duration,
     pub(super) services: Vec<SrvTarget>,
     pub(super) addresses: Vec<IpAddr>,
@@ -78,7 +79,7 @@ pub(super) struct Reply {
     pub(super) glue: Vec<(String, IpAddr)>,
 }
 
-/// Servers, and how they are asked.
+/// Servers, and the settings of queries to them.
 pub(super) struct Dns {
     servers: Vec<SocketAddr>,
     timeout: Duration,
@@ -88,7 +89,8 @@ pub(super) struct Dns {
 }
 
 impl Dns {
-    /// Asks `servers` in this order, each for `timeout` at most, and all of them `attempts` times.
+    /// Returns a client that queries `servers` in this order, each for at most `timeout`, and all
+    /// of them up to `attempts` times.
     pub(super) fn new(
         servers: Vec<SocketAddr>,
         timeout: Duration,
@@ -111,7 +113,7 @@ impl Dns {
         &self.servers
     }
 
-    /// For the questions of one resolution.
+    /// Returns a session for the queries of one resolution.
     pub(super) fn session(&self) -> Session<'_> {
         let server = |address: &SocketAddr| Server {
             address: *address,
@@ -121,7 +123,7 @@ impl Dns {
         Session { dns: self, servers: self.servers.iter().map(server).collect(), first: AtomicUsize::new(0) }
     }
 
-    /// A pool of one server.
+    /// Returns a pool of one server.
     fn pool(&self, server: SocketAddr, mut connection: ConnectionConfig) -> Pool {
         connection.port = server.port();
         let config = NameServerConfig::new(server.ip(), true, vec![connection]);
@@ -141,28 +143,29 @@ impl fmt::Debug for Dns {
 
 type Pool = NameServerPool<Sockets>;
 
-/// One server, by either transport.
+/// One server, over either transport.
 struct Server {
     address: SocketAddr,
     udp: Pool,
     tcp: Pool,
 }
 
-/// The questions of one resolution.
+/// Queries of one resolution.
 pub(super) struct Session<'a> {
     dns: &'a Dns,
     servers: Vec<Server>,
-    /// The server that is asked first: the one that answered last, so that a dead one costs its time once and not
-    /// for each endpoint. The next resolution begins with the first one again, which may know better.
+    /// Index of the server to query first: the one that answered last, so that a dead server costs
+    /// its time-out once and not for each endpoint. Each resolution begins with the first server,
+    /// as the order in the file asks for.
     first: AtomicUsize,
 }
 
 impl Session<'_> {
-    /// Asks for the records of a kind at `name`.
+    /// Queries the records of one type at `name`.
     ///
     /// # Errors
     ///
-    /// If no server gives an answer: the most telling of what they gave instead.
+    /// If no server answers: the failure that tells most.
     pub(super) async fn ask(&self, name: &str, kind: QueryType) -> Result<DnsAnswer, ResolveError> {
         // The semaphore is never closed.
         let _place = self.dns.in_flight.acquire().await.ok();
@@ -192,7 +195,7 @@ impl Session<'_> {
             }
         }
         Err(match failure {
-            // All of them, not only the last one.
+            // The failure names the last server. None of them has answered.
             ResolveError::Timeout { name, .. } => {
                 ResolveError::Timeout { name, servers: self.dns.servers.clone() }
             }
@@ -220,8 +223,8 @@ impl Session<'_> {
                 Err(error) => {
                     let reason = match error {
                         NetError::Timeout => "nothing comes back".to_owned(),
-                        // What hickory makes of a connection that is refused.
-                        NetError::NoConnections => "no connection comes about".to_owned(),
+                        // hickory's error for a refused connection.
+                        NetError::NoConnections => "no connection is made".to_owned(),
                         error => printable(&error),
                     };
                     return Err(ResolveError::NoTcp { name: name.to_owned(), server: address, reason });
@@ -242,13 +245,13 @@ impl Session<'_> {
         })
     }
 
-    /// One question to one server over one transport.
+    /// Sends one query to one server over one transport.
     async fn exchange(&self, pool: &Pool, query: Query, kind: QueryType) -> Result<DnsAnswer, NetError> {
         let mut answers = pool.lookup(query, DnsRequestOptions::default());
         match timeout(self.dns.timeout, answers.next()).await {
             Ok(Some(Ok(response))) => match response.response_code {
                 ResponseCode::NoError => Ok(answer(&response, kind)),
-                // An alias that leads nowhere.
+                // The answer is an alias whose target does not exist.
                 ResponseCode::NXDomain => Ok(DnsAnswer::NoName { zone: None }),
                 code => Err(NetError::Dns(DnsError::ResponseCode(code))),
             },
@@ -261,18 +264,18 @@ impl Session<'_> {
                 _ => DnsAnswer::NoData,
             }),
             Ok(Some(Err(error))) => Err(error),
-            // A stream that ends without an answer has given up.
+            // The stream ends without an answer when hickory gives up.
             Ok(None) | Err(_) => Err(NetError::Timeout),
         }
     }
 }
 
-/// An error that may quote an answer, which must not reach a terminal as it is.
+/// Returns a message that is safe for a terminal. It may quote the answer of a server.
 fn printable(error: &NetError) -> String {
     error.to_string().chars().take(MAX_REASON).flat_map(char::escape_debug).collect()
 }
 
-/// How much a failure tells: an answer of any kind more than none.
+/// Rank of a failure by how much it tells: any answer tells more than none.
 fn rank(error: &ResolveError) -> u8 {
     match error {
         ResolveError::Timeout { .. } => 0,
@@ -291,8 +294,8 @@ fn record_type(kind: QueryType) -> RecordType {
     }
 }
 
-/// What a message without an error says to a question. Whether its records are the owner's or those of an alias
-/// that the server has followed makes no difference.
+/// Returns the records of a message without an error. They may belong to an alias that the server
+/// has followed.
 pub(super) fn answer(message: &Message, kind: QueryType) -> DnsAnswer {
     let mut reply = Reply::default();
     let mut ttl = MAX_TTL;
@@ -323,7 +326,8 @@ pub(super) fn answer(message: &Message, kind: QueryType) -> DnsAnswer {
 
 fn add_record(reply: &mut Reply, data: &RData) {
     match data {
-        // A target that cannot be a host's name, such as the root (RFC 2782: there is no such service), is none.
+        // A target that is no host's name is left out, such as the root, which stands for "no such
+        // service" (RFC 2782).
         RData::SRV(srv) => {
             reply.services.extend(host_name(&srv.target).map(|target| SrvTarget { target, port: srv.port }));
         }
@@ -344,7 +348,7 @@ fn ttl_of(record: &Record) -> u32 {
     if record.ttl > MAX_TTL { 0 } else { record.ttl }
 }
 
-/// A name in the form that we compare: lower case, without the dot at its end.
+/// Returns a name in lower case without the dot at its end, as names are compared here.
 fn host_name(name: &Name) -> Option<String> {
     let text = name.to_ascii().to_ascii_lowercase();
     let text = text.strip_suffix('.').unwrap_or(&text);

@@ -1,4 +1,4 @@
-//! Why a service could not be resolved, in words for whoever has to do something about it.
+//! Reasons why a service could not be resolved, in words for those who can mend it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,20 +6,22 @@ use std::path::PathBuf;
 use super::advice;
 use super::list::List;
 
-/// Why a service could not be resolved.
+/// Reason why a service could not be resolved.
 ///
-/// Every message is one line that names the culprit and what to do. Whether trying again may help is what
-/// [`is_permanent`](Self::is_permanent) says.
+/// Each message is one line that names the cause and what to do.
+/// [`is_permanent`](Self::is_permanent) returns whether a later try may succeed.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(
+/// #     resolver: &multinet_client::Resolver,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::ResolveError;
 ///
 /// match resolver.resolve("infer.vision.svc.multinet", "rdma").await {
 ///     Ok(found) => println!("{:?}", found.endpoints),
-///     Err(ResolveError::NoSuchName { tried, .. }) => println!("no pod is ready, or the name is wrong: {tried:?}"),
+///     Err(ResolveError::NoSuchName { tried, .. }) => println!("DNS knows none of {tried:?}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
@@ -27,8 +29,8 @@ use super::list::List;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// No name of the search path exists (NXDOMAIN): there is no such service, or none of its endpoints is
-    /// ready, which DNS does not tell apart.
+    /// No name of the search path exists (NXDOMAIN). The service does not exist, or none of its
+    /// endpoints is ready: DNS does not tell the two apart.
     #[error(
         "{name}: no such service, or none of its endpoints is ready (DNS knows none of {}{}{}): {}",
         List(&absent(tried, unanswered)),
@@ -37,29 +39,29 @@ pub enum ResolveError {
         advice::of_name(name, tried)
     )]
     NoSuchName {
-        /// The name that was asked for.
+        /// The name that was resolved.
         name: String,
-        /// The full names that were tried, in this order.
+        /// Full names that were tried, in order.
         tried: Vec<String>,
-        /// Those of them that DNS fails for. No service can have them, or another of the names is that of a zone which
-        /// knows services.
+        /// Full names that were tried and have no answer. Either no service can have them, or the
+        /// zone that knows the service has denied another one.
         unanswered: Vec<String>,
-        /// The first of them that has an answer which does not count: that of a wildcard, which any name has.
+        /// The first full name that only a wildcard answers for.
         wildcard: Option<String>,
     },
 
-    /// Some names of the search path do not exist, and DNS fails for one that may be the service's.
+    /// Some names of the search path do not exist, and DNS fails for one that the service may have.
     #[error("{failure} (these names do not exist: {})", List(absent))]
     Inconclusive {
-        /// The name that was asked for.
+        /// The name that was resolved.
         name: String,
-        /// The full names that do not exist.
+        /// Full names that do not exist.
         absent: Vec<String>,
-        /// The failure for another name.
+        /// Failure for another full name.
         failure: Box<Self>,
     },
 
-    /// The service has endpoints, but none on that network.
+    /// The service has endpoints, but none on the wanted network.
     #[error(
         "{name} has no endpoint on the network {network}, only on {}: use an alias from the service's \
          spec.networks",
@@ -68,24 +70,24 @@ pub enum ResolveError {
     NoSuchNetwork {
         /// Full name of the service.
         name: String,
-        /// The alias that was asked for.
+        /// Alias of the wanted network.
         network: String,
-        /// The aliases of the networks that it has endpoints on.
+        /// Aliases of the networks on which the service has endpoints.
         networks: Vec<String>,
     },
 
-    /// The service exists, but no port of that name.
+    /// The service exists without a port of the wanted name.
     #[error("{}", advice::of_port(name, port, ports))]
     NoSuchPort {
         /// Full name of the service.
         name: String,
-        /// The port that was asked for.
+        /// The wanted port.
         port: String,
-        /// The numbers of the named ports that it has.
+        /// Numbers of the service's named ports.
         ports: Vec<u16>,
     },
 
-    /// The name exists, but leads to no address that could be connected to.
+    /// The name exists, but has no address that can be connected to.
     #[error(
         "{name} exists, but has no address that can be connected to: if this lasts, its records are at fault, \
          see `multinet doctor`"
@@ -95,29 +97,29 @@ pub enum ResolveError {
         name: String,
     },
 
-    /// A server answered that it cannot answer: SERVFAIL and the like (RFC 1035 §4.1.1).
+    /// A server answered with an error: SERVFAIL and the like (RFC 1035 §4.1.1).
     #[error(
         "{server} cannot answer for {name} ({code}): it, or a server behind it, is not ready or does not reach what \
          it needs; see its log"
     )]
     ServFail {
-        /// The name in the question.
+        /// The queried name.
         name: String,
-        /// The last server that said so.
+        /// Server whose error this is.
         server: SocketAddr,
-        /// The response code in words.
+        /// Response code, in words.
         code: String,
     },
 
-    /// The server is not responsible for the name, or not for us (REFUSED).
+    /// A server refused the query (REFUSED): it does not serve this name, or not this client.
     #[error(
         "{server} refuses to answer for {name}: it is not responsible for this name; give the name in full \
          (….svc.multinet.cluster.local), ask the cluster's DNS, or have this server forward the zone"
     )]
     Refused {
-        /// The name in the question.
+        /// The queried name.
         name: String,
-        /// The last server that said so.
+        /// Server that refused.
         server: SocketAddr,
     },
 
@@ -127,51 +129,52 @@ pub enum ResolveError {
         List(servers)
     )]
     Timeout {
-        /// The name in the question.
+        /// The queried name.
         name: String,
-        /// The servers that were asked.
+        /// Servers that were queried.
         servers: Vec<SocketAddr>,
     },
 
-    /// A server could not be asked at all, or spoke no DNS.
+    /// A server could not be queried at all, or its answer was no DNS message.
     #[error("cannot ask {server} for {name}: {reason}: is this the address of a DNS server?")]
     Unreachable {
-        /// The name in the question.
+        /// The queried name.
         name: String,
-        /// The last server that was tried.
+        /// Server that was tried last.
         server: SocketAddr,
-        /// The fault.
+        /// Cause, in words.
         reason: String,
     },
 
-    /// The answer is too long for UDP, and the server cannot be asked over TCP.
+    /// The answer is too long for UDP, and the server cannot be reached over TCP.
     #[error(
         "the answer of {server} for {name} is too long for UDP, and TCP does not get through ({reason}): let TCP port \
          {} of the DNS server pass (network policies, firewalls)",
         server.port()
     )]
     NoTcp {
-        /// The name in the question.
+        /// The queried name.
         name: String,
-        /// The server.
+        /// Server that truncated the answer.
         server: SocketAddr,
-        /// The fault.
+        /// Cause, in words.
         reason: String,
     },
 
-    /// The answer does not fit into a DNS message, which ends at 64 KiB: over TCP too it came truncated.
+    /// The answer is too long for a DNS message, which ends at 64 KiB: it is truncated over TCP,
+    /// too.
     #[error(
         "the answer of {server} for {name} does not fit into a DNS message: ask for one network at a time \
          (<alias>._net.<service>), or spread the endpoints over several services"
     )]
     TooLarge {
-        /// The name in the question.
+        /// The queried name.
         name: String,
-        /// The server that truncated it.
+        /// Server that truncated the answer.
         server: SocketAddr,
     },
 
-    /// There are more endpoints than 10,000, or more addresses of all of them together than 65,536.
+    /// The service has more than 10,000 endpoints, or more than 65,536 addresses in all.
     #[error(
         "{name} leads to more than 10,000 endpoints, or to more than 65,536 addresses of them: ask for one network at a \
          time (<alias>._net.<service>), or spread the endpoints over several services"
@@ -181,28 +184,28 @@ pub enum ResolveError {
         name: String,
     },
 
-    /// There is nobody to ask.
+    /// No DNS server is known.
     #[error("{} names no DNS server: add a `nameserver` line, or name a server to ask", path.display())]
     NoServers {
-        /// The file that should have named one.
+        /// File without a server.
         path: PathBuf,
     },
 
-    /// This cannot be the name of a service.
+    /// The text cannot be the name of a service.
     #[error("{name:?} is not the name of a service: {reason}")]
     BadName {
-        /// What was given.
+        /// The text.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
 
-    /// This can be neither the name nor the number of a port.
+    /// The text is neither the name nor the number of a port.
     #[error("{port:?} is not a port: {reason}")]
     BadPort {
-        /// What was given.
+        /// The text.
         port: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
 
@@ -211,21 +214,21 @@ pub enum ResolveError {
     BadConfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 }
 
 impl ResolveError {
-    /// Whether asking again cannot help: what was asked for, or the configuration, has to change first.
+    /// Returns whether a later try fails as well, unless the query or the configuration is changed.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Resolver;
     ///
     /// let resolver = Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// let wrong = resolver.resolve("infer.vision.svc.multinet", "an impossible name of a port").await;
-    /// // No use in trying again.
+    /// let wrong = resolver.resolve("infer.vision.svc.multinet", "no name of a port").await;
+    /// // A later try fails as well.
     /// assert!(wrong.is_err_and(|error| error.is_permanent()));
     /// # Ok(()) }
     /// ```
@@ -236,13 +239,13 @@ impl ResolveError {
         )
     }
 
-    /// Whether it was an answer: somebody who knows says that this is not there.
+    /// Returns whether this is an answer, and not a failure: DNS knows that nothing is there.
     ///
     /// ```
     /// use multinet_client::ResolveError;
     ///
     /// let name = || "infer.vision.svc.multinet".to_owned();
-    /// // Nobody is there, and that is known; or it is not known who is.
+    /// // DNS has answered that no endpoint is there; or it has not answered.
     /// assert!(ResolveError::NoAddress { name: name() }.is_negative());
     /// assert!(!ResolveError::Timeout { name: name(), servers: Vec::new() }.is_negative());
     /// ```
@@ -258,7 +261,7 @@ impl ResolveError {
 }
 
 impl ResolveError {
-    /// Returns the failure, also of an [`Inconclusive`](Self::Inconclusive) outcome.
+    /// Returns the failure, which may be that of an [`Inconclusive`](Self::Inconclusive) outcome.
     pub(super) fn cause(&self) -> &Self {
         match self {
             Self::Inconclusive { failure, .. } => failure,

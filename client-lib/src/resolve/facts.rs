@@ -1,18 +1,20 @@
-//! One TXT record of an endpoint: what is known of one of its addresses (DESIGN.md, DNS).
+//! Facts about one address of an endpoint, from a TXT record.
 //!
-//! `addr=… net=<alias> if=… mac=… rdma=… pci=… numa=… node=… zone=… pod=<ns>/<name> uid=…`, each `key=value` a
-//! character string of its own. All of it is outside input: what is not as it should be counts as unknown.
+//! The record is `addr=… net=<alias> if=… mac=… rdma=… pci=… numa=… node=… zone=… pod=<ns>/<name>
+//! uid=…`, with each `key=value` in a character string of its own. It is untrusted input: a
+//! malformed value counts as unknown.
 
 use std::net::IpAddr;
 
-/// Strings of a record that are looked at; there are eleven keys.
+/// Limit on the strings of a record. Records have eleven keys.
 const MAX_STRINGS: usize = 64;
-/// RDMA devices of one address: `rdma=` has room for that many short names.
+/// Limit on the RDMA devices of one address: `rdma=` has room for so many short names.
 const MAX_RDMA_DEVICES: usize = 16;
-/// The kernel's `MAX_NUMNODES` is at most 1024.
+/// Largest number of a NUMA node: the kernel's `MAX_NUMNODES` is at most 1024.
 const MAX_NUMA_NODE: u16 = 1023;
 
-/// What a record says of an address. Ordered, so that of several records one can be chosen whatever their order.
+/// Facts about an address. They are ordered, so that the choice among several records does not
+/// depend on the records' order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Facts {
     pub(super) ip: IpAddr,
@@ -30,7 +32,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Nothing but an address.
+    /// Returns facts of which only the address is known.
     pub(super) fn unknown(ip: IpAddr) -> Self {
         Self {
             ip,
@@ -48,8 +50,8 @@ impl Facts {
         }
     }
 
-    /// Reads the strings of a record; nothing if they do not say of which address. Of a key that stands there
-    /// more than once the first counts (RFC 6763 §6.4).
+    /// Parses the strings of a record. Returns nothing if they name no address. Of repeated keys
+    /// the first counts (RFC 6763 §6.4).
     pub(super) fn parse<S: AsRef<[u8]>>(strings: &[S]) -> Option<Self> {
         let pairs: Vec<(&str, &str)> = strings
             .iter()
@@ -78,13 +80,14 @@ impl Facts {
     }
 }
 
-/// `<namespace>/<name>`.
+/// Parses `<namespace>/<name>`.
 fn pod_name(value: &str) -> Option<(String, String)> {
     let (namespace, name) = value.split_once('/')?;
     (is_name(namespace, 63) && is_name(name, 253)).then(|| (namespace.to_owned(), name.to_owned()))
 }
 
-/// Names joined by commas, as the SR-IOV device plugin writes them; none if one of them is malformed.
+/// Parses names joined by commas, as the SR-IOV device plugin writes them. Returns no names if one
+/// of them is malformed.
 fn rdma_devices(value: &str) -> Vec<String> {
     let names: Vec<&str> = value.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if names.len() > MAX_RDMA_DEVICES || !names.iter().all(|name| is_name(name, 63)) {
@@ -93,7 +96,7 @@ fn rdma_devices(value: &str) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// The characters of Kubernetes' names and label values.
+/// Returns whether a text has only the characters of Kubernetes' names and label values.
 fn is_name(value: &str, max: usize) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     !value.is_empty() && value.len() <= max && value.bytes().all(allowed)
@@ -103,13 +106,15 @@ fn is_printable(value: &str, max: usize) -> bool {
     !value.is_empty() && value.len() <= max && value.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
-/// EUI-48, EUI-64, or the 20 octets of IP over InfiniBand.
+/// Returns whether a text is a hardware address: EUI-48, EUI-64, or the 20 bytes of IP over
+/// InfiniBand.
 fn is_mac(value: &str) -> bool {
     let octets = value.split(':');
     octets.clone().all(|octet| is_hex(octet, 2, 2)) && matches!(octets.count(), 6 | 8 | 20)
 }
 
-/// `0000:18:00.2`; the domain may have up to eight digits.
+/// Returns whether a text is a PCI address such as `0000:18:00.2`. The domain may have up to eight
+/// digits.
 fn is_pci(value: &str) -> bool {
     let mut parts = value.split([':', '.']);
     let (domain, bus, device, function) = (parts.next(), parts.next(), parts.next(), parts.next());

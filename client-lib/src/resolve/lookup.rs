@@ -1,9 +1,9 @@
-//! One resolution: which questions are asked, and what their answers mean together.
+//! The queries of one resolution, and the meaning of their answers together.
 //!
 //! ```text
 //!  for each full name that the given one may stand for:
-//!    SRV _port._tcp.<name>  ── none ──> A <name> ── NXDOMAIN ──> next name
-//!      │ targets, perhaps glue              └── exists ──> SRV _port._udp.<name> ── none ──> next name
+//!    SRV _port._tcp.<name> ── none ─> A <name> ── NXDOMAIN ──> next name
+//!      │ targets, perhaps glue          └── exists ──> SRV _port._udp.<name> ── none ──> next name
 //!      v
 //!    TXT <target>, all targets at the same time
 //!      │ texts and glue name the same addresses? then that is all; else
@@ -11,18 +11,23 @@
 //!    A and AAAA <target>
 //! ```
 //!
-//! For all ports the SRV records of the name itself are asked for. With a port's number there are no SRV records to ask for: the addresses of the name are the endpoints.
+//! For all ports, the SRV records of the name itself are queried. For a port's number, its
+//! addresses are the endpoints.
 //!
-//! **What a failure means.** A name that does not exist leads to the next one, unless the zone that says so lies below
-//! the domain of the search path: then the server knows that part of the name, and later ones, which may be broken or
-//! have wildcards, are not asked for. A name that exists ends the search, too, whatever it lacks. A failure leads to
-//! the next name, because a search path may have domains whose servers are broken; if no later name gives an answer,
-//! `verdict` tells which names do not exist and which are not known. A second name without an answer in time ends the
-//! resolution. So does any failure of a question about a target: endpoints that are missing because of it would look as
-//! if they were gone.
+//! **Failures.** If a name does not exist, the next one is tried. If the zone that denies it lies
+//! below the domain of the search path, the search ends: that zone knows the service's part of the
+//! name, and later domains, which may be broken or have wildcards, do not count. A name that exists
+//! ends the search even without the wanted records.
 //!
-//! **Wildcards** (`*.corp.example.com`) answer for any name, so that an answer without SRV records is taken for the
-//! service's only if a name beside it, which does not exist, gets none.
+//! If DNS fails for a name, the next one is tried, because some domains of a search path may have
+//! broken servers. If no name has endpoints, `verdict` reports which names do not exist and which
+//! have no answer. A second name without an answer in time ends the resolution.
+//!
+//! A failed query about the target of an SRV record fails the resolution. Otherwise its endpoint
+//! would seem to be gone.
+//!
+//! **Wildcards** (`*.corp.example.com`) answer for any name. So an answer without SRV records
+//! counts only if a name beside it, which does not exist, gets no answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -40,14 +45,15 @@ use super::verdict::Verdict;
 use super::{ResolveError, Resolved};
 use crate::endpoint::Endpoint;
 
-/// Targets that are looked at the same time; how many questions are in flight is the session's to bound.
+/// Targets that are resolved at a time. The session limits the queries in flight.
 const TARGETS_AT_ONCE: usize = 32;
 
-/// Label that no service has. It replaces the name's first label in the query that finds wildcards.
+/// Label that no service has. It replaces a service's own label in the query that detects
+/// wildcards.
 const PROBE_LABEL: &str = "multinet-probe";
 
-/// Resolves the first of `candidates` that leads to endpoints. `name` is what they stand for; if it is absolute, it may
-/// be a wildcard that answers.
+/// Resolves the first of `candidates` that leads to endpoints. They are the full names of `name`. A
+/// wildcard may answer for an absolute name.
 pub(super) async fn resolve(
     session: &Session<'_>,
     name: &str,
@@ -60,14 +66,14 @@ pub(super) async fn resolve(
         outcome => return outcome,
     };
     let Some((network, service)) = name.split_once(NETWORK) else { return Err(error) };
-    // Is it the network alone that is not there?
+    // Tells a service that lacks this network from one that does not exist.
     let services: Vec<String> =
         candidates.iter().filter_map(|candidate| Some(candidate.split_once(NETWORK)?.1.to_owned())).collect();
     let port = if let Port::Number(_) = port { &Port::All } else { port };
     let Ok(found) = search(session, service, port, &services, is_absolute).await else { return Err(error) };
     let addresses = found.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
     let networks: BTreeSet<String> = addresses.filter_map(|address| address.network.clone()).collect();
-    // In front of it may be the label of a host.
+    // A host's label may stand before the network's alias.
     let network = network.rsplit('.').next().unwrap_or(network).to_owned();
     if networks.is_empty() || networks.contains(&network) {
         return Err(error);
@@ -103,7 +109,7 @@ async fn search(
     Err(verdict.outcome())
 }
 
-/// Whether any name in the place of the candidate's service exists.
+/// Returns whether a name exists that has another label in place of the candidate's service.
 async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
     let parts = [NETWORK, ZONE].iter().find_map(|mark| candidate.split_once(mark));
     let service = parts.map_or(candidate, |(_, service)| service);
@@ -115,7 +121,7 @@ async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
         && matches!(session.ask(&beside, QueryType::A).await, Ok(DnsAnswer::NoData | DnsAnswer::Found(_)))
 }
 
-/// The one endpoint of an address, which is all there is to know.
+/// Returns the one endpoint of an IP address.
 pub(super) fn address(ip: IpAddr, port: &Port) -> Result<Resolved, ResolveError> {
     let name = ip.to_string();
     let endpoints = match port {
@@ -125,22 +131,21 @@ pub(super) fn address(ip: IpAddr, port: &Port) -> Result<Resolved, ResolveError>
     resolved(&name, endpoints, MAX_INTERVAL)
 }
 
-/// Why a name did not lead to endpoints.
+/// Reason why a name did not lead to endpoints.
 enum LookupError {
-    /// It does not exist.
+    /// The name does not exist.
     NoName {
-        /// The zone that says so.
+        /// Zone that denies it.
         zone: Option<String>,
     },
-    /// It exists, without what was asked for.
+    /// The name exists, without the wanted records.
     NoData(ResolveError),
-    /// It is not known whether it exists.
+    /// DNS fails, so that the name may exist or not.
     Failed(ResolveError),
-    /// No other name is to be tried.
+    /// The resolution fails, whatever the other names.
     Final(ResolveError),
 }
 
-/// Of a question about the name itself.
 impl From<ResolveError> for LookupError {
     fn from(error: ResolveError) -> Self {
         match error {
@@ -171,7 +176,7 @@ async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<R
     if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._udp.{name}"), QueryType::Srv).await? {
         return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
     }
-    // The numbers are all that DNS tells of the ports that there are.
+    // DNS knows the numbers of the other ports, but not their names.
     let ports = match session.ask(name, QueryType::Srv).await? {
         DnsAnswer::Found(reply) => reply.services.iter().map(|service| service.port).collect(),
         DnsAnswer::NoData | DnsAnswer::NoName { .. } => BTreeSet::new(),
@@ -179,7 +184,7 @@ async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<R
     Err(no_such_port(name, port, Vec::from_iter(ports)))
 }
 
-/// The SRV records of a service's own name are those of all its ports.
+/// Resolves all ports: a service's own name has their SRV records.
 async fn all_ports(session: &Session<'_>, name: &str) -> Result<Resolved, LookupError> {
     match session.ask(name, QueryType::Srv).await? {
         DnsAnswer::Found(reply) => resolve_targets(session, name, reply).await.map_err(LookupError::Final),
@@ -204,7 +209,7 @@ async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<
     resolved(name, endpoints_by_address(&addresses, port, name), ttl).map_err(LookupError::NoData)
 }
 
-/// The endpoints that SRV records point at.
+/// Returns the endpoints that SRV records point at.
 async fn resolve_targets(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
     let Reply { mut ttl, services, glue, .. } = reply;
     let mut glue_of: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
@@ -230,8 +235,8 @@ async fn resolve_targets(session: &Session<'_>, name: &str, reply: Reply) -> Res
     resolved(name, endpoints(&services, &by_target).map_err(too_many)?, ttl)
 }
 
-/// What a target owns: its texts, and its addresses, which need not be asked for where the SRV answer had them all.
-/// The texts tell whether it had, because they name every address.
+/// Returns the records of a target. Its addresses are queried only if the SRV answer did not have
+/// all of them, which the texts show: they name every address.
 async fn resolve_target(
     session: &Session<'_>,
     target: String,
@@ -255,7 +260,7 @@ async fn resolve_target(
     Ok((target, owned, ttl))
 }
 
-/// All addresses in the answers, whose times to live bound `ttl`.
+/// Returns the addresses in the answers, and lowers `ttl` to their smallest time to live.
 fn addresses(answers: [DnsAnswer; 2], ttl: &mut Duration) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for answer in answers {

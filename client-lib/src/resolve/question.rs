@@ -1,4 +1,5 @@
-//! What is asked for: the name of a service and a port, and the full names that a short one may stand for.
+//! The name of a service and a port, as a caller gives them, and the full names that they may stand
+//! for.
 
 use std::net::IpAddr;
 
@@ -8,15 +9,16 @@ use super::error::ResolveError;
 const MAX_NAME: usize = 253;
 /// Longest label.
 const MAX_LABEL: usize = 63;
-/// Longest name of a port: its label begins with `_`.
+/// Longest name of a port. Its label begins with `_`.
 const MAX_PORT_NAME: usize = MAX_LABEL - 1;
-/// Labels between a network's alias, or a topology zone, and the service's name.
+/// Labels between the alias of a network, or a topology zone, and the service's name.
 pub(super) const NETWORK: &str = "._net.";
 pub(super) const ZONE: &str = "._zone.";
-/// Octets that an SRV record's owner has more than the service's name, but for the port's name: `_`, `._tcp.`.
+/// Bytes of an SRV record's owner beside the names of the port and of the service: `_` and
+/// `._tcp.`.
 const SRV_PREFIX: usize = 7;
 
-/// A service and a port that can be asked for.
+/// Name of a service and a port, parsed.
 ///
 /// # Examples
 ///
@@ -33,23 +35,23 @@ pub struct Question {
     pub(super) port: Port,
 }
 
-/// Whose endpoints.
+/// Name or address part of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// A name in lower case, without the dot at its end.
+    /// Name in lower case, without the dot at its end.
     Name {
         name: String,
-        /// It ended with a dot: nothing is appended.
+        /// Whether it had a dot at its end, so that no domain is appended.
         is_absolute: bool,
     },
-    /// An address, which DNS need not be asked for.
+    /// IP address, for which no query is needed.
     Address(IpAddr),
 }
 
-/// Which port.
+/// Port part of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Port {
-    /// The name of a service port, in lower case.
+    /// Name of a service port, in lower case.
     Named(String),
     Number(u16),
     /// Every named port of the service.
@@ -57,7 +59,8 @@ pub(super) enum Port {
 }
 
 impl Question {
-    /// Parses the name of a service, or an address, and a port, as [`Resolver::resolve`](super::Resolver::resolve) takes them. Asks no server.
+    /// Parses the name of a service, or an IP address, and a port, as
+    /// [`Resolver::resolve`](super::Resolver::resolve) takes them. Sends no query.
     ///
     /// ```
     /// use multinet_client::resolve::Question;
@@ -97,18 +100,18 @@ impl Host {
     }
 }
 
-/// The service that a name asks for, in lower case, whichever of its networks it asks for.
+/// Returns the service of a name, in lower case and without the alias of a network.
 pub(crate) fn service_of(name: &str) -> String {
     let name = name.to_ascii_lowercase();
     name.split_once(NETWORK).map(|(_, service)| service.to_owned()).unwrap_or(name)
 }
 
-/// Whether a text can be a name in DNS, in the letters that hosts have.
+/// Returns whether a text is a DNS name of the letters that host names have.
 pub(super) fn is_name(text: &str) -> bool {
     flaw(text).is_none()
 }
 
-/// Why a text cannot be a name in DNS.
+/// Returns the reason why a text is no such name.
 fn flaw(name: &str) -> Option<&'static str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     if name.len() > MAX_NAME {
@@ -125,7 +128,8 @@ fn flaw(name: &str) -> Option<&'static str> {
 }
 
 impl Port {
-    /// A port's name has a letter in Kubernetes, so that digits are always a number.
+    /// Parses a port. Digits are always a number, because the name of a port has a letter in
+    /// Kubernetes.
     fn parse(text: &str) -> Result<Self, ResolveError> {
         let bad = |reason| Err(ResolveError::BadPort { port: text.to_owned(), reason });
         let is_label = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
@@ -145,7 +149,7 @@ impl Port {
         }
     }
 
-    /// Octets that stand before the service's name in the longest question.
+    /// Returns the length of the labels before the service's name in the longest query, in bytes.
     fn prefix(&self) -> usize {
         match self {
             Self::Named(name) => SRV_PREFIX + name.len(),
@@ -154,11 +158,13 @@ impl Port {
     }
 }
 
-/// The full names that `name` may stand for, in the order in which they are to be tried, without repeats.
+/// Returns the full names that `name` may stand for, in the order in which they are tried, without
+/// repeats.
 ///
-/// As in resolv.conf(5), a name with fewer dots than `ndots` is tried with the search path first, any other as it
-/// stands first. What counts is the service's name: the labels of the port, which is ours to add, change nothing.
-/// What does not fit into a name together with them is left out.
+/// As in resolv.conf(5), a name with fewer dots than `ndots` is tried with the search path first,
+/// and any other as it stands first. Only dots of the service's name count, not those of the port's
+/// labels, which the resolver adds. A full name is left out if it does not fit into DNS together
+/// with them.
 pub(super) fn candidates(
     name: &str,
     is_absolute: bool,
@@ -247,7 +253,7 @@ mod tests {
                     "infer.vision.svc.multinet",
                 ],
             ),
-            // Three dots are enough for ndots:3, whatever the labels of the port add.
+            // Three dots suffice for ndots:3. The dots of the port's labels do not count.
             (
                 "infer.vision.svc.multinet",
                 false,

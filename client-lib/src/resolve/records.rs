@@ -1,14 +1,14 @@
-//! Records in, endpoints out: pure, and the only place that knows what the records of a service mean together.
+//! Makes endpoints out of DNS records. Pure.
 //!
 //! ```text
-//!  SRV     0 50 18515 <target>       one endpoint per target and port, and per pod where several share a hostname
-//!  A AAAA  <target>                  its addresses
-//!  TXT     <target> addr=… net=…     what is known of each of them, and of the pod
+//!  SRV     0 50 18515 <target>   one endpoint per target, port and pod (pods may share a name)
+//!  A AAAA  <target>              addresses of the target
+//!  TXT     <target> addr=… net=… facts about one address and its pod
 //! ```
 //!
-//! Nothing here trusts what it reads: addresses that nobody can connect to are dropped, texts count only for
-//! addresses that an A or AAAA record has, what is too much is an error before it is built, and the outcome does not
-//! depend on the order of the records.
+//! Records are untrusted input. Addresses that cannot be connected to are dropped. A text counts
+//! only if an A or AAAA record has its address. Too many endpoints or addresses are an error before
+//! they are built. The order of the records makes no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,17 +16,18 @@ use std::net::IpAddr;
 use super::facts::Facts;
 use crate::endpoint::{Endpoint, EndpointAddress, PodRef, address_label};
 
-/// The most endpoints of a service.
+/// Limit on the endpoints of a service.
 pub(super) const MAX_ENDPOINTS: usize = 10_000;
-/// The most addresses of all of them together. An answer ends at 64 KiB, but of a target with a thousand ports each has
-/// all of its addresses, and a thousand targets have an answer each.
+/// Limit on the addresses of all endpoints together. An answer ends at 64 KiB, but records
+/// multiply: a target with a thousand ports has all of its addresses for each of them, and a
+/// thousand targets have an answer each.
 const MAX_ADDRESSES: usize = 1 << 16;
 
-/// There are more endpoints or addresses than that.
+/// Error: a service exceeds a limit on endpoints or addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// What an SRV record points at.
+/// Target and port of an SRV record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SrvTarget {
     /// Full name in lower case, without the dot at its end.
@@ -34,7 +35,7 @@ pub(super) struct SrvTarget {
     pub(super) port: u16,
 }
 
-/// What the name of a target owns.
+/// Records of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TargetRecords {
     /// From A and AAAA records.
@@ -43,19 +44,20 @@ pub(super) struct TargetRecords {
     pub(super) facts: Vec<Facts>,
 }
 
-/// How much all targets of an answer own together.
+/// Number of addresses of all targets together.
 #[derive(Debug, Default)]
 pub(super) struct AddressCount(usize);
 
 impl AddressCount {
-    /// Adds what a target owns: addresses, and texts, which are work though not all of them count.
+    /// Adds a target. Its texts count like addresses: all of them are parsed, even if one counts in
+    /// the end.
     pub(super) fn add(&mut self, owned: &TargetRecords) -> Result<(), TooMany> {
         self.0 += owned.addresses.len().max(owned.facts.len());
         if self.0 > MAX_ADDRESSES { Err(TooMany) } else { Ok(()) }
     }
 }
 
-/// The endpoints behind SRV records, sorted. `owned` is what is known of each target.
+/// Returns the endpoints of SRV records, sorted. `owned` has the records of each target.
 pub(super) fn endpoints(
     services: &[SrvTarget],
     owned: &BTreeMap<String, TargetRecords>,
@@ -77,8 +79,9 @@ pub(super) fn endpoints(
     Ok(endpoints)
 }
 
-/// The endpoints behind the addresses of a service when a port's number is all that is known: each address is one,
-/// sorted. Their host is the address with dashes, which is the name of an endpoint without a hostname.
+/// Returns an endpoint for each address of a service, sorted, where only a port's number is known.
+/// The host of each is the address with dashes, as multinet-dns names an endpoint without a
+/// hostname.
 pub(super) fn endpoints_by_address(addresses: &[IpAddr], port: u16, service: &str) -> Vec<Endpoint> {
     let distinct: BTreeSet<IpAddr> = addresses.iter().copied().filter(is_usable).collect();
     let mut endpoints: Vec<Endpoint> = distinct
@@ -94,7 +97,8 @@ pub(super) fn endpoints_by_address(addresses: &[IpAddr], port: u16, service: &st
     endpoints
 }
 
-/// Whether texts tell the same addresses as address records do: then neither is missing one.
+/// Returns whether the texts have the same addresses as the address records, so that none is
+/// missing.
 pub(super) fn is_complete(owned: &TargetRecords) -> bool {
     let distinct =
         |ips: &mut dyn Iterator<Item = IpAddr>| ips.filter(is_usable).collect::<BTreeSet<IpAddr>>();
@@ -102,11 +106,11 @@ pub(super) fn is_complete(owned: &TargetRecords) -> bool {
     !addresses.is_empty() && addresses == distinct(&mut owned.facts.iter().map(|facts| facts.ip))
 }
 
-/// One endpoint per pod that has addresses under the name.
+/// Returns an endpoint for each pod that has addresses under the target's name.
 fn endpoints_of(service: &SrvTarget, owned: &TargetRecords) -> impl Iterator<Item = Endpoint> {
     let mut known: BTreeMap<IpAddr, &Facts> = BTreeMap::new();
     for facts in &owned.facts {
-        // Of contradicting texts the smallest counts, so that their order does not.
+        // Of contradicting texts the smallest counts, so that their order does not matter.
         known.entry(facts.ip).and_modify(|other| *other = facts.min(*other)).or_insert(facts);
     }
     let distinct: BTreeSet<IpAddr> = owned.addresses.iter().copied().filter(is_usable).collect();
@@ -118,7 +122,7 @@ fn endpoints_of(service: &SrvTarget, owned: &TargetRecords) -> impl Iterator<Ite
     pods.into_values().map(|addresses| endpoint(service, addresses))
 }
 
-/// What tells pods apart: the uid, or their names where texts have none.
+/// Identity of a pod: its uid, or its name where the texts have no uid.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum PodKey {
     Uid(String),
@@ -134,9 +138,9 @@ impl PodKey {
     }
 }
 
-/// The endpoint that has these addresses, of which there is at least one.
+/// Returns the endpoint that has these addresses, which must not be empty.
 fn endpoint(service: &SrvTarget, mut addresses: Vec<Facts>) -> Endpoint {
-    // Unknown networks last.
+    // Addresses on unknown networks come last.
     addresses.sort_by(|a, b| {
         (a.network.is_none(), &a.network, a.ip).cmp(&(b.network.is_none(), &b.network, b.ip))
     });
@@ -174,8 +178,8 @@ fn first_label(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// Whether a connection to the address can be tried. An IPv4 address in IPv6's clothes would be a second way to
-/// the same address; the others are nobody's.
+/// Returns whether a connection to the address can be tried. An IPv4-mapped IPv6 address would
+/// duplicate the IPv4 one. Unspecified and multicast addresses belong to no host.
 fn is_usable(ip: &IpAddr) -> bool {
     let is_mapped = matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
     !(is_mapped || ip.is_unspecified() || ip.is_multicast())

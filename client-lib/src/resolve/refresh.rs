@@ -1,69 +1,73 @@
-//! When to ask again, what to hold on to meanwhile, and what to say: a state machine without I/O and without a clock
-//! of its own.
+//! When to query again, how long to keep the last set of endpoints, and what to report: a state
+//! machine without I/O and without a clock.
 //!
 //! ```text
-//!              answer                       failure                     hold is over
-//!   (nothing) ───────> known ────────────────────────> held ─────────────────────────> lost
-//!       │                ^  │ answer: Endpoints, if     │ answer: Recovered,             │ answer:
-//!       │ failure: Lost  │  │ it differs                │ Endpoints if it differs        │ Endpoints
-//!       v                │  v                           v                                v
-//!      lost              known                        known                            known
+//!              answer                      failure                      hold is over
+//!   (nothing) ───────> known ───────────────────────> held ────────────────────────> lost
+//!       │               ^  │ answer: Endpoints if     │ answer: Recovered, and      │ answer:
+//!       │ failure:      │  │ they differ              │ Endpoints if they differ    │ Endpoints
+//!       v Lost          │  v                          v                             v
+//!      lost             known                       known                         known
 //! ```
 //!
-//! **When.** After an answer at its time to live, but at least [`MIN_INTERVAL`] and at most [`MAX_INTERVAL`]; after
-//! a failure after [`MIN_INTERVAL`], each time twice as long, up to [`MAX_BACKOFF`]. Every interval is drawn from ±10 % of
-//! that, so that many who began together, or whom the same outage struck, do not stay in step.
+//! **Intervals.** After an answer, the next query is due at the end of its time to live, but not
+//! before [`MIN_INTERVAL`] nor after [`MAX_INTERVAL`]. After a failure it is due after
+//! [`MIN_INTERVAL`], which doubles with each failure up to [`MAX_BACKOFF`]. Each interval is drawn
+//! from a range of ±10 %, so that clients that began together, or had the same outage, do not stay
+//! in step.
 //!
-//! **What is said.** Each outage is reported once for each kind of failure, when the set begins to be held and when
-//! it is lost; what is asked in between says nothing new.
+//! **Reports.** Each outage is reported once for each kind of failure, when the set begins to be
+//! held and when it is lost.
 
 use std::mem::{Discriminant, discriminant};
 use std::time::{Duration, Instant};
 
 use super::{Change, ResolveError, Resolved};
 
-/// The shortest time from one question to the next, unless somebody is in a hurry.
+/// Shortest time between two queries.
 pub(super) const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest, whatever the records' time to live.
+/// Longest time between two queries, whatever the records' time to live.
 pub(super) const MAX_INTERVAL: Duration = Duration::from_secs(300);
-/// The longest time from one question to the next while DNS fails.
+/// Longest time between two queries while DNS fails.
 pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// Half of the range that an interval is drawn from, as a share of it.
+/// Half of the range that an interval is drawn from, as a fraction of the interval.
 const JITTER: f64 = 0.1;
-/// Who is in a hurry waits up to so long: many lose the same peer at the same moment.
+/// Range of the delay of a refresh that is asked for: many clients lose the same peer at the same
+/// moment.
 const SOON_SPREAD: Duration = Duration::from_millis(100);
 
-/// Follows one service.
+/// State of following one service.
 #[derive(Debug)]
 pub(super) struct Refresh {
-    /// How long a set is kept while DNS fails.
+    /// Time for which a set is kept while DNS fails.
     hold: Duration,
     rng: fastrand::Rng,
-    /// When the next question is due.
+    /// Time of the next query.
     next: Instant,
-    /// When the last one was asked.
+    /// Time of the last query.
     asked: Option<Instant>,
-    /// It has no outcome yet.
+    /// Whether a query is in flight.
     is_asking: bool,
-    /// Somebody is in a hurry since then: the outcome may be older than what they know.
+    /// Whether a refresh was asked for while a query was in flight, whose answer may be older than
+    /// the reason for it.
     must_ask_again: bool,
-    /// The set that holds.
+    /// Current set of endpoints.
     current: Option<Resolved>,
     outage: Option<Outage>,
 }
 
-/// From the first failure behind an answer (or the beginning) to the next answer.
+/// Outage: from the first failure after an answer (or at the beginning) until the next answer.
 #[derive(Debug)]
 struct Outage {
     since: Instant,
     failures: u32,
     last: ResolveError,
-    /// What has been said: whether the set was lost, and the kind of failure.
+    /// Reports so far: whether the set was lost, and the kind of failure.
     reported: Vec<(bool, Discriminant<ResolveError>)>,
 }
 
 impl Refresh {
-    /// The first question is due now.
+    /// Returns a state whose first query is due at `now`.
     pub(super) fn new(now: Instant, hold: Duration, rng: fastrand::Rng) -> Self {
         Self {
             hold,
@@ -77,13 +81,13 @@ impl Refresh {
         }
     }
 
-    /// Whether to ask now.
+    /// Returns whether to query now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         !self.is_asking && now >= self.next
     }
 
-    /// When to look at the machine again, by itself: a question is due, or the hold is over. Never, if nothing but an
-    /// outcome is waited for.
+    /// Returns when to call [`tick`](Self::tick) or query, if nothing happens before. `None` while
+    /// only an outcome is awaited.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let next = (!self.is_asking).then_some(self.next);
         match (next, self.hold_ends()) {
@@ -92,13 +96,14 @@ impl Refresh {
         }
     }
 
-    /// A question is on its way.
+    /// Notes that a query was sent.
     pub(super) fn on_asked(&mut self, now: Instant) {
         self.asked = Some(now);
         (self.is_asking, self.must_ask_again) = (true, false);
     }
 
-    /// Something indicates that the set is no longer right: ask soon, but no more often than [`MIN_INTERVAL`].
+    /// Makes a query due soon, because something indicates that the set has changed.
+    /// [`MIN_INTERVAL`] still holds.
     pub(super) fn refresh_soon(&mut self, now: Instant) {
         if self.is_asking {
             self.must_ask_again = true;
@@ -108,7 +113,7 @@ impl Refresh {
         self.next = self.next.min(earliest + SOON_SPREAD.mul_f64(self.rng.f64()));
     }
 
-    /// Time has passed: the set may have to be given up.
+    /// Returns the change that the passing of time causes: a set that was held too long is lost.
     pub(super) fn tick(&mut self, now: Instant) -> Option<Change> {
         if now < self.hold_ends()? {
             return None;
@@ -118,7 +123,7 @@ impl Refresh {
         outage.mark_reported(true).then(|| Change::Lost { error: outage.last.clone() })
     }
 
-    /// The question has an outcome; what it changes, at most two things, in this order.
+    /// Takes the outcome of a query. Returns the changes that it causes, at most two, in order.
     pub(super) fn on_outcome(
         &mut self,
         now: Instant,
@@ -172,14 +177,14 @@ impl Refresh {
         })
     }
 
-    /// When a set that is held is given up.
+    /// Returns when the set that is held is lost.
     fn hold_ends(&self) -> Option<Instant> {
         self.current.as_ref()?;
-        // A hold beyond what the clock can tell is one for ever.
+        // A sum beyond the clock's range makes the hold endless.
         self.outage.as_ref()?.since.checked_add(self.hold)
     }
 
-    /// A time around `around`, within bounds.
+    /// Returns a random interval around `around`, between `min` and `max`.
     fn spread(&mut self, around: Duration, min: Duration, max: Duration) -> Duration {
         let around = around.clamp(min, max);
         let from = around.mul_f64(1.0 - JITTER).max(min);
@@ -189,7 +194,8 @@ impl Refresh {
 }
 
 impl Outage {
-    /// Whether this is to be said: it has not been, for this kind of failure.
+    /// Marks this kind of failure as reported. Returns whether it had not been reported in this
+    /// outage.
     fn mark_reported(&mut self, is_lost: bool) -> bool {
         let report = (is_lost, discriminant(self.last.cause()));
         let is_first = !self.reported.contains(&report);

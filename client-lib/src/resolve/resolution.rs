@@ -1,4 +1,4 @@
-//! A resolution on its way.
+//! One resolution, as a task.
 
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -11,8 +11,9 @@ use super::{ResolveError, Resolved, Resolver};
 
 type Outcome = Result<Resolved, ResolveError>;
 
-/// A resolution as a task of its own; dropped, it is given up. Its questions have places among those in flight, for
-/// which all resolutions wait: it has to come to its end whether or not anybody polls for it.
+/// Resolution in a task of its own, which is aborted on drop. Its queries take places among those
+/// in flight, for which other resolutions wait. So it must make progress even if its owner does not
+/// poll it.
 pub(super) struct Resolution {
     task: AbortOnDropHandle<(Instant, Outcome)>,
     name: String,
@@ -20,7 +21,7 @@ pub(super) struct Resolution {
 }
 
 impl Resolution {
-    /// `last` is the full name that answered last time.
+    /// Starts a resolution. `last` is the full name that answered last time.
     pub(super) fn start(resolver: &Resolver, name: &str, port: &str, last: Option<&str>) -> Self {
         let task = tokio::spawn({
             let (resolver, last) = (resolver.clone(), last.map(str::to_owned));
@@ -34,7 +35,7 @@ impl Resolution {
     }
 }
 
-/// When the outcome was known, and the outcome.
+/// Completes with the outcome, and the time at which it was known.
 impl Future for Resolution {
     type Output = (Instant, Outcome);
 
@@ -42,7 +43,7 @@ impl Future for Resolution {
         let outcome = ready!(Pin::new(&mut self.task).poll(context));
         Poll::Ready(outcome.unwrap_or_else(|error| match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // The runtime that it was a task of has ended.
+            // The runtime of the task has been shut down.
             Err(_) => {
                 let (name, servers) = (self.name.clone(), self.resolver.servers().to_vec());
                 (now(), Err(ResolveError::Timeout { name, servers }))

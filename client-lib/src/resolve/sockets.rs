@@ -1,5 +1,5 @@
-//! Sockets for hickory that keep the interface of a link-local server (`fe80::1%eth0`): hickory knows a server by its
-//! IP address, which has none.
+//! Sockets for hickory that keep the interface of a link-local server (`fe80::1%eth0`). hickory
+//! knows a server by its IP address, which has no interface.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use hickory_resolver::net::runtime::{
 };
 use tokio::net::UdpSocket;
 
-/// Makes sockets to one server.
+/// Factory of sockets to one server.
 #[derive(Clone)]
 pub(super) struct Sockets {
     tokio: TokioRuntimeProvider,
     server: SocketAddr,
 }
 
-/// Socket that sends to one server, whatever target it is given.
+/// UDP socket that sends to one server, whatever target hickory passes.
 pub(super) struct Udp {
     socket: UdpSocket,
     server: SocketAddr,

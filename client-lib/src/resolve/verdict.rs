@@ -1,33 +1,35 @@
-//! The outcome of a resolution whose names have led to no endpoints. Pure.
+//! The outcome of a resolution in which no name led to endpoints. Pure.
 //!
-//! Each of the names that a short name may stand for is either absent (NXDOMAIN, or an answer that only a wildcard
-//! gives) or unanswered. The outcome tells both facts, and which of them it is depends on where services can be:
+//! Each full name that a short name may stand for is either absent (NXDOMAIN, or answered by a
+//! wildcard only) or unanswered. The outcome reports both. Its kind depends on whether a service
+//! can have the unanswered names:
 //!
 //! | unanswered names | outcome |
 //! |---|---|
 //! | none | no such service |
-//! | none that a service can have | no such service, and which names have no answer |
-//! | one that a service can have | the failure, and which names do not exist: asking again may help |
+//! | some, which no service can have | no such service, with the unanswered names |
+//! | some, of which a service can have one | the failure, with the absent names |
 //! | all | the failure |
 //!
-//! A service's full name has the label `svc` between its namespace and the zone. So a broken domain at the end of the
-//! search path (`infer.corp.example.com`) does not hide that the cluster knows no such service, and a broken zone of
-//! multinet's is not hidden by the domains beside it, which know nothing of its names.
+//! The full name of a service has the label `svc` between its namespace and the zone. So the
+//! cluster's "no such service" is reported even if a domain at the end of the search path
+//! (`infer.corp.example.com`) is broken. And a failure of multinet's own zone is reported even if
+//! the other domains, which know none of its names, answer.
 
 use super::ResolveError;
 
 /// Label between a service's namespace and the zone.
 const SVC: &str = "svc";
 
-/// Answers about the names that `name` may stand for.
+/// Outcomes for the full names of `name`, in the order of `candidates`.
 pub(super) struct Verdict<'a> {
     name: &'a str,
     candidates: &'a [String],
-    /// How many of the candidates have been tried.
+    /// Number of candidates that have been tried.
     tried: usize,
     absent: Vec<&'a str>,
     failures: Vec<(&'a str, ResolveError)>,
-    /// The first candidate that only a wildcard answers for.
+    /// First candidate for which only a wildcard answers.
     wildcard: Option<&'a str>,
 }
 
@@ -37,18 +39,19 @@ impl<'a> Verdict<'a> {
         Self { name, candidates, tried: 0, absent, failures, wildcard: None }
     }
 
-    /// Notes that the next candidate exists by a wildcard only.
+    /// Notes that only a wildcard answers for the next candidate.
     pub(super) fn add_wildcard(&mut self) {
         let Some(candidate) = self.advance() else { return };
         self.absent.push(candidate);
         self.wildcard.get_or_insert(candidate);
     }
 
-    /// Notes that the next candidate does not exist, as `zone` says.
+    /// Notes that the next candidate does not exist, according to `zone`.
     ///
     /// # Errors
     ///
-    /// The outcome, if the zone knows the service's part of the name: no other candidate counts then.
+    /// The outcome, if the zone knows the service's part of the name: the other candidates then do
+    /// not count.
     pub(super) fn add_absent(&mut self, zone: Option<&str>) -> Result<(), ResolveError> {
         let Some(candidate) = self.advance() else { return Ok(()) };
         self.absent.push(candidate);
@@ -62,7 +65,7 @@ impl<'a> Verdict<'a> {
     ///
     /// # Errors
     ///
-    /// The outcome, if it is the second one without any answer: DNS is not there.
+    /// The outcome, if this is the second candidate without any answer: DNS cannot be reached.
     pub(super) fn add_failure(&mut self, error: ResolveError) -> Result<(), ResolveError> {
         let Some(candidate) = self.advance() else { return Ok(()) };
         self.failures.push((candidate, error));
@@ -76,12 +79,12 @@ impl<'a> Verdict<'a> {
         Some(candidate)
     }
 
-    /// The outcome, if no other candidate is tried.
+    /// Returns the outcome, if no further candidate is tried.
     pub(super) fn outcome(&self) -> ResolveError {
         let failed = self.failures.iter().map(|(candidate, _)| *candidate);
         let untried = self.candidates[self.tried..].iter().map(String::as_str);
         let is_open = failed.chain(untried).any(can_be_service) || self.absent.is_empty();
-        // Of equals the first.
+        // Of equal ones, the first counts.
         let failure = self.failures.iter().min_by_key(|(candidate, error)| {
             (!can_be_service(candidate), matches!(error, ResolveError::Refused { .. }))
         });
@@ -106,19 +109,20 @@ impl<'a> Verdict<'a> {
     }
 }
 
-/// Returns whether an error stands for no answer at all.
+/// Returns whether an error means that no server answered.
 fn is_silence(error: &ResolveError) -> bool {
     matches!(error, ResolveError::Timeout { .. } | ResolveError::Unreachable { .. })
 }
 
-/// Returns whether this can be the full name of a service, or of a part of one.
+/// Returns whether a service, or a name below it, can have this full name.
 fn can_be_service(candidate: &str) -> bool {
     let mut labels = candidate.split('.');
     labels.any(|label| label == SVC) && labels.next().is_some()
 }
 
-/// Returns whether a zone that says that `candidate` does not exist has part of `name`, and not only the domain of the
-/// search path. A top-level domain (`vision.`) has a part of many a short name by chance.
+/// Returns whether the zone that denies `candidate` has a part of `name` below the domain of the
+/// search path. A top-level domain (`vision.`) does not count: it matches a part of many short
+/// names by chance.
 fn settles(zone: &str, candidate: &str, name: &str) -> bool {
     let is_in_zone =
         candidate.strip_suffix(zone).is_some_and(|before| before.is_empty() || before.ends_with('.'));
@@ -132,7 +136,7 @@ fn settles(zone: &str, candidate: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// An answer about one candidate: its SOA record's owner, a wildcard's, or a failure.
+    /// Outcome for one candidate. `Absent` has the zone that denies it.
     #[derive(Clone, Copy)]
     enum Heard {
         Absent(&'static str),
@@ -152,7 +156,8 @@ mod tests {
         }
     }
 
-    /// The outcome for a name whose candidates are it below each domain (itself below none).
+    /// Returns the verdict on a name whose full names are below each domain; the empty domain is
+    /// the name itself.
     fn outcome(name: &str, heard: &[(&str, Heard)]) -> ResolveError {
         let full = |domain: &str| match domain {
             "" => name.to_owned(),
@@ -176,7 +181,8 @@ mod tests {
         verdict.outcome()
     }
 
-    /// Kind of an outcome, and the domains of the names that it says do not exist, and of those without an answer.
+    /// Returns the kind of an outcome, and the domains of the names that it reports as absent and
+    /// as unanswered.
     fn summary(name: &str, error: &ResolveError) -> (&'static str, Vec<String>, Vec<String>) {
         let domains = |names: &[String]| -> Vec<String> {
             let domain = |full: &String| full[name.len()..].trim_start_matches('.').to_owned();
@@ -209,26 +215,27 @@ mod tests {
         const CORE: &str = "vision.svc.cluster.local";
         const LAST: &str = "cluster.local";
         const NODE: &str = "corp.example.com";
-        // The zone that serves the names below POD: as long as that domain, or shorter, it does not settle anything.
+        // Zone of the names below POD. It is no longer than that domain, so it does not settle the
+        // search.
         const ZONE: &str = "multinet.cluster.local";
         let (short, long) = ("infer", "infer.vision.svc.multinet");
         type Case<'a> = (&'a str, &'a [(&'a str, Heard)], &'a str, &'a [&'a str], &'a [&'a str]);
         let cases: [Case<'_>; 16] = [
             (short, &[(POD, Absent(ZONE)), ("", Absent(""))], "no such name", &[POD, ""], &[]),
-            // A domain that no service can be in fails after the zone has answered, or before.
+            // A domain that no service can be in fails, after the zone has answered or before.
             (short, &[(POD, Absent(ZONE)), (NODE, Failed)], "no such name", &[POD], &[NODE]),
             (short, &[(POD, Absent(POD)), ("", Failed)], "no such name", &[POD], &[""]),
             (short, &[(NODE, Failed), (POD, Absent(ZONE))], "no such name", &[POD], &[NODE]),
             (short, &[(NODE, Refused), (POD, Absent(ZONE))], "no such name", &[POD], &[NODE]),
-            // The zone of services itself fails, whatever the others say.
+            // The zone of the services fails, whatever the others answer.
             (short, &[(POD, Failed), (NODE, Absent(NODE))], "failure", &[NODE], &[]),
             (short, &[(NODE, Absent(NODE)), (POD, Failed)], "failure", &[NODE], &[]),
             (short, &[(NODE, Absent(NODE)), (POD, Refused)], "refusal", &[NODE], &[]),
             (short, &[(NODE, Failed), (POD, Refused), ("", Absent(""))], "refusal", &[""], &[]),
             (long, &[(CORE, Absent(LAST)), (LAST, Failed), ("", Absent(""))], "failure", &[CORE, ""], &[]),
-            // The zone that knows the service's part of the name has the last word.
+            // The zone that knows the service's part of the name settles the search.
             (long, &[(CORE, Failed), (LAST, Absent(ZONE))], "no such name", &[LAST], &[CORE]),
-            // Two that are silent end it, and a zone of services may be among those that were not tried.
+            // Two silent names end it; a zone of services may be among those that were not tried.
             (short, &[(NODE, Silent), ("x", Silent), (POD, Absent(ZONE))], "silence", &[], &[]),
             (
                 short,

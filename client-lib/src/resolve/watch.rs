@@ -1,4 +1,4 @@
-//! Follows a service: the thin shell around [`Refresh`], which decides.
+//! Follows a service. [`Refresh`] decides; this module queries and waits.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,16 +14,19 @@ use super::refresh::Refresh;
 use super::resolution::{Resolution, now};
 use super::{Change, ResolveError, Resolved, Resolver};
 
-/// Changes of a service's endpoints, from [`Resolver::watch`]. It never ends.
+/// Stream of the changes of a service's endpoints, from [`Resolver::watch`]. It never ends.
 ///
-/// DNS is asked only while the stream is polled, and whoever does not poll it holds up nobody else: what has been
-/// asked comes to its end by itself, and is told after the pause. If that is older than the records' time to live, DNS is
-/// asked again at once, and what differs is told: nobody has to catch up with changes that no longer matter.
+/// DNS is queried only while the stream is polled. A query in flight completes by itself, so that a
+/// stream which is not polled does not hold up other resolutions. Its outcome is reported when the
+/// stream is polled again. If that outcome is older than its time to live, DNS is queried again at
+/// once. Changes in between are not reported.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(
+/// #     resolver: &multinet_client::Resolver,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use futures::StreamExt as _;
 ///
 /// let mut changes = resolver.watch("infer.vision.svc.multinet", "rdma");
@@ -37,11 +40,12 @@ pub struct Watch {
     name: String,
     port: String,
     refresh: Refresh,
-    /// Full name that answered last: it is asked for first, so that the search path costs nothing every time.
+    /// Full name that answered last. Only this one is queried again, without the rest of the search
+    /// path.
     full_name: Option<String>,
     resolution: Option<Resolution>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Said, but not yet heard.
+    /// Changes that have not been taken from the stream.
     changes: VecDeque<Change>,
 }
 
@@ -60,12 +64,14 @@ impl Watch {
         }
     }
 
-    /// Asks DNS soon, instead of at the end of the records' time to live, because something indicates that the
-    /// endpoints are no longer right: a peer that is gone, or is another one. However often this is called, DNS
-    /// is asked once a second at most.
+    /// Queries DNS soon, not only at the end of the records' time to live. Call this if something
+    /// indicates that the endpoints have changed: a peer is gone, or has been replaced. DNS is
+    /// queried at most once a second, however often this is called.
     ///
     /// ```no_run
-    /// # async fn example(changes: &mut multinet_client::Watch, endpoint: std::net::SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     changes: &mut multinet_client::Watch, endpoint: std::net::SocketAddr,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use futures::StreamExt as _;
     ///
     /// if tokio::net::TcpStream::connect(endpoint).await.is_err() {
@@ -78,7 +84,7 @@ impl Watch {
         self.refresh.refresh_soon(now());
     }
 
-    /// Takes the outcome of a question, which was known at that moment.
+    /// Takes the outcome of a resolution, which was known at the time `at`.
     fn on_outcome(&mut self, at: Instant, outcome: Result<Resolved, ResolveError>) {
         self.resolution = None;
         if let Ok(resolved) = &outcome {
@@ -105,7 +111,8 @@ impl Watch {
         self.changes.push_back(change);
     }
 
-    /// Whether nothing happens before the machine is to be looked at again, for which the task will be woken.
+    /// Returns whether the state machine has nothing to do until a timer, which then wakes the
+    /// task.
     fn poll_sleep(&mut self, context: &mut Context<'_>) -> bool {
         let Some(wake_at) = self.refresh.wake_at() else { return true };
         let wake_at = tokio::time::Instant::from_std(wake_at);

@@ -1,4 +1,4 @@
-//! Tables, and that the order of records never matters.
+//! Tables of records and their endpoints; and the order of records never matters.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn owned(addresses: &[&str], texts: &[&str]) -> TargetRecords {
     }
 }
 
-/// The endpoints of one target, `h.s:1`, that owns this.
+/// Returns the endpoints of one target, `h.s:1`, that has these records.
 fn of(addresses: &[&str], texts: &[&str]) -> Vec<Endpoint> {
     endpoints(&[service("h.s", 1)], &BTreeMap::from([("h.s".to_owned(), owned(addresses, texts))])).unwrap()
 }
@@ -152,10 +152,10 @@ fn records_that_multiply_beyond_the_limits_are_refused() {
     };
     // 10,000 endpoints, and one more.
     assert_eq!((found(1, pods(10_000)), found(1, pods(10_001))), (Ok(10_000), Err(TooMany)));
-    // One endpoint for each port, with all addresses: 65,536 in all, and more.
+    // One endpoint for each port, each with all addresses: 65,536 in all, and more.
     let one_pod = || TargetRecords { facts: Vec::new(), ..pods(32) };
     assert_eq!((found(2048, one_pod()), found(2049, one_pod())), (Ok(2048), Err(TooMany)));
-    // Texts cost, too, if only one of them counts.
+    // Texts count, too, even if only one of them has an effect.
     let texts = |count| TargetRecords { addresses: vec![ip("0.0.0.1")], ..pods(count) };
     assert_eq!((found(2048, texts(32)), found(2048, texts(33))), (Ok(2048), Err(TooMany)));
 }
@@ -245,7 +245,7 @@ proptest! {
             }
         }
 
-        // Every address that can be used is there once for each target and port.
+        // Each usable address appears once for each target and port.
         let distinct: BTreeSet<&SrvTarget> = services.iter().filter(|service| service.port != 0).collect();
         for service in distinct {
             let mut given: Vec<IpAddr> = found

@@ -1,4 +1,4 @@
-//! Simulated time: the machine is told what the clock shows and what DNS says.
+//! The state machine in simulated time: each test passes the clock and the answers of DNS.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::endpoint::{Endpoint, EndpointAddress};
 
-/// Over before the seventh question of an outage, whatever the jitter.
+/// Shorter than the time to the seventh query of an outage, whatever the jitter.
 const HOLD: Duration = Duration::from_secs(50);
 
 fn set(host: &str, ttl: u64) -> Resolved {
@@ -36,7 +36,7 @@ fn no_such_name() -> ResolveError {
     }
 }
 
-/// A machine, its clock, and how long it takes to answer (no time).
+/// State machine with a clock. Its queries take no time.
 struct Simulation {
     start: Instant,
     now: Instant,
@@ -49,7 +49,8 @@ impl Simulation {
         Self { start: now, now, machine: Refresh::new(now, hold, fastrand::Rng::with_seed(seed)) }
     }
 
-    /// Asks when it is due, with this outcome; what is said by then, in words.
+    /// Waits for the next query, and gives it this outcome. Returns the changes until then, in
+    /// words.
     fn next(&mut self, outcome: Result<Resolved, ResolveError>) -> Vec<String> {
         let mut said = Vec::new();
         while !self.machine.is_due(self.now) {
@@ -61,7 +62,7 @@ impl Simulation {
         said.iter().map(|change| self.words(change)).collect()
     }
 
-    /// Time to the next question.
+    /// Returns the time to the next query.
     fn interval(&self) -> Duration {
         self.machine.next - self.now
     }
@@ -100,7 +101,7 @@ fn an_outage_is_reported_once_for_each_kind_and_the_set_is_lost_when_the_hold_is
     assert_eq!(simulation.next(Err(no_such_name())), ["held since 1 s: negative"]);
     assert!(simulation.next(Err(timeout())).is_empty());
     assert!(simulation.next(Err(timeout())).is_empty());
-    // At 1, 2, 4, 8, 16, 32 and then about 62 s.
+    // Queries come after 1, 2, 4, 8, 16, 32 and then about 62 s.
     assert!(simulation.next(Err(no_such_name())).is_empty());
     assert_eq!(simulation.next(Err(no_such_name())), ["lost: negative"]);
     assert_eq!(simulation.next(Err(timeout())), ["lost: timeout"]);
@@ -221,7 +222,7 @@ fn a_refresh_that_is_hurried_during_a_query_causes_another_one() {
     assert!(simulation.machine.wake_at().unwrap() - next > MIN_INTERVAL * 200, "but only one");
 }
 
-/// What happens next.
+/// Next event of a random test.
 #[derive(Clone, Debug)]
 enum Step {
     Answer(u8, u64),
@@ -239,7 +240,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What somebody knows who only hears the changes.
+/// Knowledge of a caller that only takes the changes.
 #[derive(Default)]
 struct Listener {
     set: Option<Resolved>,
@@ -295,7 +296,7 @@ proptest! {
                     continue;
                 }
                 Step::Wait(milliseconds) => {
-                    // Nobody looks at the machine for a while, as when nobody polls.
+                    // Time passes without a poll of the stream.
                     now += Duration::from_millis(milliseconds);
                     continue;
                 }
