@@ -20,7 +20,7 @@ use crate::peers::manager::{Manager, Source};
 use crate::peers::place::Place;
 use crate::peers::shared::{Shared, State};
 use crate::peers::{Handle, PeerSet};
-use crate::rdma::Rails;
+use crate::rdma::RdmaDevices;
 use crate::resolve::Resolver;
 use crate::transport::{Rdma, Transport};
 pub use builder::ConnectorBuilder;
@@ -43,7 +43,7 @@ pub use builder::ConnectorBuilder;
 pub struct Connector {
     config: Arc<ConnectorBuilder>,
     resolver: Resolver,
-    rails: Arc<Rails>,
+    rdma_devices: Arc<RdmaDevices>,
 }
 
 impl Connector {
@@ -186,7 +186,7 @@ impl Connector {
             session,
             delivery: config.delivery,
             transport: config.transport,
-            rails: Arc::clone(&self.rails),
+            rdma_devices: Arc::clone(&self.rdma_devices),
             gpu: config.gpu.as_ref().and_then(|gpu| near::Gpu::new(&**gpu, config.rdma.clone())),
             window: u32::try_from(settings.share()).unwrap_or(u32::MAX),
             network: config.network.clone(),

@@ -31,7 +31,7 @@ pub use sysfs::{local_ports, port_gid};
 ///
 /// for port in local_ports()? {
 ///     match port.state {
-///         Ok(()) => println!("{} port {}: {} rows", port.device, port.number, port.rows.len()),
+///         Ok(()) => println!("{} port {}: {} rows", port.device, port.number, port.gids.len()),
 ///         Err(state) => println!("{} port {} is {state}", port.device, port.number),
 ///     }
 /// }
@@ -49,7 +49,7 @@ pub struct Port {
     /// Whether the port is active; if not, what the kernel calls its state, such as `DOWN`.
     pub state: Result<(), String>,
     /// The rows of its table that are in use, by index.
-    pub rows: Vec<Row>,
+    pub gids: Vec<GidEntry>,
 }
 
 /// What lies below a port.
@@ -83,13 +83,13 @@ pub enum LinkLayer {
 ///
 /// // In the kernel's shared mode there are rows of other pods, too.
 /// let ports = local_ports()?;
-/// let ours = ports.iter().flat_map(|port| &port.rows).filter(|row| row.interface.as_deref() == Some("net1"));
+/// let ours = ports.iter().flat_map(|port| &port.gids).filter(|row| row.interface.as_deref() == Some("net1"));
 /// println!("{} rows are net1's", ours.count());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Row {
+pub struct GidEntry {
     /// Where it stands in the table.
     pub index: u32,
     /// The GID.
@@ -105,7 +105,7 @@ pub struct Row {
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(local: multinet_client::gid::Local<'_>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(local: multinet_client::gid::SourceAddress<'_>) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::gid::{choose, local_ports};
 ///
 /// // What `ib_write_bw -d DEVICE -i PORT -x INDEX` has to be told.
@@ -116,7 +116,7 @@ pub struct Row {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct DeviceGid {
     /// The device.
     pub device: String,
     /// Its port.
@@ -135,16 +135,16 @@ pub struct Place {
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::{Local, port_gid};
+/// use multinet_client::gid::{SourceAddress, port_gid};
 /// use multinet_client::nic::route_to;
 ///
 /// let route = route_to("192.168.111.5".parse()?)?;
 /// let port_gid = port_gid(&route.interface);
-/// let local = Local { address: route.source, interface: &route.interface, port_gid };
+/// let local = SourceAddress { address: route.source, interface: &route.interface, port_gid };
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Local<'a> {
+pub struct SourceAddress<'a> {
     /// The address that connections leave from.
     pub address: IpAddr,
     /// The interface that has it, in our network namespace.
@@ -158,7 +158,7 @@ pub struct Local<'a> {
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(local: multinet_client::gid::Local<'_>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(local: multinet_client::gid::SourceAddress<'_>) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::gid::{choose, local_ports};
 ///
 /// let choice = choose(&local_ports()?, local);
@@ -170,11 +170,11 @@ pub struct Local<'a> {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Choice {
+pub struct GidChoice {
     /// The row, if there is one.
-    pub chosen: Option<Place>,
+    pub chosen: Option<DeviceGid>,
     /// All other rows that are in use, with the reason.
-    pub rejected: Vec<(Place, Rejection)>,
+    pub rejected: Vec<(DeviceGid, Rejection)>,
 }
 
 /// Why a row is not the one.
@@ -208,26 +208,26 @@ pub enum Rejection {
 /// on the first device and port, with the least index.
 ///
 /// ```
-/// use multinet_client::gid::{Local, choose, local_ports};
+/// use multinet_client::gid::{SourceAddress, choose, local_ports};
 ///
 /// // An address for documentation, which no device has.
-/// let local = Local { address: "192.0.2.1".parse()?, interface: "net1", port_gid: None };
+/// let local = SourceAddress { address: "192.0.2.1".parse()?, interface: "net1", port_gid: None };
 /// let choice = choose(&local_ports()?, local);
 /// assert_eq!(choice.chosen, None, "frames go by TCP from there");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn choose(ports: &[Port], local: Local<'_>) -> Choice {
-    let mut choice = Choice::default();
+pub fn choose(ports: &[Port], local: SourceAddress<'_>) -> GidChoice {
+    let mut choice = GidChoice::default();
     for port in ports {
-        for row in &port.rows {
-            let place = Place {
+        for entry in &port.gids {
+            let place = DeviceGid {
                 device: port.device.clone(),
                 port: port.number,
                 link: port.link,
-                index: row.index,
-                gid: row.gid,
+                index: entry.index,
+                gid: entry.gid,
             };
-            match reject(port, row, local) {
+            match reject(port, entry, local) {
                 None if choice.chosen.is_none() => choice.chosen = Some(place),
                 None => choice.rejected.push((place, Rejection::Second)),
                 Some(reason) => choice.rejected.push((place, reason)),
@@ -238,30 +238,30 @@ pub fn choose(ports: &[Port], local: Local<'_>) -> Choice {
 }
 
 /// The first of the things that are wrong with a row, the one that says most.
-fn reject(port: &Port, row: &Row, local: Local<'_>) -> Option<Rejection> {
+fn reject(port: &Port, entry: &GidEntry, local: SourceAddress<'_>) -> Option<Rejection> {
     let wanted = match port.link {
         LinkLayer::Ethernet => Some(gid_of(local.address)),
         LinkLayer::InfiniBand => local.port_gid,
     };
-    if wanted != Some(row.gid) {
+    if wanted != Some(entry.gid) {
         return Some(Rejection::OtherAddress);
     }
     if port.link == LinkLayer::Ethernet {
-        if row.kind.as_deref() != Some("RoCE v2") {
-            return Some(Rejection::Kind(row.kind.clone()));
+        if entry.kind.as_deref() != Some("RoCE v2") {
+            return Some(Rejection::Kind(entry.kind.clone()));
         }
-        if row.interface.as_deref() != Some(local.interface) {
-            return Some(Rejection::Interface(row.interface.clone()));
+        if entry.interface.as_deref() != Some(local.interface) {
+            return Some(Rejection::Interface(entry.interface.clone()));
         }
     }
     port.state.clone().err().map(Rejection::Port)
 }
 
-impl Choice {
+impl GidChoice {
     /// The rows that will do, in their order: the chosen one, and those that would do as well if it cannot be used after all.
     ///
     /// ```no_run
-    /// # fn example(local: multinet_client::gid::Local<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(local: multinet_client::gid::SourceAddress<'_>) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::gid::{choose, local_ports};
     ///
     /// for place in choose(&local_ports()?, local).usable() {
@@ -269,7 +269,7 @@ impl Choice {
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn usable(&self) -> impl Iterator<Item = &Place> {
+    pub fn usable(&self) -> impl Iterator<Item = &DeviceGid> {
         let others = self.rejected.iter().filter(|(_, reason)| *reason == Rejection::Second);
         self.chosen.iter().chain(others.map(|(place, _)| place))
     }
@@ -291,7 +291,7 @@ pub fn gid_of(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DeviceGid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, port, index, gid, .. } = self;
         write!(f, "{device} port {port} GID {index} ({gid})")

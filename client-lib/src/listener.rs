@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 use crate::error::ListenerClosed;
 use crate::identity::Identity;
 use crate::inbound::Sessions;
-use crate::rdma::Rails;
+use crate::rdma::RdmaDevices;
 use crate::transport::{Rdma, Transport};
 use budget::Budget;
 use builder::Limits;
@@ -113,7 +113,7 @@ struct Shared {
     /// For payloads that come to the GPU, if there is one.
     gpu_memory: Option<Arc<Memory>>,
     flusher: Arc<Flusher>,
-    rails: Arc<Rails>,
+    rdma_devices: Arc<RdmaDevices>,
     gpu: Option<Arc<GpuSlots>>,
     late: Arc<Late>,
     /// Of those who have a device get memory ready.
@@ -337,11 +337,11 @@ impl Shared {
         let gpus = || memory.map_or_else(Budget::most, Budget::given);
         let gpu_memory = config.gpu.is_some().then(|| of(gpus()));
         let memory = of(budget);
-        let rails = Arc::new(Rails::new(config.rdma.clone()));
+        let rdma_devices = Arc::new(RdmaDevices::new(config.rdma.clone()));
         let gpu = config.gpu.clone().map(|gpu| Arc::new(GpuSlots::new(gpu)));
         Self {
             config,
-            rails,
+            rdma_devices,
             gpu,
             late: Arc::new(Late::new()),
             turns: Arc::new(Semaphore::new(TURNS)),

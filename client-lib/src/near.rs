@@ -8,7 +8,7 @@ use std::path::Path;
 use ipnet::IpNet;
 use tracing::warn;
 
-use crate::gid::{self, Local, Port};
+use crate::gid::{self, Port, SourceAddress};
 use crate::nic;
 use crate::pci::{Distance, Function};
 use crate::transport::Rdma;
@@ -88,7 +88,7 @@ fn ports(rdma: &Rdma) -> Vec<Port> {
 
 /// Returns the RDMA device of a local address.
 fn device(address: IpAddr, interface: &str, ports: &[Port]) -> Option<String> {
-    let local = Local { address, interface, port_gid: gid::port_gid(interface) };
+    let local = SourceAddress { address, interface, port_gid: gid::port_gid(interface) };
     gid::choose(ports, local).chosen.map(|place| place.device)
 }
 

@@ -12,15 +12,15 @@ use std::path::Path;
 /// # Examples
 ///
 /// ```
-/// use multinet_client::pci::Place;
+/// use multinet_client::pci::PciPath;
 ///
 /// // The link below /sys/bus/pci/devices leads there.
-/// let gpu = Place::parse("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0").ok_or("no function")?;
+/// let gpu = PciPath::parse("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0").ok_or("no function")?;
 /// assert_eq!((gpu.bridges.len(), &*gpu.address), (1, "0000:01:00.0"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PciPath {
     /// The host bridge that it is below, such as `/sys/devices/pci0000:00`.
     pub root: String,
     /// The addresses of the bridges on the way down, the root port first.
@@ -34,9 +34,9 @@ pub struct Place {
 /// # Examples
 ///
 /// ```
-/// use multinet_client::pci::{Distance, Function, Place};
+/// use multinet_client::pci::{Distance, Function, PciPath};
 ///
-/// let at = |path, numa| Some(Function { place: Place::parse(path)?, numa: Some(numa) });
+/// let at = |path, numa| Some(Function { path: PciPath::parse(path)?, numa: Some(numa) });
 /// let gpu = at("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", 0).ok_or("no function")?;
 /// let nic = at("/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", 1).ok_or("no function")?;
 /// assert_eq!(gpu.distance(&nic), Distance::Sys);
@@ -45,7 +45,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Where it is plugged in.
-    pub place: Place,
+    pub path: PciPath,
     /// The NUMA node, if the machine has several.
     pub numa: Option<u32>,
 }
@@ -75,17 +75,17 @@ pub enum Distance {
     Sys,
 }
 
-impl Place {
+impl PciPath {
     /// From the path of a function in `/sys/devices`. Whatever lies below the function, such as a virtio device, is left away. `None` if there is
     /// no function in it.
     ///
     /// ```
-    /// use multinet_client::pci::Place;
+    /// use multinet_client::pci::PciPath;
     ///
     /// // The device of a virtual machine lies below its function.
-    /// let nic = Place::parse("/sys/devices/pci0000:00/0000:00:03.0/virtio2").ok_or("no function")?;
+    /// let nic = PciPath::parse("/sys/devices/pci0000:00/0000:00:03.0/virtio2").ok_or("no function")?;
     /// assert_eq!(nic.address, "0000:00:03.0");
-    /// assert_eq!(Place::parse("/sys/devices/virtual/net/lo"), None);
+    /// assert_eq!(PciPath::parse("/sys/devices/virtual/net/lo"), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn parse(path: &str) -> Option<Self> {
@@ -102,15 +102,15 @@ impl Place {
     /// How many bridges are above both, from the root port on.
     ///
     /// ```
-    /// use multinet_client::pci::Place;
+    /// use multinet_client::pci::PciPath;
     ///
-    /// let at = |path: &str| Place::parse(&format!("/sys/devices/pci0000:00/{path}")).ok_or("no function");
+    /// let at = |path: &str| PciPath::parse(&format!("/sys/devices/pci0000:00/{path}")).ok_or("no function");
     /// let gpu = at("0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0")?;
     /// let nic = at("0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0")?;
-    /// assert_eq!(gpu.shared(&nic), 2, "the root port, and the switch's port that leads up to it");
+    /// assert_eq!(gpu.shared_bridges(&nic), 2, "the root port, and the switch's port that leads up to it");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shared(&self, other: &Self) -> usize {
+    pub fn shared_bridges(&self, other: &Self) -> usize {
         if self.root != other.root {
             return 0;
         }
@@ -130,20 +130,20 @@ impl Function {
     ///
     /// // The NIC that an RDMA device is one of.
     /// match Function::read(Path::new("/sys/class/infiniband/mlx5_2/device")) {
-    ///     Some(nic) => println!("{} on NUMA node {:?}", nic.place.address, nic.numa),
+    ///     Some(nic) => println!("{} on NUMA node {:?}", nic.path.address, nic.numa),
     ///     None => println!("not on the PCI bus, as soft-RoCE"),
     /// }
     /// # Ok(()) }
     /// ```
     pub fn read(folder: &Path) -> Option<Self> {
         let folder = fs::canonicalize(folder).ok()?;
-        let place = Place::parse(folder.to_str()?)?;
+        let path = PciPath::parse(folder.to_str()?)?;
         let own = folder
             .ancestors()
-            .find(|folder| folder.file_name().is_some_and(|name| *name == *place.address))?;
+            .find(|folder| folder.file_name().is_some_and(|name| *name == *path.address))?;
         let numa = fs::read_to_string(own.join("numa_node")).ok();
         // -1 is none.
-        Some(Self { numa: numa.and_then(|number| number.trim_end().parse().ok()), place })
+        Some(Self { numa: numa.and_then(|number| number.trim_end().parse().ok()), path })
     }
 
     /// The one that has this address on this machine, such as `0000:19:00.0`.
@@ -172,11 +172,11 @@ impl Function {
     /// # Ok(()) }
     /// ```
     pub fn distance(&self, other: &Self) -> Distance {
-        if self.place.root != other.place.root {
+        if self.path.root != other.path.root {
             return if self.numa == other.numa { Distance::Node } else { Distance::Sys };
         }
-        let shared = self.place.shared(&other.place);
-        let most = self.place.bridges.len().max(other.place.bridges.len());
+        let shared = self.path.shared_bridges(&other.path);
+        let most = self.path.bridges.len().max(other.path.bridges.len());
         match (shared, most - shared) {
             (0, _) => Distance::Phb,
             // The port of the switch that it hangs on.
@@ -225,17 +225,17 @@ mod tests {
     use super::*;
 
     fn function(path: &str, numa: Option<u32>) -> Function {
-        Function { place: Place::parse(path).unwrap(), numa }
+        Function { path: PciPath::parse(path).unwrap(), numa }
     }
 
     #[test]
     fn places_are_read_from_paths() {
-        let place = Place::parse("/sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/virtio3/net").unwrap();
-        assert_eq!(place.root, "/sys/devices/pci0000:16");
-        assert_eq!((place.bridges, &*place.address), (vec!["0000:16:01.0".to_owned()], "0000:17:00.0"));
+        let path = PciPath::parse("/sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/virtio3/net").unwrap();
+        assert_eq!(path.root, "/sys/devices/pci0000:16");
+        assert_eq!((path.bridges, &*path.address), (vec!["0000:16:01.0".to_owned()], "0000:17:00.0"));
         let nested = "/sys/devices/pci0000:5d/0000:5d:00.5/pci10000:00/10000:00:02.0/10000:01:00.0";
-        let place = Place::parse(nested).unwrap();
-        assert_eq!((place.bridges.len(), &*place.address), (1, "10000:01:00.0"));
+        let path = PciPath::parse(nested).unwrap();
+        assert_eq!((path.bridges.len(), &*path.address), (1, "10000:01:00.0"));
         for none in [
             "",
             "/",
@@ -245,7 +245,7 @@ mod tests {
             "/sys/devices/pci0000:00/0000:0g:01.0",
             "/sys/devices/pciä:00/0000:00:01.0",
         ] {
-            assert_eq!(Place::parse(none), None, "{none}");
+            assert_eq!(PciPath::parse(none), None, "{none}");
         }
     }
 
@@ -291,7 +291,7 @@ mod tests {
             fs::write(folder.join("numa_node"), said)?;
             for path in [&folder, &device, &link] {
                 let read = Function::read(path).unwrap();
-                assert_eq!((&*read.place.address, read.numa), ("0000:01:00.0", numa), "{path:?} {said:?}");
+                assert_eq!((&*read.path.address, read.numa), ("0000:01:00.0", numa), "{path:?} {said:?}");
             }
         }
         assert_eq!(Function::read(machine.path()), None);

@@ -1,68 +1,75 @@
-//! Frames by RDMA: queue pairs of the reliable kind, set up by the [handshake](crate::handshake).
+//! Frames over RDMA: reliable queue pairs, which the [handshake](crate::handshake) sets up.
 //!
 //! ```text
-//!   sender                                                         receiver
-//!   frame ── copied, or lent ──── WRITE_WITH_IMM, imm = slot ────> slot ── Received, where it lies
-//!   free slots, acknowledged frames <──── WRITE_WITH_IMM, inline ── ring <── Control
-//!   half of the ring has been read ────── immediate alone ───────>
+//!   sender                                                           receiver
+//!   frame ── copied or zero-copy ──── WRITE_WITH_IMM, imm = slot ──> slot ── Received, in place
+//!   ring  <──── WRITE_WITH_IMM, inline ──── free slots, acknowledged frames ──── Connection
+//!         ── immediate alone: half of the ring has been read ──────>
 //! ```
 //!
-//! The messages are those of the [wire](crate::wire), and who may send what when is decided by the same state machines as over TCP. The connection of the
-//! handshake stays: each side says goodbye by it, and by it the kernel notices that a host is gone.
+//! The messages are those of the [wire](crate::wire), and the same state machines as over TCP decide
+//! who may send what, and when. The TCP connection of the handshake stays open: each side says
+//! goodbye over it, and the kernel notices by it that the other host is gone.
 //!
-//! - Each connection has a protection domain of its own: what a peer is told a key of, it alone can write to.
-//! - A large payload that [`Buffer::host`](crate::Buffer::host) has made is sent from where it lies; all else is copied to registered memory first.
-//! - A payload of a GPU is sent from where it lies, and comes to where it is wanted, if the device can: [`gpu`]. It has a place of its own then, and is written
-//!   before its header is.
-//! - A device has one thread in a program, or one for each way of using it, which looks at what has completed and hears it: [`rail`].
-//! - Large frames may be cut, and go by several queue pairs: [`stripes`].
-//! - What is written, to where, and when a completion is asked for is decided without a device: [`accounts`].
+//! - Each connection has a protection domain of its own, so that a peer writes only to the memory
+//!   whose key it was told.
+//! - A large payload in memory of [`Buffer::host`](crate::Buffer::host) is sent from where it lies.
+//!   Everything else is copied to registered memory first.
+//! - A payload in a GPU is sent from where it lies, and arrives in the receiver's GPU, if the devices
+//!   can reach them ([`gpu_method`]). It has memory of its own, and is written before its header.
+//! - Each device has one thread in a program, or one for each way in which the device is used. It
+//!   polls completions and handles them ([`device`]).
+//! - A large frame may be striped over several queue pairs ([`stripes`]).
+//! - What is written where, and when a completion is requested, is decided without a device
+//!   ([`ledger`]).
 //!
-//! Without the feature `rdma`, `absent.rs` stands in the place of this.
+//! Without the feature `rdma`, `absent.rs` takes the place of this module.
 
-mod accounts;
-mod gpu;
+mod device;
+mod gpu_method;
 mod layout;
+mod ledger;
+mod local_gid;
 mod queue_pair;
-mod rail;
+mod receive_memory;
 mod role;
 mod setup;
-mod slots;
 mod stripes;
 mod unusable;
 
-pub(crate) use accounts::{OwnSlots, Violation};
+pub(crate) use device::{CompletionHandler, RdmaDevices};
 pub(crate) use layout::Immediate;
+pub(crate) use ledger::{LocalSlots, Violation};
 pub(crate) use queue_pair::QueuePair;
-pub(crate) use rail::{Completes, Rails};
+pub(crate) use receive_memory::ReceiveMemory;
 pub(crate) use role::Role;
 pub(crate) use setup::Prepared;
-pub(crate) use slots::Spare;
-pub(crate) use stripes::Gathering;
+pub(crate) use stripes::StripeAssembly;
 pub(crate) use unusable::Unusable;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use multinet_memory::GpuSlice;
+use multinet_verbs::{GpuReceiveBuffer, ReceivedBytes};
 
 use crate::wire::Data;
 
 /// A frame in one of our slots.
-pub(crate) struct Landed {
+pub(crate) struct ReceivedFrame {
     slot: u16,
-    /// Key and metadata, copied: programs decide by them.
+    /// Key and metadata, copied: a program decides by them, and the sender could change them in place.
     prefix: Vec<u8>,
     payload: Payload,
 }
 
-/// Where its payload lies.
+/// The payload of a received frame, where it lies.
 enum Payload {
-    Host(multinet_verbs::Landed),
-    /// In a GPU; the registration stays as long as somebody reads there.
-    Gpu(GpuSlice, #[expect(dead_code, reason = "only held")] multinet_verbs::GpuLanding),
+    Host(ReceivedBytes),
+    /// In a GPU. The buffer keeps the registration as long as the program may read the payload.
+    Gpu(GpuSlice, #[expect(dead_code, reason = "only held")] GpuReceiveBuffer),
 }
 
-impl Landed {
+impl ReceivedFrame {
     pub(crate) fn slot(&self) -> u16 {
         self.slot
     }
@@ -75,7 +82,7 @@ impl Landed {
         &self.prefix[usize::from(data.key)..]
     }
 
-    /// The payload, unless it is in a GPU.
+    /// Returns the payload, which is empty if it lies in a GPU.
     pub(crate) fn payload(&self) -> &[u8] {
         match &self.payload {
             Payload::Host(payload) => payload,
@@ -83,7 +90,7 @@ impl Landed {
         }
     }
 
-    /// The payload, if it is in a GPU.
+    /// Returns the payload if it lies in a GPU.
     pub(crate) fn gpu(&self) -> Option<&GpuSlice> {
         match &self.payload {
             Payload::Host(_) => None,
@@ -92,7 +99,8 @@ impl Landed {
     }
 }
 
-/// No code of ours panics while it holds one of these locks; whatever does, such as a GPU's, leaves nothing half done.
+/// Locks a mutex. After a panic, which can only come from code outside of this module such as a
+/// GPU's, the value is still consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,7 +48,7 @@ pub enum Transport {
 pub struct Rdma {
     pub(crate) busy: Duration,
     pub(crate) device: Option<String>,
-    pub(crate) row: Option<u32>,
+    pub(crate) gid_index: Option<u32>,
     pub(crate) gpu_method: Option<Forced>,
     pub(crate) stripes: u8,
     service_level: u8,
@@ -60,7 +60,7 @@ impl Default for Rdma {
         Self {
             busy: Duration::ZERO,
             device: None,
-            row: None,
+            gid_index: None,
             gpu_method: None,
             stripes: 1,
             service_level: 0,
@@ -120,7 +120,9 @@ impl Rdma {
     /// Leaves only what may be used.
     pub(crate) fn retain(&self, ports: &mut Vec<Port>) {
         ports.retain(|port| self.device.as_ref().is_none_or(|device| port.device == *device));
-        ports.iter_mut().for_each(|port| port.rows.retain(|it| self.row.is_none_or(|row| it.index == row)));
+        ports
+            .iter_mut()
+            .for_each(|port| port.gids.retain(|it| self.gid_index.is_none_or(|index| it.index == index)));
     }
 
     /// Uses no other device than this one. Default: the one whose GID stands for the local address.
@@ -147,12 +149,12 @@ impl Rdma {
     /// use multinet_client::{Connector, Rdma};
     ///
     /// // To see whether the row matters, as with `ib_write_bw -x 3`.
-    /// let connector = Connector::builder().rdma(Rdma::default().device("mlx5_2").gid_row(3)).build()?;
+    /// let connector = Connector::builder().rdma(Rdma::default().device("mlx5_2").gid_index(3)).build()?;
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn gid_row(mut self, row: u32) -> Self {
-        self.row = Some(row);
+    pub fn gid_index(mut self, index: u32) -> Self {
+        self.gid_index = Some(index);
         self
     }
 

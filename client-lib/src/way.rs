@@ -75,7 +75,7 @@ impl<E: From<io::Error> + From<Failure> + From<Violation>> Way<E> {
     pub(crate) fn kick(&self, source: &impl Source) {
         match self {
             Self::Tcp(outlet) => outlet.kick(source),
-            Self::Rdma(pair, _) => pair.kick(source),
+            Self::Rdma(pair, _) => pair.try_flush(source),
         }
     }
 
@@ -83,7 +83,7 @@ impl<E: From<io::Error> + From<Failure> + From<Violation>> Way<E> {
     pub(crate) fn kick_or_linger(&self, source: &impl Source) {
         match self {
             Self::Tcp(outlet) => outlet.kick_or_linger(source),
-            Self::Rdma(pair, _) => pair.kick_or_linger(source),
+            Self::Rdma(pair, _) => pair.try_flush_or_defer(source),
         }
     }
 

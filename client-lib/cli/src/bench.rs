@@ -176,7 +176,7 @@ impl DeviceArgs {
             None => transport.rdma(),
         };
         match self.row {
-            Some(row) => rdma.gid_row(row),
+            Some(row) => rdma.gid_index(row),
             None => rdma,
         }
     }

@@ -285,7 +285,7 @@ async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
         peers.connected(1).await;
         let status = peers.status();
         let reason = status[0].instead_of_rdma.as_deref().unwrap_or_default();
-        let whose = "rxe0 does not reach hidden by what is forced, ";
+        let whose = "rxe0 does not reach hidden by the forced method, ";
         ensure!(reason.contains(&format!("{whose}{why}")), "{method}: {reason:?}");
     }
     Ok(())

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use multinet_client::gid::{self, Local, Place};
+use multinet_client::gid::{self, DeviceGid, SourceAddress};
 use multinet_client::verbs::{
-    Call, Class, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Library, Pair, Path, Queue,
-    Region, Remote, Write,
+    Call, Capacities, Class, Completion, CompletionQueue, Context, Library, MemoryRegion, Path,
+    ProtectionDomain, QueuePair, QueuePairAddress, ReceiveBuffer, RemoteAddress, UnconnectedQueuePair, Write,
 };
 use multinet_testing::in_guest;
 
@@ -20,16 +20,16 @@ const DEPTH: u16 = 16;
 const HERE: &str = "10.9.0.1";
 const THERE: &str = "10.9.0.2";
 
-const DEPTHS: Depths = Depths { send: DEPTH, receive: DEPTH };
+const CAPACITIES: Capacities = Capacities { send: DEPTH, receive: DEPTH };
 
 /// One end: what its pair writes from, and what the other one writes to.
 struct End {
     context: Context,
-    place: Place,
-    domain: Domain,
-    region: Region,
-    landing: Landing,
-    queue: Queue,
+    place: DeviceGid,
+    domain: ProtectionDomain,
+    region: MemoryRegion,
+    receive_buffer: ReceiveBuffer,
+    queue: CompletionQueue,
     lid: u16,
     mtu: u32,
 }
@@ -40,29 +40,29 @@ impl End {
         let devices = Library::load()?.devices()?;
         let device = devices.iter().find(|device| device.name() == place.device).context("no such device")?;
         let context = device.open()?;
-        let port = context.port(u8::try_from(place.port)?)?;
-        let domain = Domain::new(&context)?;
+        let port = context.query_port(u8::try_from(place.port)?)?;
+        let domain = ProtectionDomain::new(&context)?;
         let size = NonZeroUsize::new(2 * HALF).context("zero")?;
-        let (region, landing) = (domain.region(size)?, domain.landing(size)?);
-        let queue = Queue::new(&context, 8 * DEPTH)?;
-        Ok(Self { context, place, domain, region, landing, queue, lid: port.lid, mtu: port.mtu })
+        let (region, receive_buffer) = (domain.memory_region(size)?, domain.receive_buffer(size)?);
+        let queue = CompletionQueue::new(&context, 8 * DEPTH)?;
+        Ok(Self { context, place, domain, region, receive_buffer, queue, lid: port.lid, mtu: port.mtu })
     }
 
-    fn fresh(&self) -> Result<(Fresh, Endpoint)> {
-        let fresh = Fresh::new(&self.domain, &self.queue, DEPTHS)?;
-        let endpoint = fresh.endpoint(self.place.gid, self.lid);
-        Ok((fresh, endpoint))
+    fn unconnected(&self) -> Result<(UnconnectedQueuePair, QueuePairAddress)> {
+        let unconnected = UnconnectedQueuePair::new(&self.domain, &self.queue, CAPACITIES)?;
+        let address = unconnected.address(self.place.gid, self.lid);
+        Ok((unconnected, address))
     }
 
     fn path(&self) -> Result<Path> {
-        let (port, row) = (u8::try_from(self.place.port)?, u8::try_from(self.place.index)?);
-        Ok(Path { port, row, mtu: self.mtu, class: Class::default(), is_global: true })
+        let (port, gid_index) = (u8::try_from(self.place.port)?, u8::try_from(self.place.index)?);
+        Ok(Path { port, gid_index, mtu: self.mtu, class: Class::default(), is_global: true })
     }
 
     /// A write of a part of the region, with an immediate.
-    fn write(&self, id: u64, part: Range<usize>, remote: Remote, immediate: u32) -> Write<'_> {
-        let (part, immediate) = (Some((&self.region, part)), Some(immediate));
-        Write { id, part, lent: None, remote, immediate, is_signalled: true }
+    fn write(&self, id: u64, sge: Range<usize>, remote: RemoteAddress, immediate: u32) -> Write<'_> {
+        let (sge, immediate) = (Some((&self.region, sge)), Some(immediate));
+        Write { id, sge, zero_copy: None, remote, immediate, is_signalled: true }
     }
 
     /// The next completion.
@@ -79,7 +79,7 @@ impl End {
     }
 }
 
-fn completes(queue: &Queue) -> Result<Completion> {
+fn completes(queue: &CompletionQueue) -> Result<Completion> {
     let begun = Instant::now();
     loop {
         if let Some(completion) = queue.poll()? {
@@ -91,14 +91,15 @@ fn completes(queue: &Queue) -> Result<Completion> {
 }
 
 /// The row of an address, as connections find it.
-fn place(address: &str) -> Result<Place> {
+fn place(address: &str) -> Result<DeviceGid> {
     let address: IpAddr = address.parse()?;
-    let choice = gid::choose(&gid::local_ports()?, Local { address, interface: "rdma0", port_gid: None });
+    let choice =
+        gid::choose(&gid::local_ports()?, SourceAddress { address, interface: "rdma0", port_gid: None });
     choice.chosen.with_context(|| format!("no row for {address}: {:?}", choice.rejected))
 }
 
-fn connected(one: &End, other: &End) -> Result<(Pair, Pair)> {
-    let ((first, its), (second, others)) = (one.fresh()?, other.fresh()?);
+fn connected(one: &End, other: &End) -> Result<(QueuePair, QueuePair)> {
+    let ((first, its), (second, others)) = (one.unconnected()?, other.unconnected()?);
     Ok((first.connect(one.path()?, others)?, second.connect(other.path()?, its)?))
 }
 
@@ -120,7 +121,7 @@ async fn verbs_keep_their_word() -> Result<()> {
 /// Soft-RoCE of this kernel does not.
 fn a_device_says_whether_it_takes_dma_bufs() -> Result<()> {
     ensure!(Library::load()?.has_dma_buf(), "this libibverbs is too old to tell");
-    ensure!(!End::at(HERE)?.domain.takes_dma_buf()?, "it takes them");
+    ensure!(!End::at(HERE)?.domain.supports_dma_buf()?, "it takes them");
     Ok(())
 }
 
@@ -131,12 +132,12 @@ fn what_is_written_arrives() -> Result<()> {
         let sent = [bytes(1), bytes(2)];
         here.region.write(0, &sent[0])?;
         here.region.write(HALF, &sent[1])?;
-        theirs.receive(7)?;
-        theirs.receive(8)?;
+        theirs.post_receive(7)?;
+        theirs.post_receive(8)?;
         // Crosswise, so that an offset that is not heeded shows.
-        ours.write(&[
-            here.write(1, 0..HALF, there.landing.remote(HALF)?, 0xdead_beef),
-            here.write(2, HALF..2 * HALF, there.landing.remote(0)?, 1),
+        ours.post_writes(&[
+            here.write(1, 0..HALF, there.receive_buffer.remote(HALF)?, 0xdead_beef),
+            here.write(2, HALF..2 * HALF, there.receive_buffer.remote(0)?, 1),
         ])?;
         for (id, immediate) in [(7, 0xdead_beef), (8, 1)] {
             let completion = there.completes()?;
@@ -150,10 +151,10 @@ fn what_is_written_arrives() -> Result<()> {
             ensure!(completion == Completion { id, status: Ok(()), immediate: None }, "{completion:?}");
         }
         let mut arrived = [vec![0; HALF], vec![0; HALF]];
-        there.landing.read(HALF, &mut arrived[0])?;
-        there.landing.read(0, &mut arrived[1])?;
+        there.receive_buffer.read(HALF, &mut arrived[0])?;
+        there.receive_buffer.read(0, &mut arrived[1])?;
         ensure!(arrived == sent, "other bytes have arrived from {one} at {other}");
-        ensure!(there.landing.landed(HALF..2 * HALF)?[..] == sent[0], "other bytes, where they lie");
+        ensure!(there.receive_buffer.received(HALF..2 * HALF)?[..] == sent[0], "other bytes, where they lie");
     }
     Ok(())
 }
@@ -162,10 +163,13 @@ fn failures_have_their_reason() -> Result<()> {
     let (here, there) = (End::at(HERE)?, End::at(THERE)?);
 
     let (ours, theirs) = connected(&here, &there)?;
-    theirs.receive(1)?;
-    let Remote { address, key } = there.landing.remote(0)?;
-    let wrong = Remote { address, key: key ^ 0xff00 };
-    ours.write(&[here.write(1, 0..100, wrong, 0), here.write(2, 0..100, Remote { address, key }, 0)])?;
+    theirs.post_receive(1)?;
+    let RemoteAddress { address, key } = there.receive_buffer.remote(0)?;
+    let wrong = RemoteAddress { address, key: key ^ 0xff00 };
+    ours.post_writes(&[
+        here.write(1, 0..100, wrong, 0),
+        here.write(2, 0..100, RemoteAddress { address, key }, 0),
+    ])?;
     let said = here.fails().context("a wrong key")?;
     ensure!(said.starts_with("remote access error") && said.contains("its key is an old one"), "{said}");
     let said = here.fails().context("after a failure")?;
@@ -174,50 +178,51 @@ fn failures_have_their_reason() -> Result<()> {
     // Nobody is there any more.
     let (ours, theirs) = connected(&here, &there)?;
     drop(theirs);
-    ours.write(&[here.write(3, 0..100, Remote { address, key }, 0)])?;
+    ours.post_writes(&[here.write(3, 0..100, RemoteAddress { address, key }, 0)])?;
     let said = here.fails().context("a peer that is gone")?;
     ensure!(said.contains("the peer's device does not answer"), "{said}");
 
     // The peer is not ready: that is waited for.
     let (here, there) = (End::at(HERE)?, End::at(THERE)?);
     let (ours, theirs) = connected(&here, &there)?;
-    ours.write(&[here.write(4, 0..100, there.landing.remote(0)?, 5)])?;
+    ours.post_writes(&[here.write(4, 0..100, there.receive_buffer.remote(0)?, 5)])?;
     std::thread::sleep(Duration::from_millis(100));
     ensure!(here.queue.poll()?.is_none(), "it has not waited for the peer");
-    theirs.receive(9)?;
+    theirs.post_receive(9)?;
     let completion = here.completes()?;
     ensure!(completion == Completion { id: 4, status: Ok(()), immediate: None }, "{completion:?}");
     let completion = there.completes()?;
     ensure!(completion == Completion { id: 9, status: Ok(()), immediate: Some(5) }, "{completion:?}");
 
-    let (fresh, endpoint) = here.fresh()?;
+    let (unconnected, own) = here.unconnected()?;
     let nowhere: Ipv6Addr = "2001:db8::1".parse()?;
-    let error = fresh
-        .connect(here.path()?, Endpoint { gid: nowhere, ..endpoint })
+    let error = unconnected
+        .connect(here.path()?, QueuePairAddress { gid: nowhere, ..own })
         .err()
         .context("it is connected")?;
     ensure!(error.call() == Call::ReadyToReceive, "{error}");
     let hint = error.hint().context("no hint")?;
-    ensure!(hint.starts_with("the kernel finds no way to the peer's GID"), "{error}; {hint}");
+    ensure!(hint.starts_with("the kernel finds no route to the peer's GID"), "{error}; {hint}");
 
     let (ours, _theirs) = connected(&here, &there)?;
-    let beyond = here.write(5, HALF..2 * HALF + 1, Remote { address, key }, 0);
-    let error = ours.write(&[beyond]).err().context("it is written")?;
+    let beyond = here.write(5, HALF..2 * HALF + 1, RemoteAddress { address, key }, 0);
+    let error = ours.post_writes(&[beyond]).err().context("it is written")?;
     ensure!(
         error.to_string().starts_with("rxe0: cannot reach into registered memory: Invalid argument"),
         "{error}"
     );
-    let taken = (0..1000).take_while(|_| ours.receive(6).is_ok()).count();
+    let taken = (0..1000).take_while(|_| ours.post_receive(6).is_ok()).count();
     ensure!((DEPTH.into()..1000).contains(&taken), "the receive queue has taken {taken}");
-    let full = ours.receive(6).err().context("there is room again")?;
+    let full = ours.post_receive(6).err().context("there is room again")?;
     ensure!(full.call() == Call::Receive, "{full}");
 
     let other = Library::load()?.devices()?[0].open()?;
-    let foreign =
-        Fresh::new(&here.domain, &Queue::new(&other, 8)?, DEPTHS).err().context("a pair of two contexts")?;
-    ensure!(foreign.call() == Call::Pair, "{foreign}");
+    let foreign = UnconnectedQueuePair::new(&here.domain, &CompletionQueue::new(&other, 8)?, CAPACITIES)
+        .err()
+        .context("a pair of two contexts")?;
+    ensure!(foreign.call() == Call::QueuePair, "{foreign}");
 
-    let error = here.context.port(9).err().context("there is a ninth port")?;
+    let error = here.context.query_port(9).err().context("there is a ninth port")?;
     ensure!(error.to_string().starts_with("rxe0: cannot ask for the port's state: "), "{error}");
     Ok(())
 }

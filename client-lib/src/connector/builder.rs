@@ -11,7 +11,7 @@ use crate::handshake::{Delivery, MAX_LANES};
 use crate::identity::Identity;
 #[cfg(doc)]
 use crate::peers::PeerSet;
-use crate::rdma::Rails;
+use crate::rdma::RdmaDevices;
 use crate::resolve::{ResolveError, Resolver};
 use crate::tls::Tls;
 use crate::transport::{Rdma, Transport};
@@ -376,7 +376,7 @@ impl ConnectorBuilder {
             Some(resolver) => resolver.clone(),
             None => Resolver::builder().build()?,
         };
-        let rails = Arc::new(Rails::new(self.rdma.clone()));
-        Ok(Connector { config: Arc::new(self), resolver, rails })
+        let rdma_devices = Arc::new(RdmaDevices::new(self.rdma.clone()));
+        Ok(Connector { config: Arc::new(self), resolver, rdma_devices })
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tracing::debug;
 
-use super::{LinkLayer, Port, Row};
+use super::{GidEntry, LinkLayer, Port};
 
 const DEVICES: &str = "/sys/class/infiniband";
 
@@ -86,24 +86,25 @@ fn port(folder: &Path, device: &str, number: u32) -> Option<Port> {
     // "4: ACTIVE"
     let state = known("state")?;
     let name = state.split_once(": ").map_or(state.as_str(), |(_, name)| name);
-    let rows = names_of_numbers(&folder.join("gids")).into_iter().filter_map(|index| row(&folder, index));
+    let gids =
+        names_of_numbers(&folder.join("gids")).into_iter().filter_map(|index| read_entry(&folder, index));
     Some(Port {
         device: device.to_owned(),
         number,
         link,
         state: if name == "ACTIVE" { Ok(()) } else { Err(name.to_owned()) },
-        rows: rows.collect(),
+        gids: gids.collect(),
     })
 }
 
 /// A row that is in use. The table has holes, whose type and interface cannot be read (EINVAL).
-fn row(folder: &Path, index: u32) -> Option<Row> {
+fn read_entry(folder: &Path, index: u32) -> Option<GidEntry> {
     let gid = text(&folder.join(format!("gids/{index}")))?.parse().ok()?;
     if gid == Ipv6Addr::UNSPECIFIED {
         return None;
     }
     let attribute = |name: &str| text(&folder.join(format!("gid_attrs/{name}/{index}")));
-    Some(Row { index, gid, kind: attribute("types"), interface: attribute("ndevs") })
+    Some(GidEntry { index, gid, kind: attribute("types"), interface: attribute("ndevs") })
 }
 
 pub(super) fn hardware_gid(address: &str) -> Option<Ipv6Addr> {

@@ -8,23 +8,23 @@ use super::*;
 
 const ADDRESS: &str = "192.168.100.7";
 
-fn row(index: u32, gid: &str, kind: &str, interface: &str) -> Row {
+fn entry(index: u32, gid: &str, kind: &str, interface: &str) -> GidEntry {
     let named = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let gid = gid.parse().map_or_else(|_| gid.parse().unwrap(), gid_of);
-    Row { index, gid, kind: named(kind), interface: named(interface) }
+    GidEntry { index, gid, kind: named(kind), interface: named(interface) }
 }
 
-fn port(device: &str, rows: Vec<Row>) -> Port {
-    Port { device: device.to_owned(), number: 1, link: LinkLayer::Ethernet, state: Ok(()), rows }
+fn port(device: &str, gids: Vec<GidEntry>) -> Port {
+    Port { device: device.to_owned(), number: 1, link: LinkLayer::Ethernet, state: Ok(()), gids }
 }
 
-fn local() -> Local<'static> {
-    Local { address: ADDRESS.parse().unwrap(), interface: "net1", port_gid: None }
+fn local() -> SourceAddress<'static> {
+    SourceAddress { address: ADDRESS.parse().unwrap(), interface: "net1", port_gid: None }
 }
 
 /// The chosen row as `device/index`, and the others' reasons.
-fn chosen(ports: &[Port], local: Local<'_>) -> (Option<String>, Vec<String>) {
-    let Choice { chosen, rejected } = choose(ports, local);
+fn chosen(ports: &[Port], local: SourceAddress<'_>) -> (Option<String>, Vec<String>) {
+    let GidChoice { chosen, rejected } = choose(ports, local);
     let reasons = rejected.iter().map(|(place, reason)| format!("{}/{} {reason}", place.device, place.index));
     (chosen.map(|place| format!("{}/{}", place.device, place.index)), reasons.collect())
 }
@@ -32,11 +32,11 @@ fn chosen(ports: &[Port], local: Local<'_>) -> (Option<String>, Vec<String>) {
 #[test]
 fn a_row_is_found_by_address_type_and_interface_and_not_by_index() {
     let table = vec![
-        row(0, "fe80::1", "RoCE v2", "net1"),
-        row(1, "fe80::1", "IB/RoCE v1", "net1"),
-        row(4, "192.168.100.8", "RoCE v2", "net1"),
-        row(6, ADDRESS, "IB/RoCE v1", "net1"),
-        row(7, ADDRESS, "RoCE v2", "net1"),
+        entry(0, "fe80::1", "RoCE v2", "net1"),
+        entry(1, "fe80::1", "IB/RoCE v1", "net1"),
+        entry(4, "192.168.100.8", "RoCE v2", "net1"),
+        entry(6, ADDRESS, "IB/RoCE v1", "net1"),
+        entry(7, ADDRESS, "RoCE v2", "net1"),
     ];
     let (chosen, reasons) = chosen(&[port("mlx5_2", table)], local());
     assert_eq!(chosen.as_deref(), Some("mlx5_2/7"));
@@ -54,9 +54,9 @@ fn a_row_is_found_by_address_type_and_interface_and_not_by_index() {
 #[test]
 fn a_row_of_another_pod_is_not_taken() {
     let ports = [
-        port("mlx5_0", vec![row(3, ADDRESS, "RoCE v2", "net7")]),
-        port("mlx5_1", vec![row(3, ADDRESS, "RoCE v2", "")]),
-        port("mlx5_2", vec![row(3, ADDRESS, "", "net1")]),
+        port("mlx5_0", vec![entry(3, ADDRESS, "RoCE v2", "net7")]),
+        port("mlx5_1", vec![entry(3, ADDRESS, "RoCE v2", "")]),
+        port("mlx5_2", vec![entry(3, ADDRESS, "", "net1")]),
     ];
     let (chosen, reasons) = chosen(&ports, local());
     assert_eq!(chosen, None);
@@ -74,9 +74,9 @@ fn a_row_of_another_pod_is_not_taken() {
 fn a_port_that_is_down_is_passed_over_and_says_so() {
     let down = Port {
         state: Err("DOWN".to_owned()),
-        ..port("mlx5_0", vec![row(0, "fe80::1", "RoCE v2", "net1"), row(2, ADDRESS, "RoCE v2", "net1")])
+        ..port("mlx5_0", vec![entry(0, "fe80::1", "RoCE v2", "net1"), entry(2, ADDRESS, "RoCE v2", "net1")])
     };
-    let up = port("mlx5_1", vec![row(5, ADDRESS, "RoCE v2", "net1"), row(9, ADDRESS, "RoCE v2", "net1")]);
+    let up = port("mlx5_1", vec![entry(5, ADDRESS, "RoCE v2", "net1"), entry(9, ADDRESS, "RoCE v2", "net1")]);
     let (chosen, reasons) = chosen(&[down, up], local());
     assert_eq!(chosen.as_deref(), Some("mlx5_1/5"));
     assert_eq!(
@@ -87,11 +87,11 @@ fn a_port_that_is_down_is_passed_over_and_says_so() {
 
 #[test]
 fn all_rows_that_will_do_are_told_in_their_order() {
-    let rows = || vec![row(2, ADDRESS, "IB/RoCE v1", "net1"), row(5, ADDRESS, "RoCE v2", "net1")];
+    let gids = || vec![entry(2, ADDRESS, "IB/RoCE v1", "net1"), entry(5, ADDRESS, "RoCE v2", "net1")];
     let ports = [
-        port("mlx5_0", rows()),
-        Port { state: Err("DOWN".to_owned()), ..port("mlx5_1", rows()) },
-        port("mlx5_2", [rows(), vec![row(9, ADDRESS, "RoCE v2", "net1")]].concat()),
+        port("mlx5_0", gids()),
+        Port { state: Err("DOWN".to_owned()), ..port("mlx5_1", gids()) },
+        port("mlx5_2", [gids(), vec![entry(9, ADDRESS, "RoCE v2", "net1")]].concat()),
     ];
     let choice = choose(&ports, local());
     let usable: Vec<_> = choice.usable().map(|place| (place.device.as_str(), place.index)).collect();
@@ -101,19 +101,19 @@ fn all_rows_that_will_do_are_told_in_their_order() {
 
 #[test]
 fn ipv6_addresses_are_gids_as_they_are() {
-    let table = vec![row(0, "::ffff:10.0.0.1", "RoCE v2", "net1"), row(1, "fd00::7", "RoCE v2", "net1")];
-    let local = Local { address: "fd00::7".parse().unwrap(), ..local() };
+    let table = vec![entry(0, "::ffff:10.0.0.1", "RoCE v2", "net1"), entry(1, "fd00::7", "RoCE v2", "net1")];
+    let local = SourceAddress { address: "fd00::7".parse().unwrap(), ..local() };
     assert_eq!(chosen(&[port("rxe0", table)], local).0.as_deref(), Some("rxe0/1"));
 }
 
 #[test]
 fn infiniband_is_found_by_the_hardware_address() {
-    let rows = vec![row(0, "fe80::2:c903:a2:b3c1", "IB/RoCE v1", "")];
-    let port = Port { link: LinkLayer::InfiniBand, ..port("mlx5_0", rows) };
+    let gids = vec![entry(0, "fe80::2:c903:a2:b3c1", "IB/RoCE v1", "")];
+    let port = Port { link: LinkLayer::InfiniBand, ..port("mlx5_0", gids) };
     let gid = hardware_gid("80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:a2:b3:c1\n");
-    let local = Local { port_gid: gid, interface: "ib0", ..local() };
+    let local = SourceAddress { port_gid: gid, interface: "ib0", ..local() };
     assert_eq!(chosen(std::slice::from_ref(&port), local).0.as_deref(), Some("mlx5_0/0"));
-    assert_eq!(chosen(&[port], Local { port_gid: None, ..local }).0, None);
+    assert_eq!(chosen(&[port], SourceAddress { port_gid: None, ..local }).0, None);
     for other in ["", "02:42:ac:11:00:02\n", "80:00:02:zz"] {
         assert_eq!(hardware_gid(other), None, "{other:?}");
     }
@@ -147,9 +147,12 @@ fn ports_are_read_as_the_kernel_writes_them() {
 
     let found = ports(folder.path()).unwrap();
     assert_eq!(found.len(), 2, "{found:?}");
-    let rows =
-        [row(2, ADDRESS, "RoCE v2", "net1"), row(5, "fe80::1", "", ""), row(10, ADDRESS, "RoCE v2", "net1")];
-    assert_eq!(found[0], self::port("mlx5_2", rows.to_vec()));
+    let gids = [
+        entry(2, ADDRESS, "RoCE v2", "net1"),
+        entry(5, "fe80::1", "", ""),
+        entry(10, ADDRESS, "RoCE v2", "net1"),
+    ];
+    assert_eq!(found[0], self::port("mlx5_2", gids.to_vec()));
     assert_eq!((found[1].link, found[1].number), (LinkLayer::InfiniBand, 2));
     assert_eq!(found[1].state, Err("DOWN".to_owned()));
     assert_eq!(choose(&found, local()).chosen.map(|place| place.index), Some(2));

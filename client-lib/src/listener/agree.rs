@@ -10,7 +10,7 @@ use super::late::{KEPT, Late};
 use super::receive::Ended;
 use super::slots::Slots;
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind, said};
-use crate::rdma::{QueuePair, Role, Spare};
+use crate::rdma::{QueuePair, ReceiveMemory, Role};
 use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
@@ -19,7 +19,7 @@ use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 pub(super) struct Granted {
     pub(super) slots: Slots,
     pub(super) gpu: Option<Slots>,
-    pub(super) spare: Option<Spare>,
+    pub(super) spare: Option<ReceiveMemory>,
 }
 
 /// Our end, or why there is none.
@@ -84,7 +84,7 @@ async fn connect(
     let limits = &shared.config.limits;
     let (frame_size, patience) = (limits.frame_size, limits.patience / 2);
     let gpu = shared.config.gpu.clone();
-    let (rails, late) = (Arc::clone(&shared.rails), Arc::clone(&shared.late));
+    let (devices, late) = (Arc::clone(&shared.rdma_devices), Arc::clone(&shared.late));
     // The sender waits for the answer as long as it may take for the whole, as a rule.
     let until = Instant::now() + patience;
     let turn = Arc::clone(&shared.turns).acquire_owned();
@@ -95,11 +95,11 @@ async fn connect(
         return Ok((granted.slots, Err(format!("the device takes more than {patience:?} for others"))));
     };
     let making = blocking(until.saturating_duration_since(Instant::now()), move || {
-        let further = their_end.further.len();
+        let extra_pairs = their_end.further.len();
         let Granted { slots, gpu: gpus, spare } = granted;
         let gpu = gpu.map(|gpu| (gpu, gpus.as_ref().unwrap_or(&slots).count()));
-        let role = Role::Receiver { slots: slots.count(), frame_size, further, gpu };
-        let prepared = rails.prepare((ours, theirs), role, spare);
+        let role = Role::Receiver { slots: slots.count(), frame_size, extra_pairs, gpu };
+        let prepared = devices.prepare(ours, theirs, role, spare);
         drop(turn);
         // Those of the memory that it has become.
         let is_gpus = prepared.as_ref().is_ok_and(|own| own.end().payloads.is_some());
@@ -107,7 +107,7 @@ async fn connect(
         let made = match prepared {
             Ok(own) if Instant::now() < until => {
                 let end = own.end().clone();
-                own.connect((&their_end, theirs), frame_size, patience).map(|pair| (pair, end))
+                own.connect(&their_end, theirs, frame_size, patience).map(|pair| (pair, end))
             }
             Ok(own) => {
                 late.keep(Instant::now(), slots, own.into_spare());

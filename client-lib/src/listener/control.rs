@@ -19,7 +19,7 @@ use super::receive::Ended;
 use super::slots::{Slot, Slots, Usage};
 use crate::handshake::{Delivery, Hello, SessionId};
 use crate::inbound::{Arrival, Seen, Teller};
-use crate::rdma::OwnSlots;
+use crate::rdma::LocalSlots;
 use crate::stream::{Body, Message, SHORT, Source};
 use crate::way::Way;
 use crate::wire::{Control, Data, Header, WINDOW};
@@ -114,7 +114,7 @@ struct ToSay {
     looked_at: u64,
     delays: u32,
     /// Which slots are free, where the sender has to be told.
-    slots: Option<OwnSlots>,
+    slots: Option<LocalSlots>,
     /// So many frames the sender may have under way, as far as it knows: the most that it has been told, until it says that it keeps to less.
     room: u32,
     /// So many slots that are free again are worth a message.
@@ -144,7 +144,7 @@ impl Connection {
         flusher: Arc<Flusher>,
     ) -> Arc<Self> {
         let own_slots = match &way {
-            Way::Rdma(pair, _) => Some(pair.own_slots()),
+            Way::Rdma(pair, _) => Some(pair.local_slots()),
             Way::Tcp(_) => None,
         };
         let mut to_say = ToSay { slots: own_slots, ..ToSay::default() };
@@ -274,7 +274,7 @@ impl Connection {
 
     /// Whether our code has let go of everything that has come.
     pub(super) fn is_idle(&self) -> bool {
-        let by_rdma = lock(&self.to_say).slots.as_ref().map(OwnSlots::is_idle);
+        let by_rdma = lock(&self.to_say).slots.as_ref().map(LocalSlots::is_idle);
         by_rdma.unwrap_or_else(|| self.slots.is_idle())
     }
 
@@ -328,7 +328,7 @@ impl Connection {
     /// A frame has come to a slot of ours.
     #[cfg(feature = "rdma")]
     pub(super) fn landed(&self, slot: u16) -> Result<(), crate::rdma::Violation> {
-        lock(&self.to_say).slots.as_mut().map_or(Ok(()), |slots| slots.landed(slot))
+        lock(&self.to_say).slots.as_mut().map_or(Ok(()), |slots| slots.occupy(slot))
     }
 
     /// Our code has let go of a frame: its slot is free again.
@@ -531,7 +531,7 @@ impl ToSay {
             let (places, _) = body[(acked + rejected) * size_of::<u64>()..].as_chunks_mut();
             let now_free = (self.said_freed - before).min(places.len() as u64);
             self.said_freed = before + now_free;
-            let now_free = std::iter::from_fn(|| own.say()).take(now_free as usize);
+            let now_free = std::iter::from_fn(|| own.take_freed()).take(now_free as usize);
             for (place, slot) in places.iter_mut().zip(now_free) {
                 *place = slot.to_be_bytes();
                 slots += 1;

@@ -7,7 +7,7 @@ use super::Shared;
 use super::control::Connection;
 use super::receive::{Ended, take_in};
 use super::slots::Slot;
-use crate::rdma::{Completes, Gathering, Immediate, QueuePair, Violation};
+use crate::rdma::{CompletionHandler, Immediate, QueuePair, StripeAssembly, Violation};
 use crate::way::Way;
 use crate::wire::Header;
 
@@ -18,21 +18,21 @@ pub(super) struct Landing {
     /// The pairs by which the sender has tried the way, a bit for each.
     tried: AtomicU8,
     /// If there are further pairs: frames of which parts are still to come, and those behind them.
-    gathering: Option<Mutex<Gathering>>,
+    assembly: Option<Mutex<StripeAssembly>>,
 }
 
 impl Landing {
     /// Hears from now on, if this is a connection by RDMA, until it is let go of.
     pub(super) fn watch(shared: &Arc<Shared>, connection: &Arc<Connection>) -> Option<Arc<Self>> {
         let pair = pair_of(connection)?;
-        let gather = |further| Mutex::new(Gathering::new(pair.slots(), further));
+        let gather = |extra_pairs| Mutex::new(StripeAssembly::new(pair.slot_count(), extra_pairs));
         let landing = Arc::new(Self {
             shared: Arc::clone(shared),
             connection: Arc::clone(connection),
             tried: AtomicU8::new(0),
-            gathering: Some(pair.further()).filter(|further| *further > 0).map(gather),
+            assembly: Some(pair.extra_pairs()).filter(|extra| *extra > 0).map(gather),
         });
-        let by: Arc<dyn Completes> = Arc::<Self>::clone(&landing);
+        let by: Arc<dyn CompletionHandler> = Arc::<Self>::clone(&landing);
         pair.watch(Arc::downgrade(&by));
         Some(landing)
     }
@@ -40,29 +40,29 @@ impl Landing {
     /// Hears what is here already.
     pub(super) fn hear_out(&self) {
         if let Some(pair) = pair_of(&self.connection) {
-            pair.look_all(|| self.look());
+            pair.poll_all(|| self.poll());
         }
     }
 
     /// What one of the pairs brings, from 0.
-    fn hear(&self, pair: &QueuePair<Ended>, by: u8, immediate: u32) -> Result<(), Ended> {
-        match (by, Immediate::decode(immediate)?, &self.gathering) {
+    fn on_immediate(&self, pair: &QueuePair<Ended>, by: u8, immediate: u32) -> Result<(), Ended> {
+        match (by, Immediate::decode(immediate)?, &self.assembly) {
             (0, Immediate::Frame(slot), None) => {
                 self.connection.landed(slot)?;
                 self.take(pair, slot)
             }
-            (0, told @ (Immediate::Frame(slot) | Immediate::Divided(slot)), Some(gathering)) => {
+            (0, told @ (Immediate::Frame(slot) | Immediate::Striped(slot)), Some(assembly)) => {
                 self.connection.landed(slot)?;
-                let is_divided = matches!(told, Immediate::Divided(_));
-                self.gather(pair, gathering, |gathering| {
-                    gathering.told(slot, is_divided);
+                let is_striped = matches!(told, Immediate::Striped(_));
+                self.gather(pair, assembly, |assembly| {
+                    assembly.announce(slot, is_striped);
                     Ok(())
                 })
             }
-            (1.., Immediate::Part(slot), Some(gathering)) => {
-                self.gather(pair, gathering, |gathering| gathering.part(slot, by - 1))
+            (1.., Immediate::Stripe(slot), Some(assembly)) => {
+                self.gather(pair, assembly, |assembly| assembly.add_stripe(slot, by - 1))
             }
-            (0, Immediate::Heard, _) => Ok(pair.heard()?),
+            (0, Immediate::RingCredit, _) => Ok(pair.add_ring_credit()?),
             (_, Immediate::Ping, _) => {
                 let bit = 1 << by.min(7);
                 let is_first = self.tried.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -76,13 +76,13 @@ impl Landing {
     fn gather(
         &self,
         pair: &QueuePair<Ended>,
-        gathering: &Mutex<Gathering>,
-        note: impl FnOnce(&mut Gathering) -> Result<(), Violation>,
+        assembly: &Mutex<StripeAssembly>,
+        note: impl FnOnce(&mut StripeAssembly) -> Result<(), Violation>,
     ) -> Result<(), Ended> {
         // Only whoever looks comes here, and one looks at a time.
-        let mut gathering = gathering.lock().unwrap_or_else(PoisonError::into_inner);
-        note(&mut gathering)?;
-        while let Some(slot) = gathering.next() {
+        let mut assembly = assembly.lock().unwrap_or_else(PoisonError::into_inner);
+        note(&mut assembly)?;
+        while let Some(slot) = assembly.next_complete() {
             self.take(pair, slot)?;
         }
         Ok(())
@@ -90,20 +90,20 @@ impl Landing {
 
     /// Takes in the frame in a slot.
     fn take(&self, pair: &QueuePair<Ended>, slot: u16) -> Result<(), Ended> {
-        let Header::Data(data) = Header::decode(&pair.header(slot))? else { return Err(Ended::Control) };
+        let Header::Data(data) = Header::decode(&pair.read_header(slot))? else { return Err(Ended::Control) };
         let most = self.shared.config.limits.frame_size;
-        let landed = pair.landed(slot, &data).filter(|_| data.payload <= most);
+        let landed = pair.received_frame(slot, &data).filter(|_| data.payload <= most);
         let landed = landed.ok_or(Ended::TooLarge { length: data.payload, most })?;
         take_in(&self.shared, &self.connection, data, Slot::Landed(landed))
     }
 }
 
-impl Completes for Landing {
-    fn look(&self) -> bool {
-        let hear = |pair: &QueuePair<Ended>| {
-            pair.look(&*self.connection, |by, immediate| self.hear(pair, by, immediate))
+impl CompletionHandler for Landing {
+    fn poll(&self) -> bool {
+        let poll = |pair: &QueuePair<Ended>| {
+            pair.poll(&*self.connection, |by, immediate| self.on_immediate(pair, by, immediate))
         };
-        pair_of(&self.connection).is_some_and(hear)
+        pair_of(&self.connection).is_some_and(poll)
     }
 
     fn arm(&self) {
@@ -114,7 +114,7 @@ impl Completes for Landing {
 
     fn fail(&self, reason: &str) {
         if let Some(pair) = pair_of(&self.connection) {
-            pair.fail_for(reason);
+            pair.fail_with_reason(reason);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::slots::Slots;
 use crate::handshake::Refusal;
-use crate::rdma::Spare;
+use crate::rdma::ReceiveMemory;
 
 /// Of so many, at most.
 const MOST: usize = 2;
@@ -15,7 +15,7 @@ const MOST: usize = 2;
 pub(super) const KEPT: Duration = Duration::from_secs(30);
 
 /// What is kept, with the slots that it is accounted as.
-pub(super) struct Late<S = Spare>(Mutex<Vec<Kept<S>>>);
+pub(super) struct Late<S = ReceiveMemory>(Mutex<Vec<Kept<S>>>);
 
 struct Kept<S> {
     until: Instant,

@@ -17,7 +17,7 @@ use super::budget::Budget;
 use super::control::Connection;
 use super::shares;
 use crate::handshake::{Refusal, RefusalCode};
-use crate::rdma::Landed;
+use crate::rdma::ReceivedFrame;
 use crate::wire::Data;
 
 /// Where a frame is that has come.
@@ -25,7 +25,7 @@ pub(super) enum Slot {
     /// Memory of our own, with key, metadata and payload; the rest is of earlier frames.
     Own(Vec<u8>),
     /// The memory that its sender has written it to.
-    Landed(Landed),
+    Landed(ReceivedFrame),
 }
 
 /// What all connections of a listener may use together.

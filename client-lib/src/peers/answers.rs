@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::serve::{Ended, settle};
 use super::shared::Link;
-use crate::rdma::{Completes, QueuePair, Violation};
+use crate::rdma::{CompletionHandler, QueuePair, Violation};
 use crate::way::Way;
 use crate::wire::{Header, Said, WireError};
 
 /// From now on the state machine is told.
 pub(super) fn watch(link: &Arc<Link>) {
     if let Some(pair) = link.pair() {
-        let by: Arc<dyn Completes> = Arc::<Link>::clone(link);
+        let by: Arc<dyn CompletionHandler> = Arc::<Link>::clone(link);
         pair.watch(Arc::downgrade(&by));
     }
 }
@@ -19,14 +19,14 @@ pub(super) fn watch(link: &Arc<Link>) {
 /// Tells it what is here already, and then nothing more.
 pub(super) fn hear_out(link: &Link) {
     if let Some(pair) = link.pair() {
-        pair.look_all(|| link.look());
+        pair.poll_all(|| link.poll());
         pair.stop();
     }
 }
 
-impl Completes for Link {
-    fn look(&self) -> bool {
-        self.pair().is_some_and(|pair| pair.look(self, |by, place| hear(self, pair, (by, place))))
+impl CompletionHandler for Link {
+    fn poll(&self) -> bool {
+        self.pair().is_some_and(|pair| pair.poll(self, |by, entry| on_immediate(self, pair, by, entry)))
     }
 
     fn arm(&self) {
@@ -37,7 +37,7 @@ impl Completes for Link {
 
     fn fail(&self, reason: &str) {
         if let Some(pair) = self.pair() {
-            pair.fail_for(reason);
+            pair.fail_with_reason(reason);
         }
     }
 }
@@ -51,13 +51,13 @@ impl Link {
     }
 }
 
-fn hear(link: &Link, pair: &QueuePair<Ended>, (by, place): (u8, u32)) -> Result<(), Ended> {
+fn on_immediate(link: &Link, pair: &QueuePair<Ended>, by: u8, entry: u32) -> Result<(), Ended> {
     if by != 0 {
-        return Err(Violation::Pair(by).into());
+        return Err(Violation::QueuePair(by).into());
     }
-    let entry = pair.entry(place)?;
+    let message = pair.read_ring_entry(entry)?;
     // There is always a header's length.
-    let Some((header, body)) = entry.split_first_chunk() else { return Ok(()) };
+    let Some((header, body)) = message.split_first_chunk() else { return Ok(()) };
     let Header::Control(control) = Header::decode(header)? else { return Err(Ended::Data) };
     let (what, length, most) = ("control message", control.body(), body.len());
     if length > most {
@@ -65,7 +65,7 @@ fn hear(link: &Link, pair: &QueuePair<Ended>, (by, place): (u8, u32)) -> Result<
     }
     let said = Said::new(&control, body);
     // The state machine gives out as many frames as slots have become free.
-    pair.freed(said.slots())?;
+    pair.release_slots(said.slots())?;
     settle(link, &control, said)?;
     Ok(())
 }

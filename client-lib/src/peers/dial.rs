@@ -24,7 +24,7 @@ use crate::identity::Identity;
 use crate::near::{Gpu, Near};
 use crate::nic;
 use crate::outbound::{End, LinkId};
-use crate::rdma::{Prepared, QueuePair, Rails, Role};
+use crate::rdma::{Prepared, QueuePair, RdmaDevices, Role};
 use crate::resolve::service_of;
 use crate::stream::{Stream, stay_in_cache, tune};
 use crate::tls::{self, Tls};
@@ -51,7 +51,7 @@ pub(crate) struct Dialer {
     pub(crate) session: SessionId,
     pub(crate) delivery: Delivery,
     pub(crate) transport: Transport,
-    pub(crate) rails: Arc<Rails>,
+    pub(crate) rdma_devices: Arc<RdmaDevices>,
     /// The GPU that frames lie in.
     pub(crate) gpu: Option<Gpu>,
     /// How many frames a connection gets at most.
@@ -226,7 +226,7 @@ impl Dialer {
             (TransportKind::Rdma, Some(theirs), Ok(own)) => {
                 let (theirs, frame_size) = (theirs.clone(), accept.frame_size);
                 let patience = self.patience / 2;
-                let connecting = move || own.connect((&theirs, peer.ip()), frame_size, patience);
+                let connecting = move || own.connect(&theirs, peer.ip(), frame_size, patience);
                 // The listener waits for the outcome as long as we do, as a rule.
                 let connected = blocking(self.patience.mul_f64(0.8), connecting).await;
                 let connected = connected.map_err(|no_rdma| no_rdma.reason);
@@ -267,8 +267,8 @@ impl Dialer {
             Transport::Auto if self.tls.is_some() => return Err(Some(NOT_WITH_TLS.to_owned().into())),
             Transport::Auto | Transport::Rdma => {}
         }
-        let rails = Arc::clone(&self.rails);
-        let preparing = move || rails.prepare((source, peer), Role::Sender, None);
+        let devices = Arc::clone(&self.rdma_devices);
+        let preparing = move || devices.prepare(source, peer, Role::Sender, None);
         blocking(self.patience, preparing).await.map_err(Some)
     }
 

@@ -1,4 +1,5 @@
-//! In a build without the feature `rdma`: types of which there is no value, and the reason.
+//! The stand-in for RDMA in a build without the feature `rdma`: its types have no values, and
+//! preparing an end fails with the reason.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -14,7 +15,7 @@ use crate::transport::Rdma;
 use crate::wire::Data;
 
 #[derive(Debug)]
-pub(crate) struct Rails;
+pub(crate) struct RdmaDevices;
 
 #[derive(Debug, thiserror::Error)]
 #[error("this program was built without it (feature rdma of multinet-client)")]
@@ -22,35 +23,38 @@ pub(crate) struct Unusable;
 
 pub(crate) enum Role {
     Sender,
-    Receiver { slots: u32, frame_size: u32, further: usize, gpu: Option<(Arc<dyn Gpu>, u32)> },
+    Receiver { slots: u32, frame_size: u32, extra_pairs: usize, gpu: Option<(Arc<dyn Gpu>, u32)> },
 }
 
-pub(crate) enum Spare {}
+pub(crate) enum ReceiveMemory {}
 
 pub(crate) enum Prepared {}
 
 pub(crate) struct QueuePair<E>(Infallible, PhantomData<E>);
 
-pub(crate) enum Landed {}
+pub(crate) enum ReceivedFrame {}
 
-pub(crate) enum OwnSlots {}
+pub(crate) enum LocalSlots {}
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Violation {}
 
-impl Rails {
+impl RdmaDevices {
     pub(crate) fn new(_options: Rdma) -> Self {
         Self
     }
 
     pub(crate) fn prepare(
         &self,
-        _addresses: (IpAddr, IpAddr),
+        _address: IpAddr,
+        _peer: IpAddr,
         role: Role,
-        _spare: Option<Spare>,
+        _spare: Option<ReceiveMemory>,
     ) -> Result<Prepared, Unusable> {
         match role {
-            Role::Sender | Role::Receiver { slots: _, frame_size: _, further: _, gpu: _ } => Err(Unusable),
+            Role::Sender | Role::Receiver { slots: _, frame_size: _, extra_pairs: _, gpu: _ } => {
+                Err(Unusable)
+            }
         }
     }
 }
@@ -66,7 +70,7 @@ impl Unusable {
 }
 
 impl Prepared {
-    pub(crate) fn into_spare(self) -> Spare {
+    pub(crate) fn into_spare(self) -> ReceiveMemory {
         match self {}
     }
 
@@ -76,7 +80,8 @@ impl Prepared {
 
     pub(crate) fn connect<E>(
         self,
-        _peer: (&RdmaEnd, IpAddr),
+        _end: &RdmaEnd,
+        _address: IpAddr,
         _frame_size: u32,
         _patience: Duration,
     ) -> Result<QueuePair<E>, Unusable> {
@@ -85,15 +90,15 @@ impl Prepared {
 }
 
 impl<E> QueuePair<E> {
-    pub(crate) fn own_slots(&self) -> OwnSlots {
+    pub(crate) fn local_slots(&self) -> LocalSlots {
         match self.0 {}
     }
 
-    pub(crate) fn kick(&self, _source: &impl Source) {
+    pub(crate) fn try_flush(&self, _source: &impl Source) {
         match self.0 {}
     }
 
-    pub(crate) fn kick_or_linger(&self, _source: &impl Source) {
+    pub(crate) fn try_flush_or_defer(&self, _source: &impl Source) {
         match self.0 {}
     }
 
@@ -110,7 +115,7 @@ impl<E> QueuePair<E> {
     }
 }
 
-impl Landed {
+impl ReceivedFrame {
     pub(crate) fn slot(&self) -> u16 {
         match *self {}
     }
@@ -132,7 +137,7 @@ impl Landed {
     }
 }
 
-impl OwnSlots {
+impl LocalSlots {
     pub(crate) fn is_idle(&self) -> bool {
         match *self {}
     }
@@ -149,7 +154,7 @@ impl OwnSlots {
         match *self {}
     }
 
-    pub(crate) fn say(&mut self) -> Option<u16> {
+    pub(crate) fn take_freed(&mut self) -> Option<u16> {
         match *self {}
     }
 }

@@ -1,293 +1,268 @@
-//! A connected queue pair with its accounts: writes messages to the other side's places, hears of what has come to ours.
+//! A connection over RDMA: writes messages to the other side's slots, and handles what arrives in
+//! ours.
 //!
 //! ```text
-//!   kick ── Source::next ──> reserve a place, memory, a request ── copy or lend ── post (several at once)
-//!   look ── completions ──┬─> of writes: what they took is free, Source::written
-//!                         └─> of the other side's immediates: heard by the connection, then a receive request again
+//!   try_flush ── Source::next ──> reserve a slot, memory, a request ── copy or register ── post a batch
+//!   poll ── completions ──┬─> of sent messages: free what they took, Source::written
+//!                         └─> of received immediates: on_immediate, then post a receive request again
 //! ```
 //!
-//! Whoever has something to say writes it at once, as with TCP. What could not be written, for lack of places or memory, is written by
-//! the connection's task when a completion has made room.
+//! As with TCP, the caller that has a message posts it at once. The connection's task posts what had
+//! to wait for slots or memory, when a completion has made room.
+//!
+//! # Locks
+//!
+//! - `polling`: one thread polls at a time.
+//! - `batch`: one thread posts at a time. [`try_flush`](QueuePair::try_flush) never waits for it: the
+//!   thread that has it also posts the messages of others ([`Baton`]).
+//! - `ledger` and `failure`: held for a few instructions.
+//!
+//! They are taken in this order. `polling` comes first: a handler of an immediate may flush, and add
+//! credits to the ledger. The locks of a [`Source`] come last: its methods are called with any of
+//! these locks held, and it must not call into the queue pair while it holds one of its own.
+//!
+//! # Wake-ups
+//!
+//! The ledger notes that messages wait for room (`is_blocked`). What makes room takes that note
+//! under the same lock and wakes the task, so that no wake-up is lost. `wake` keeps one notification
+//! for the task until it waits. `progress` reaches only those that wait already, who therefore
+//! register before they look.
 
-mod arrivals;
 mod pairs;
-mod writing;
+mod ping;
+mod polling;
+mod receiving;
+mod sending;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Mutex, Weak};
 
 use multinet_verbs::{
-    Completion, Depths, Domain, GpuLanding, Landing, Pair, Queue, Region, Remote, Status, Write,
+    self as verbs, Capacities, CompletionQueue, MemoryRegion, RemoteAddress, SourceGid, Write,
 };
 use tokio::sync::Notify;
 
-use self::pairs::Pairs;
-use self::writing::{Held, Writing};
-use super::accounts::{Places, Posting, Reading, SendQueue, Staged, Staging, Violation};
-use super::gpu::Place;
+use self::pairs::QueuePairs;
+use self::polling::Polling;
+use self::sending::{SendBatch, ZeroCopyPayload};
+use super::device::CompletionHandler;
 use super::layout::{Immediate, Layout};
+use super::ledger::{RemoteSlots, RingReader, SendQueue, StagedRange, StagingBuffer, Violation, WorkRequest};
 use super::lock;
-use super::rail::{Completes, Rail};
-use super::stripes::Ticket;
-use super::unusable::Unusable;
+use super::receive_memory::ReceiveMemory;
+use super::stripes::WorkRequestId;
 use crate::stream::{Baton, Source};
 use crate::way::{Failure, discard};
 
-/// So many batches one caller writes, before it leaves the rest to the task.
-const ROUNDS: usize = 4;
+/// Batches that one caller posts before it leaves the rest to the task. A caller that sends one
+/// frame must not post those of all others without end.
+const MAX_BATCHES: usize = 4;
 
-/// A queue pair, with further ones for parts of large frames, which fails for a reason `E`.
+/// A connection over one queue pair, and extra ones for stripes. It fails with an `E`.
 pub(crate) struct QueuePair<E> {
-    pairs: Pairs,
-    queue: Queue,
-    number: u64,
-    rail: Arc<Rail>,
-    /// What the other side writes to.
-    landing: Landing,
-    layout: Layout,
-    /// What it writes payloads to, if they are to be in a GPU, and from one to the next.
-    gpu: Option<(GpuLanding, usize)>,
-    /// What we write to.
-    remote: Remote,
-    theirs: Layout,
-    /// Where payloads go, if they have a place of their own.
-    payloads: Option<Payloads>,
-    /// Where we are.
-    own: Place,
-    /// What we write from.
-    staging: Region,
-    domain: Domain,
-    accounts: Mutex<Accounts>,
-    writing: Baton<Writing>,
+    pairs: QueuePairs,
+    local: Local,
+    peer: Peer,
+    ledger: Mutex<Ledger>,
+    batch: Baton<SendBatch>,
     polling: Mutex<Polling>,
     failure: Mutex<Option<E>>,
-    /// Memory of the program's own could not be registered.
-    only_copies: AtomicBool,
-    /// It has failed, or is not wanted any more: nothing is written.
-    is_over: AtomicBool,
-    /// How many completions there can be at a time.
-    depth: usize,
-    /// The task has something to do.
+    /// Memory of the program could not be registered, so all payloads are copied. Only a hint: a
+    /// thread that reads an old value registers, or fails to, once more.
+    copies_only: AtomicBool,
+    /// The connection has failed or was closed: nothing more is posted. Only a hint: what is posted
+    /// nevertheless fails, or finds the queue pairs gone.
+    is_closed: AtomicBool,
+    /// Wakes the task: something can be posted, or the connection has failed.
     wake: Notify,
-    /// Something has completed.
+    /// Wakes [`flush`](Self::flush): something has completed, or the connection has failed.
     progress: Notify,
+    /// Both ends, for messages.
     names: String,
 }
 
-/// Memory of the other side for payloads alone, one to each of its slots.
+/// Our end of a connection.
+pub(super) struct Local {
+    pub(super) completions: CompletionQueue,
+    /// The number under which the completion queue reports.
+    pub(super) queue_number: u64,
+    /// The capacities of the first queue pair.
+    pub(super) capacities: Capacities,
+    /// The most completions of all queue pairs together.
+    pub(super) max_completions: usize,
+    /// The memory that the peer writes to.
+    pub(super) memory: ReceiveMemory,
+    /// The memory that messages are copied to and sent from.
+    pub(super) staging: MemoryRegion,
+    pub(super) staging_size: usize,
+    pub(super) source: SourceGid,
+}
+
+/// The memory of the peer that we write to.
+pub(super) struct Peer {
+    pub(super) address: RemoteAddress,
+    pub(super) layout: Layout,
+    /// Separate memory for payloads, if the peer has some.
+    pub(super) payloads: Option<RemotePayloads>,
+}
+
+/// Memory of the peer for payloads alone, one place for each slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Payloads {
-    pub(super) remote: Remote,
+pub(super) struct RemotePayloads {
+    pub(super) address: RemoteAddress,
     pub(super) stride: usize,
 }
 
-struct Accounts {
-    queue: SendQueue<Posted>,
-    staging: Staging,
-    places: Places,
-    /// Of our ring, if this is a sender's end.
-    reading: Reading,
-    /// So many times the other side is to be told that another half of our ring has been read.
-    owed: u32,
-    /// Messages have been taken that there was no room for.
+/// The credits and the memory of a connection, all under one lock.
+struct Ledger {
+    queue: SendQueue<PostedMessage>,
+    staging: StagingBuffer,
+    remote_slots: RemoteSlots,
+    /// The position in our ring, if this is a sender's end.
+    ring_reader: RingReader,
+    /// Halves of our ring that have been read and not acknowledged to the other side.
+    owed_ring_credits: u32,
+    /// Messages were taken from the source and did not fit.
     is_waiting: bool,
-    /// There was no room, or what there is waits for more, and nothing has completed or become free since.
+    /// Messages wait for room, or for more messages, and nothing has completed or become free since.
     is_blocked: bool,
 }
 
-/// What has been posted: a message, or an immediate alone.
-type Posted = Option<Sent>;
+/// The memory of a posted message; `None` for an immediate alone.
+type PostedMessage = Option<SentMemory>;
 
-/// What a message is sent from.
-struct Sent {
-    staged: Staged,
-    // Only held, for the device reads from it.
-    _lent: Option<Held>,
+/// The memory that a posted message is sent from.
+struct SentMemory {
+    staged: StagedRange,
+    // Held, since the device reads from it.
+    _zero_copy: Option<ZeroCopyPayload>,
 }
 
-#[derive(Default)]
-struct Polling {
-    completions: Vec<Completion>,
-    /// What need not be kept any longer.
-    done: Vec<Sent>,
-    is_stopped: bool,
-}
-
-impl Payloads {
-    /// Where the payload of a slot goes.
-    fn place(&self, slot: u16) -> Remote {
-        let Remote { address, key } = self.remote;
-        Remote { address: address + (usize::from(slot) * self.stride) as u64, key }
+impl RemotePayloads {
+    /// Returns the place for the payload of a slot.
+    fn slot(&self, slot: u16) -> RemoteAddress {
+        sending::offset_by(self.address, usize::from(slot) * self.stride)
     }
 }
 
 impl<E> QueuePair<E> {
     pub(super) fn new(
-        (pairs, queue, number, rail): (Vec<Pair>, Queue, u64, Arc<Rail>),
-        (landing, layout, gpu): (Landing, Layout, Option<(GpuLanding, usize)>),
-        (remote, theirs, places, payloads): (Remote, Layout, Places, Option<Payloads>),
-        (domain, staging, capacity): (Domain, Region, usize),
-        depths: Depths,
-        (names, own): (String, Place),
+        pairs: Vec<verbs::QueuePair>,
+        local: Local,
+        peer: Peer,
+        remote_slots: RemoteSlots,
+        names: String,
     ) -> Self {
-        // A message is two writes then.
-        let messages = if payloads.is_some() { depths.send / 2 } else { depths.send };
-        let count = pairs.len();
-        let accounts = Accounts {
+        // With separate payloads, a message takes two writes.
+        let writes = local.capacities.send;
+        let messages = if peer.payloads.is_some() { writes / 2 } else { writes };
+        let ledger = Ledger {
             queue: SendQueue::new(messages, pairs.len().saturating_sub(1)),
-            staging: Staging::new(capacity),
-            places,
-            reading: Reading::new(layout.count),
-            owed: 0,
+            staging: StagingBuffer::new(local.staging_size),
+            remote_slots,
+            ring_reader: RingReader::new(local.memory.layout.count),
+            owed_ring_credits: 0,
             is_waiting: false,
             is_blocked: false,
         };
         Self {
-            pairs: Pairs::new(pairs),
-            queue,
-            number,
-            rail,
-            landing,
-            layout,
-            gpu,
-            remote,
-            theirs,
-            payloads,
-            own,
-            staging,
-            domain,
-            accounts: Mutex::new(accounts),
-            writing: Baton::new(Writing::default()),
+            pairs: QueuePairs::new(pairs),
+            local,
+            peer,
+            ledger: Mutex::new(ledger),
+            batch: Baton::new(SendBatch::default()),
             polling: Mutex::default(),
             failure: Mutex::new(None),
-            only_copies: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-            depth: count * (usize::from(depths.send) + usize::from(depths.receive)),
+            copies_only: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             wake: Notify::new(),
             progress: Notify::new(),
             names,
         }
     }
 
-    /// Both ends, for people.
-    pub(crate) fn names(&self) -> &str {
-        &self.names
-    }
-
-    /// Has the device's thread see to it that somebody looks, until it is hung up.
-    pub(crate) fn watch(&self, by: Weak<dyn Completes>) {
-        self.rail.watch(self.number, by.clone());
+    /// Has the device's thread call the handler for completions, until [`hang_up`](Self::hang_up).
+    pub(crate) fn watch(&self, handler: Weak<dyn CompletionHandler>) {
+        self.local.memory.device.register_handler(self.local.queue_number, handler.clone());
         self.arm();
-        // What came before is not reported.
-        if let Some(by) = by.upgrade() {
-            self.look_all(|| by.look());
+        // Completions from before the queue was armed are not reported.
+        if let Some(handler) = handler.upgrade() {
+            self.poll_all(|| handler.poll());
         }
-    }
-
-    /// Looks at all that is there now, but not at what the other side adds for ever.
-    pub(crate) fn look_all(&self, mut look: impl FnMut() -> bool) {
-        let mut rounds = 0..=self.depth;
-        while rounds.next().is_some() && look() {}
     }
 
     pub(crate) fn arm(&self) {
-        // Fails only if polling does, which says so.
-        let _ = self.queue.arm();
+        // It fails only where polling fails too, which reports the reason.
+        let _ = self.local.completions.arm();
     }
 
-    /// Tries the ways to the other side, by so many bytes in the first of its slots, none of which has been used, and in the place for its payload.
-    pub(super) fn ping(&self, length: usize) -> Result<(), Failure> {
-        let Some(posting) = lock(&self.accounts).queue.post(None, 0, true) else { return Ok(()) };
-        let part = Some((&self.staging, 0..length.min(self.theirs.stride)));
-        let told = Write { part, ..self.immediate(posting, Immediate::Ping) };
-        for pair in 0..self.pairs.further() {
-            let id = Ticket::Part { pair: pair as u8, number: 0 }.encode();
-            self.post(pair + 1, &[Write { id, is_signalled: true, ..told.clone() }])?;
-        }
-        if let Some(payloads) = &self.payloads {
-            let part = Some((&self.staging, 0..length.min(payloads.stride)));
-            let remote = payloads.remote;
-            self.post(0, &[Write { part, remote, immediate: None, is_signalled: false, ..told.clone() }])?;
-        }
-        self.post(0, &[told])
+    /// Returns the number of queue pairs beside the first.
+    pub(crate) fn extra_pairs(&self) -> usize {
+        self.pairs.extra()
     }
 
-    /// Whether one more pair's ping has arrived.
-    pub(super) fn pong(&self) -> Result<bool, Unusable> {
-        let Some(completion) = self.queue.poll()? else { return Ok(false) };
-        match completion.status {
-            Err(status) => Err(Unusable::Ping(self.first_failure(&status, Vec::new()))),
-            Ok(()) => match Ticket::decode(completion.id) {
-                Ticket::Received(_) => Err(Unusable::Peer("the peer speaks before it has been spoken to")),
-                Ticket::Part { .. } => Ok(true),
-                Ticket::Sent(number) => {
-                    lock(&self.accounts).queue.completed(number).for_each(drop);
-                    Ok(true)
-                }
-            },
-        }
-    }
-
-    /// Nothing is looked at any more, and the other side's device gets no answer.
+    /// Closes the connection: the peer's device gets no answer from then on.
     pub(crate) async fn hang_up(&self) {
         self.stop();
-        self.rail.forget(self.number);
+        self.local.memory.device.remove_handler(self.local.queue_number);
         discard(self.pairs.take()).await;
-        let domain = self.domain.clone();
-        // If the runtime ends, the memory's end is theirs.
+        let domain = self.local.memory.domain.clone();
+        // If the runtime ends first, dropping the last handle of the memory ends its registration.
         let _ = tokio::task::spawn_blocking(move || domain.release()).await;
-        // Nobody reads from it any more, and nobody will write it.
-        let unwritten = std::mem::take(&mut self.writing.tools().messages);
-        let unread = lock(&self.accounts).queue.clear();
-        drop((unwritten, unread));
+        // The queue pairs are gone, so the device reads from none of this any more.
+        let unposted = std::mem::take(&mut self.batch.tools().messages);
+        let uncompleted = lock(&self.ledger).queue.clear();
+        // Memory may be given back here, so no lock is held.
+        drop((unposted, uncompleted));
     }
 
-    /// Nothing is written or looked at any more.
+    /// Stops posting and polling.
     pub(crate) fn stop(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_closed.store(true, Ordering::Relaxed);
         lock(&self.polling).is_stopped = true;
     }
 
-    fn immediate(&self, posting: Posting, immediate: Immediate) -> Write<'static> {
+    fn immediate(&self, request: WorkRequest, immediate: Immediate) -> Write<'static> {
         Write {
-            id: Ticket::Sent(posting.id).encode(),
-            part: None,
-            lent: None,
-            remote: self.remote,
+            id: WorkRequestId::Message(request.id).encode(),
+            sge: None,
+            zero_copy: None,
+            remote: self.peer.address,
             immediate: Some(immediate.encode()),
-            is_signalled: posting.is_signalled,
+            is_signalled: request.is_signalled,
         }
     }
 
-    /// Posts to one of the pairs, from 0.
+    /// Posts writes to one of the queue pairs, counted from 0.
     fn post(&self, pair: usize, writes: &[Write<'_>]) -> Result<(), Failure> {
-        self.pairs.write(pair, writes).map_err(|error| self.explain(&error, error.hint()))
+        self.pairs.post_writes(pair, writes).map_err(|error| self.failure_of(&error, error.hint()))
     }
 
-    /// How many pairs there are beside the first.
-    pub(crate) fn further(&self) -> usize {
-        self.pairs.further()
-    }
-
-    fn unblock(&self, accounts: &mut Accounts) {
-        if std::mem::take(&mut accounts.is_blocked) {
+    /// Wakes the task if messages wait for what the caller has made free.
+    fn unblock(&self, ledger: &mut Ledger) {
+        if std::mem::take(&mut ledger.is_blocked) {
             self.wake.notify_one();
         }
+    }
+
+    /// Describes a failure of this connection.
+    fn failure_of(&self, what: &dyn std::fmt::Display, hint: Option<&str>) -> Failure {
+        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        Failure(format!("{}: {what}{hint}", self.names))
     }
 }
 
 impl<E: From<Failure> + From<Violation>> QueuePair<E> {
-    /// Writes what there is, as far as there is room.
-    pub(crate) fn kick(&self, source: &impl Source) {
-        let mut rounds = 0;
-        let write = |writing: &mut Writing| {
-            rounds += 1;
-            // Whoever sends one frame must not write those of all others for ever.
-            if rounds > ROUNDS || self.is_over.load(Ordering::Relaxed) {
+    /// Posts the messages of the source, as far as there is room. It never waits.
+    pub(crate) fn try_flush(&self, source: &impl Source) {
+        let mut batches = 0;
+        let post = |batch: &mut SendBatch| {
+            batches += 1;
+            if batches > MAX_BATCHES || self.is_closed.load(Ordering::Relaxed) {
                 return ControlFlow::Break(());
             }
-            match self.write(writing, source) {
+            match self.post_batch(batch, source) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(failure) => {
                     self.fail(failure.into());
@@ -295,170 +270,87 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
                 }
             }
         };
-        // If there is no room, or it is to wait for more, the next completion wakes the task.
+        // Without room there is nothing to do here: the completion that makes room wakes the task.
         let has_more = || {
-            let Accounts { owed, is_waiting, is_blocked, .. } = *lock(&self.accounts);
-            !is_blocked && (is_waiting || owed > 0 || source.has_work())
+            let Ledger { owed_ring_credits, is_waiting, is_blocked, .. } = *lock(&self.ledger);
+            !is_blocked && (is_waiting || owed_ring_credits > 0 || source.has_work())
         };
-        if self.writing.pass(write, has_more).is_break() {
+        if self.batch.pass(post, has_more).is_break() {
             self.wake.notify_one();
         }
     }
 
-    /// As [`kick`](Self::kick), but as long as something is under way it leaves all to the task, which its completion wakes. What has come
-    /// together until then is written by as few calls, and with as few completions, as there can be.
-    pub(crate) fn kick_or_linger(&self, source: &impl Source) {
+    /// Posts the messages of the source as [`try_flush`](Self::try_flush) does, if nothing is in
+    /// flight. Otherwise the next completion wakes the task, which then posts what has come together
+    /// with fewer calls and completions.
+    pub(crate) fn try_flush_or_defer(&self, source: &impl Source) {
         {
-            let mut accounts = lock(&self.accounts);
-            // The last of what is under way always gets a completion, and that is taken in under this lock, too.
-            if !accounts.queue.is_empty() {
-                accounts.is_blocked = true;
+            let mut ledger = lock(&self.ledger);
+            // The last request in flight is always signalled, and its completion is handled under
+            // this lock as well. So it either has emptied the queue, or will see `is_blocked`.
+            if !ledger.queue.is_empty() {
+                ledger.is_blocked = true;
                 return;
             }
         }
-        self.kick(source);
+        self.try_flush(source);
     }
 
-    /// Writes everything, and waits until it has arrived, or it is over.
+    /// Posts all messages of the source, and waits until they have arrived or the connection ends.
     pub(crate) async fn flush(&self, source: &impl Source) {
         loop {
             let mut progress = std::pin::pin!(self.progress.notified());
             progress.as_mut().enable();
-            self.kick(source);
-            if self.is_over.load(Ordering::Relaxed) || self.is_idle(source) {
+            self.try_flush(source);
+            if self.is_closed.load(Ordering::Relaxed) || self.is_idle(source) {
                 return;
             }
-            // Whoever has added something while we looked has left it to us.
-            self.kick(source);
+            // A message that came while `is_idle` held the batch has not been posted by its caller.
+            self.try_flush(source);
             progress.await;
         }
     }
 
     fn is_idle(&self, source: &impl Source) -> bool {
-        // Somebody else may be at it.
-        let _writing = self.writing.tools();
-        let accounts = lock(&self.accounts);
-        accounts.queue.is_empty() && !accounts.is_waiting && accounts.owed == 0 && !source.has_work()
+        // Waits for a thread that is posting, which has messages that are in no queue yet.
+        let _batch = self.batch.tools();
+        let ledger = lock(&self.ledger);
+        let is_posted = ledger.queue.is_empty() && !ledger.is_waiting && ledger.owed_ring_credits == 0;
+        is_posted && !source.has_work()
     }
 
-    /// It has failed for a reason that lies outside.
-    pub(crate) fn fail_for(&self, reason: &str) {
-        self.fail(self.explain(&reason, None).into());
-    }
-
-    /// Writes what could not be written at once. Ends when the connection has failed.
+    /// Posts what could not be posted at once. Returns when the connection has failed.
     pub(crate) async fn run(&self, source: &impl Source) -> E {
         loop {
             self.wake.notified().await;
-            // Others may have it kicked again and again.
+            // Wake-ups may follow each other without a pause; let other tasks run in between.
             tokio::task::consume_budget().await;
             if let Some(failure) = lock(&self.failure).take() {
                 return failure;
             }
-            if !self.is_over.load(Ordering::Relaxed) {
-                self.kick(source);
+            if !self.is_closed.load(Ordering::Relaxed) {
+                self.try_flush(source);
             }
         }
     }
 
-    /// Looks at some of what has completed, and has `hear` told of the other side's immediates, and by which pair they came, from 0. Whether there was
-    /// something.
-    pub(crate) fn look(&self, source: &impl Source, mut hear: impl FnMut(u8, u32) -> Result<(), E>) -> bool {
-        let mut polling = lock(&self.polling);
-        let Polling { completions, done, is_stopped } = &mut *polling;
-        if *is_stopped {
-            return false;
-        }
-        completions.clear();
-        let polled = self.queue.poll_many(completions).map_err(|error| self.explain(&error, error.hint()));
-        let has_some = !completions.is_empty();
-        let mut come = completions.drain(..);
-        let outcome = polled.map_err(E::from).and_then(|()| {
-            while let Some(completion) = come.next() {
-                match &completion.status {
-                    Ok(()) => self.take_in(&completion, source, done, &mut hear)?,
-                    Err(status) => return Err(self.first_failure(status, come.collect()).into()),
-                }
-            }
-            Ok(())
-        });
-        if let Err(failure) = outcome {
-            *is_stopped = true;
-            self.fail(failure);
-        }
-        drop(polling);
-        if has_some {
-            self.progress.notify_waiters();
-        }
-        has_some
+    /// Fails the connection for a reason from outside.
+    pub(crate) fn fail_with_reason(&self, reason: &str) {
+        self.fail(self.failure_of(&reason, None).into());
     }
 
-    fn take_in(
-        &self,
-        completion: &Completion,
-        source: &impl Source,
-        done: &mut Vec<Sent>,
-        hear: &mut impl FnMut(u8, u32) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let ticket = Ticket::decode(completion.id);
-        if let Ticket::Received(pair) = ticket {
-            hear(pair, completion.immediate.ok_or(Violation::NoImmediate)?)?;
-            let received = self.pairs.receive(pair);
-            return received.map_err(|error| self.explain(&error, error.hint()).into());
-        }
-        let mut accounts = lock(&self.accounts);
-        let Accounts { queue, staging, .. } = &mut *accounts;
-        match ticket {
-            Ticket::Part { pair, number } => {
-                done.extend(queue.part_completed(pair.into(), number).flatten());
-            }
-            Ticket::Sent(number) => done.extend(queue.completed(number).flatten()),
-            Ticket::Received(_) => {}
-        }
-        done.iter().for_each(|sent| staging.free(sent.staged));
-        self.unblock(&mut accounts);
-        drop(accounts);
-        let written = done.len();
-        // Memory may end with it, which takes a while.
-        done.clear();
-        if written > 0 {
-            source.written(written);
-        }
-        Ok(())
-    }
-
-    /// Of several failures, the first is the reason.
+    /// Fails the connection. The first failure is the one that is kept.
     fn fail(&self, failure: E) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_closed.store(true, Ordering::Relaxed);
         lock(&self.failure).get_or_insert(failure);
         self.wake.notify_one();
         self.progress.notify_waiters();
     }
 }
 
-impl<E> QueuePair<E> {
-    /// The reason of a failure, after which these have come. Devices may report what they gave up before what failed.
-    fn first_failure(&self, status: &Status, mut later: Vec<Completion>) -> Failure {
-        let mut count = usize::MAX;
-        while status.is_flush() && count != later.len() {
-            count = later.len();
-            // What cannot be polled tells nothing more.
-            let _ = self.queue.poll_many(&mut later);
-        }
-        let mut failures = later.iter().filter_map(|completion| completion.status.as_ref().err());
-        let status = failures.find(|status| !status.is_flush()).unwrap_or(status);
-        self.explain(status, status.hint())
-    }
-
-    fn explain(&self, what: &dyn std::fmt::Display, hint: Option<&str>) -> Failure {
-        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        Failure(format!("{}: {what}{hint}", self.names))
-    }
-}
-
 impl<E> Drop for QueuePair<E> {
     fn drop(&mut self) {
-        self.rail.forget(self.number);
-        self.domain.retire();
+        self.local.memory.device.remove_handler(self.local.queue_number);
+        self.local.memory.domain.retire();
     }
 }

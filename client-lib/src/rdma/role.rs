@@ -1,32 +1,47 @@
-//! What an end is for, and so how many pairs it has, and how deep they are. Pure.
+//! The role of one end of a connection, and the queue pairs and capacities that follow from it.
+//!
+//! Nothing here touches a device.
 
 use std::sync::Arc;
 
 use multinet_memory::Gpu;
-use multinet_verbs::Depths;
+use multinet_verbs::Capacities;
 
 use super::layout::Layout;
-use super::stripes::WORTH_CUTTING;
+use super::stripes::STRIPE_THRESHOLD;
 use crate::transport::Rdma;
 
-/// How many writes a sender has under way at most.
-const SENDS: u16 = 128;
+/// The most writes that a sender has in flight.
+const MAX_SENDS: u16 = 128;
 
-/// So many immediates come beside frames: two halves of the ring that have been heard, and a ping.
-const BESIDE: u16 = 3;
+/// Receive requests beside those for frames: two for ring credits and one for the ping.
+const EXTRA_RECEIVES: u16 = 3;
 
-/// What the end is for.
+/// The role of an end, with what it needs to know of frames.
 #[derive(Clone, Debug)]
 pub(crate) enum Role {
-    /// It sends frames, and gets answers.
+    /// Sends frames and receives messages about them.
     Sender,
-    /// It receives frames of so many bytes in so many slots, large ones by so many further pairs, too; their payloads are wanted in this GPU, with so many slots
-    /// if they come there.
-    Receiver { slots: u32, frame_size: u32, further: usize, gpu: Option<(Arc<dyn Gpu>, u32)> },
+    /// Receives frames of up to `frame_size` bytes in `slots` slots, and stripes of large frames on
+    /// `extra_pairs` queue pairs beside the first. With `gpu`, payloads are to arrive in that GPU,
+    /// which has memory for that many slots.
+    Receiver { slots: u32, frame_size: u32, extra_pairs: usize, gpu: Option<(Arc<dyn Gpu>, u32)> },
+}
+
+/// The capacities of the queue pairs of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PairCapacities {
+    pub(super) first: Capacities,
+    /// Those of each extra queue pair.
+    pub(super) extra: Capacities,
 }
 
 impl Role {
-    /// Where payloads are wanted, if that is a GPU.
+    pub(super) fn is_sender(&self) -> bool {
+        matches!(self, Self::Sender)
+    }
+
+    /// Returns the GPU in which payloads are to arrive, if any.
     pub(super) fn gpu(&self) -> Option<&Arc<dyn Gpu>> {
         match self {
             Self::Sender => None,
@@ -34,64 +49,77 @@ impl Role {
         }
     }
 
-    /// How many pairs it has beside the first one. A sender is not told how large frames may be before it is connected; its further pairs take little.
-    pub(super) fn further(&self, stripes: u8) -> usize {
+    /// Returns the number of queue pairs beside the first. A sender learns the frame size only after
+    /// it has created its queue pairs, so it creates all that it may need; they cost little.
+    pub(super) fn extra_pairs(&self, stripes: u8) -> usize {
         let wanted = match self {
             Self::Sender => usize::from(stripes.saturating_sub(1)),
-            // No frame is ever cut.
-            Self::Receiver { frame_size, .. } if (*frame_size as usize) < WORTH_CUTTING => 0,
-            Self::Receiver { further, .. } => *further,
+            // No frame is long enough to be striped.
+            Self::Receiver { frame_size, .. } if (*frame_size as usize) < STRIPE_THRESHOLD => 0,
+            Self::Receiver { extra_pairs, .. } => *extra_pairs,
         };
         wanted.min(usize::from(Rdma::MOST_STRIPES) - 1)
     }
 
-    /// Of the first pair, and of a further one.
-    pub(super) fn depths(&self, Layout { count, .. }: Layout) -> [Depths; 2] {
+    /// Returns the capacities for memory of this layout, which the other side writes to.
+    pub(super) fn capacities(&self, Layout { count, .. }: Layout) -> PairCapacities {
         match self {
-            // One more than there are entries: what has been read is said before its request is posted again.
-            Self::Sender => [count + 1, 1].map(|receive| Depths { send: SENDS, receive }),
-            Self::Receiver { .. } => [
-                Depths { send: Layout::ring().count, receive: count + BESIDE },
-                // A part for each slot, and a ping.
-                Depths { send: 1, receive: count + 1 },
-            ],
+            // One more than the ring has entries: an entry is acknowledged before the receive request
+            // that it has used is posted again.
+            Self::Sender => PairCapacities {
+                first: Capacities { send: MAX_SENDS, receive: count + 1 },
+                extra: Capacities { send: MAX_SENDS, receive: 1 },
+            },
+            Self::Receiver { .. } => PairCapacities {
+                first: Capacities { send: Layout::ring().count, receive: count + EXTRA_RECEIVES },
+                // One stripe for each slot, and a ping.
+                extra: Capacities { send: 1, receive: count + 1 },
+            },
         }
     }
 }
 
-/// How many completions there can be at a time, of the first pair and so many further ones: 8.2 thousand at most, as slots for frames that are cut are a
-/// thousand at most.
-pub(super) fn completions([first, further]: [Depths; 2], count: usize) -> u16 {
-    std::iter::once(first)
-        .chain(std::iter::repeat_n(further, count))
-        .map(|Depths { send, receive }| send + receive)
-        .sum()
+impl PairCapacities {
+    /// Returns the capacities of one queue pair, counted from 0.
+    pub(super) fn of(&self, pair: usize) -> Capacities {
+        if pair == 0 { self.first } else { self.extra }
+    }
+
+    /// Returns the most completions that the first queue pair and `extra_pairs` others can have at a
+    /// time. That is 8200 or so: a connection whose frames are striped has at most a thousand slots.
+    pub(super) fn completions(&self, extra_pairs: usize) -> u16 {
+        let all = (0..=extra_pairs).map(|pair| self.of(pair));
+        all.map(|Capacities { send, receive }| send + receive).sum()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What soft-RoCE has at most; devices of hardware have far more.
-    const MOST_COMPLETIONS: u16 = 32_767;
+    /// The limit of soft-RoCE. Hardware has far more.
+    const MAX_COMPLETIONS: u16 = 32_767;
 
     #[test]
-    fn a_completion_queue_is_no_longer_than_devices_have() {
-        for frame_size in [0, 60_000, WORTH_CUTTING as u32 - 1, WORTH_CUTTING as u32, 1 << 20, 200 << 20] {
-            let role = Role::Receiver { slots: 4096, frame_size, further: 7, gpu: None };
+    fn completion_queues_are_no_longer_than_devices_allow() {
+        for frame_size in
+            [0, 60_000, STRIPE_THRESHOLD as u32 - 1, STRIPE_THRESHOLD as u32, 1 << 20, 200 << 20]
+        {
+            let role = Role::Receiver { slots: 4096, frame_size, extra_pairs: 7, gpu: None };
             for layout in [Layout::slots(4096, frame_size), Layout::split(4096, frame_size).0] {
-                let completions = completions(role.depths(layout), role.further(1));
-                assert!(completions <= MOST_COMPLETIONS, "{completions} for frames of {frame_size} bytes");
+                let completions = role.capacities(layout).completions(role.extra_pairs(1));
+                assert!(completions <= MAX_COMPLETIONS, "{completions} for frames of {frame_size} bytes");
             }
         }
     }
 
     #[test]
-    fn there_are_further_pairs_where_frames_may_be_cut() {
-        let receiver =
-            |frame_size, further| Role::Receiver { slots: 1, frame_size, further, gpu: None }.further(1);
-        let least = WORTH_CUTTING as u32;
+    fn extra_pairs_exist_only_where_frames_may_be_striped() {
+        let receiver = |frame_size, extra_pairs| {
+            Role::Receiver { slots: 1, frame_size, extra_pairs, gpu: None }.extra_pairs(1)
+        };
+        let least = STRIPE_THRESHOLD as u32;
         assert_eq!([receiver(least - 1, 7), receiver(least, 7), receiver(least, 200)], [0, 7, 7]);
-        assert_eq!([1, 3, 8, 200].map(|stripes| Role::Sender.further(stripes)), [0, 2, 7, 7]);
+        assert_eq!([1, 3, 8, 200].map(|stripes| Role::Sender.extra_pairs(stripes)), [0, 2, 7, 7]);
     }
 }

@@ -1,116 +1,120 @@
-//! One large frame over several queue pairs of a connection: how it is cut, and when all of it is there.
+//! Striping: one large frame over several queue pairs of a connection.
 //!
 //! ```text
-//!   pair 0:     | key, metadata, header, first part ──── Divided(slot) |
-//!   pair 1:                            | second part ──── Part(slot)    |     a frame is there when all pairs have told,
-//!   pair 2:                            | third part ───── Part(slot)    |     and those before it have been delivered
+//!   pair 0:  | key, metadata, header, first stripe ── Striped(slot) |
+//!   pair 1:                         | second stripe ─ Stripe(slot)  |   a frame is complete when every
+//!   pair 2:                         | third stripe ── Stripe(slot)  |   pair has sent its immediate
 //! ```
 //!
-//! Each pair tells of its own part. That a pair's completion has come says that what this pair has written is there, and nothing of what others have: so
-//! nobody waits for an acknowledgement before the last part goes out, and nothing depends on how devices order packets of different pairs.
-//! Switches choose a way by the pair (of RoCE, by the UDP source port), so a frame takes several ways at once.
+//! Each queue pair sends an immediate for its own stripe. A pair's immediate only proves that the
+//! stripe of that pair has arrived. So the sender need not wait for acknowledgements before it posts
+//! the last stripe, and the order in which devices deliver packets of different pairs does not
+//! matter. Switches choose a path by the pair (under RoCE by the UDP source port), so one frame uses
+//! several paths at once.
 //!
-//! Pure.
+//! Nothing here touches a device.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::accounts::Violation;
+use super::ledger::Violation;
 
-/// From here on a payload is cut: to tell of parts of a shorter one takes longer than is gained.
-pub(crate) const WORTH_CUTTING: usize = 256 << 10;
+/// The length from which a payload is striped. For shorter ones, the additional immediates cost more
+/// than the additional paths save.
+pub(crate) const STRIPE_THRESHOLD: usize = 256 << 10;
 
-/// Parts begin on cache lines.
+/// The size of a cache line, on which each stripe begins.
 const LINE: usize = 64;
 
-/// What a completion is of, as the number of its request says.
+/// The request that a completion belongs to, encoded in its `wr_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ticket {
-    /// All requests of the first pair up to this one have been done.
-    Sent(u64),
-    /// All parts of a further pair, from 0, up to this one.
-    Part { pair: u8, number: u64 },
-    /// The other side has told something by this pair, from 0.
-    Received(u8),
+pub(crate) enum WorkRequestId {
+    /// A message on the first queue pair, by the number of its request.
+    Message(u64),
+    /// A stripe on an extra queue pair, counted from 0.
+    Stripe { pair: u8, number: u64 },
+    /// A receive request of a queue pair, counted from 0.
+    Receive(u8),
 }
 
-/// Nobody counts so far.
-const NUMBER: u64 = (1 << 56) - 1;
+/// The bits of a request's number. No counter reaches 2^56.
+const NUMBER_MASK: u64 = (1 << 56) - 1;
 
-impl Ticket {
+impl WorkRequestId {
     pub(crate) fn encode(self) -> u64 {
         match self {
-            Self::Sent(number) => number & NUMBER,
-            Self::Part { pair, number } => u64::from(pair + 1) << 56 | number & NUMBER,
-            Self::Received(pair) => u64::from(0x80 | pair) << 56,
+            Self::Message(number) => number & NUMBER_MASK,
+            Self::Stripe { pair, number } => u64::from(pair + 1) << 56 | number & NUMBER_MASK,
+            Self::Receive(pair) => u64::from(0x80 | pair) << 56,
         }
     }
 
     pub(crate) fn decode(id: u64) -> Self {
-        match ((id >> 56) as u8, id & NUMBER) {
-            (0, number) => Self::Sent(number),
-            (pair @ 1..0x80, number) => Self::Part { pair: pair - 1, number },
-            (pair, _) => Self::Received(pair & 0x7f),
+        match ((id >> 56) as u8, id & NUMBER_MASK) {
+            (0, number) => Self::Message(number),
+            (pair @ 1..0x80, number) => Self::Stripe { pair: pair - 1, number },
+            (pair, _) => Self::Receive(pair & 0x7f),
         }
     }
 }
 
-/// One of so many parts of a payload, from 0.
-pub(crate) fn part(length: usize, count: usize, number: usize) -> Range<usize> {
+/// Returns the range of one of `count` stripes of a payload, counted from 0.
+pub(crate) fn stripe_range(length: usize, count: usize, number: usize) -> Range<usize> {
     let size = length.div_ceil(count.max(1)).next_multiple_of(LINE);
     let at = |number: usize| number.saturating_mul(size).min(length);
     at(number)..at(number + 1)
 }
 
-/// Frames of which not all has come, and those after them.
+/// The frames of a connection that are not complete yet, and those that wait behind them.
 #[derive(Debug)]
-pub(crate) struct Gathering {
-    /// A bit for each further pair.
+pub(crate) struct StripeAssembly {
+    /// A bit for each extra queue pair.
     all: u8,
-    /// By slot, the pairs that have told of their parts.
-    came: Vec<u8>,
-    /// The slots that have been told of and not been delivered, and whether there are parts to wait for.
-    waiting: VecDeque<(u16, bool)>,
+    /// By slot, the extra queue pairs whose stripe has arrived.
+    arrived: Vec<u8>,
+    /// The slots of announced frames in order, and whether each frame is striped.
+    announced: VecDeque<(u16, bool)>,
 }
 
-impl Gathering {
-    /// For so many slots, beside so many further pairs.
-    pub(crate) fn new(slots: u16, further: usize) -> Self {
-        let all = (1_u16 << further.min(8)) - 1;
-        // Eight bits at most.
-        Self { all: all as u8, came: vec![0; slots.into()], waiting: VecDeque::with_capacity(slots.into()) }
+impl StripeAssembly {
+    /// Creates an empty assembly for a connection with `extra_pairs` queue pairs beside the first.
+    pub(crate) fn new(slots: u16, extra_pairs: usize) -> Self {
+        let all = (1_u16 << extra_pairs.min(8)) - 1;
+        let (arrived, announced) = (vec![0; slots.into()], VecDeque::with_capacity(slots.into()));
+        // At most 8 bits are set.
+        Self { all: all as u8, arrived, announced }
     }
 
-    /// A further pair, from 0, tells of its part.
-    pub(crate) fn part(&mut self, slot: u16, pair: u8) -> Result<(), Violation> {
-        let place = slot.into();
-        let came = self.came.get_mut(usize::from(slot));
-        let came = came.ok_or(Violation::Place { place, why: "there is not" })?;
+    /// Notes that the stripe of an extra queue pair, counted from 0, has arrived.
+    pub(crate) fn add_stripe(&mut self, slot: u16, pair: u8) -> Result<(), Violation> {
+        let arrived = self.arrived.get_mut(usize::from(slot));
+        let arrived = arrived.ok_or(Violation::Slot { slot: slot.into(), why: "does not exist" })?;
         let bit = 1_u8.checked_shl(pair.into()).unwrap_or_default() & self.all;
-        if bit == 0 || *came & bit != 0 {
-            return Err(Violation::Part { slot, pair: pair + 1 });
+        if bit == 0 || *arrived & bit != 0 {
+            return Err(Violation::Stripe { slot, pair: pair + 1 });
         }
-        *came |= bit;
+        *arrived |= bit;
         Ok(())
     }
 
-    /// The first pair tells of a frame in a slot that its sender may write to.
-    pub(crate) fn told(&mut self, slot: u16, is_divided: bool) {
-        self.waiting.push_back((slot, is_divided));
+    /// Notes the immediate of the first queue pair for a frame. The caller has checked that the
+    /// sender may write to the slot.
+    pub(crate) fn announce(&mut self, slot: u16, is_striped: bool) {
+        self.announced.push_back((slot, is_striped));
     }
 
-    /// The next frame that is there, in the order in which they were told of.
-    pub(crate) fn next(&mut self) -> Option<u16> {
-        let &(slot, is_divided) = self.waiting.front()?;
-        let came = self.came.get_mut(usize::from(slot)).filter(|came| !is_divided || **came == self.all);
-        if let Some(came) = came {
-            if is_divided {
-                *came = 0;
+    /// Returns the slot of the next complete frame, in the order of the announcements.
+    pub(crate) fn next_complete(&mut self) -> Option<u16> {
+        let &(slot, is_striped) = self.announced.front()?;
+        let arrived = self.arrived.get_mut(usize::from(slot))?;
+        if is_striped {
+            if *arrived != self.all {
+                return None;
             }
-            self.waiting.pop_front();
-            return Some(slot);
+            *arrived = 0;
         }
-        None
+        self.announced.pop_front();
+        Some(slot)
     }
 }
 
@@ -122,59 +126,63 @@ mod tests {
     use crate::transport::Rdma;
 
     #[test]
-    fn tickets_are_told_apart() {
-        for ticket in [
-            Ticket::Sent(0),
-            Ticket::Sent(NUMBER),
-            Ticket::Part { pair: 0, number: 1 },
-            Ticket::Part { pair: Rdma::MOST_STRIPES, number: NUMBER },
-            Ticket::Received(0),
-            Ticket::Received(Rdma::MOST_STRIPES),
+    fn work_request_ids_survive_encoding() {
+        for id in [
+            WorkRequestId::Message(0),
+            WorkRequestId::Message(NUMBER_MASK),
+            WorkRequestId::Stripe { pair: 0, number: 1 },
+            WorkRequestId::Stripe { pair: Rdma::MOST_STRIPES, number: NUMBER_MASK },
+            WorkRequestId::Receive(0),
+            WorkRequestId::Receive(Rdma::MOST_STRIPES),
         ] {
-            assert_eq!(Ticket::decode(ticket.encode()), ticket);
+            assert_eq!(WorkRequestId::decode(id.encode()), id);
         }
     }
 
     #[test]
-    fn a_frame_is_there_when_all_pairs_have_told() {
-        let mut gathering = Gathering::new(4, 2);
-        gathering.told(2, true);
-        gathering.told(0, false);
-        assert_eq!(gathering.next(), None);
-        gathering.part(2, 1).unwrap();
-        assert_eq!(gathering.next(), None, "one is missing, and the other frame comes after");
-        gathering.part(2, 0).unwrap();
-        assert_eq!((gathering.next(), gathering.next(), gathering.next()), (Some(2), Some(0), None));
-        // Parts may come before the first one does.
-        gathering.part(2, 0).unwrap();
-        gathering.part(2, 1).unwrap();
-        assert_eq!(gathering.next(), None);
-        gathering.told(2, true);
-        assert_eq!(gathering.next(), Some(2));
+    fn a_frame_is_complete_when_all_its_stripes_have_arrived() {
+        let mut assembly = StripeAssembly::new(4, 2);
+        assembly.announce(2, true);
+        assembly.announce(0, false);
+        assert_eq!(assembly.next_complete(), None);
+        assembly.add_stripe(2, 1).unwrap();
+        assert_eq!(assembly.next_complete(), None, "one stripe is missing, and the other frame comes after");
+        assembly.add_stripe(2, 0).unwrap();
+        let slots = [assembly.next_complete(), assembly.next_complete(), assembly.next_complete()];
+        assert_eq!(slots, [Some(2), Some(0), None]);
+        // Stripes may arrive before the announcement.
+        assembly.add_stripe(2, 0).unwrap();
+        assembly.add_stripe(2, 1).unwrap();
+        assert_eq!(assembly.next_complete(), None);
+        assembly.announce(2, true);
+        assert_eq!(assembly.next_complete(), Some(2));
     }
 
     #[test]
-    fn what_the_other_side_must_not_is_noticed() {
-        let mut gathering = Gathering::new(4, 2);
-        gathering.part(3, 1).unwrap();
-        assert_eq!(gathering.part(3, 1), Err(Violation::Part { slot: 3, pair: 2 }));
+    fn a_stripe_that_must_not_come_is_an_error() {
+        let mut assembly = StripeAssembly::new(4, 2);
+        assembly.add_stripe(3, 1).unwrap();
+        assert_eq!(assembly.add_stripe(3, 1), Err(Violation::Stripe { slot: 3, pair: 2 }));
         for (slot, pair) in [(4, 0), (u16::MAX, 1), (0, 2), (0, 7), (0, 8), (0, 200)] {
-            assert!(gathering.part(slot, pair).is_err(), "{slot} {pair}");
+            assert!(assembly.add_stripe(slot, pair).is_err(), "{slot} {pair}");
         }
-        assert!(Gathering::new(4, 0).part(0, 0).is_err());
-        assert!(Gathering::new(4, 8).part(0, 7).is_ok());
+        assert!(StripeAssembly::new(4, 0).add_stripe(0, 0).is_err());
+        assert!(StripeAssembly::new(4, 8).add_stripe(0, 7).is_ok());
     }
 
     proptest! {
         #[test]
-        fn parts_are_all_of_it(length in WORTH_CUTTING..20_000_000_usize, count in 1..=usize::from(Rdma::MOST_STRIPES)) {
+        fn stripes_cover_the_payload_and_none_is_empty(
+            length in STRIPE_THRESHOLD..20_000_000_usize,
+            count in 1..=usize::from(Rdma::MOST_STRIPES),
+        ) {
             let mut end = 0;
             for number in 0..count {
-                let part = part(length, count, number);
-                prop_assert_eq!(part.start, end);
-                // None of no length, which devices take for another one.
-                prop_assert!(part.start.is_multiple_of(LINE) && part.end > part.start);
-                end = part.end;
+                let stripe = stripe_range(length, count, number);
+                prop_assert_eq!(stripe.start, end);
+                // Some devices take a length of zero for another length.
+                prop_assert!(stripe.start.is_multiple_of(LINE) && stripe.end > stripe.start);
+                end = stripe.end;
             }
             prop_assert_eq!(end, length);
         }

@@ -1,27 +1,27 @@
-//! Why RDMA cannot be used, in words, and whether that may pass.
+//! The reasons why RDMA cannot be used, as messages, and whether each may pass.
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use multinet_memory::GpuError;
-use multinet_verbs::{LoadError, Shortage, Unreachable};
+use multinet_verbs::{GpuAccessError, LoadError, LockedMemoryShortage};
 use thiserror::Error;
 
-use crate::gid::{Place, Rejection};
+use crate::gid::{DeviceGid, Rejection};
 use crate::way::Failure;
 
-/// Why RDMA cannot be used.
+/// Why RDMA cannot be used for a connection.
 #[derive(Debug, Error)]
 pub(crate) enum Unusable {
-    #[error("cannot look for RDMA devices: {0}")]
+    #[error("cannot list RDMA devices: {0}")]
     Devices(io::Error),
     #[error("this machine has no RDMA device")]
     NoDevice,
     #[error("the kernel has no RDMA: its modules (ib_core, ib_uverbs and the device's own) are not loaded")]
     NoKernel,
-    #[error("no RDMA device{wanted} has a GID of {address}{}{}", listed(.rejected), counted(.rejected))]
-    NoRow { address: IpAddr, wanted: String, rejected: Vec<(Place, Rejection)> },
+    #[error("no RDMA device{wanted} has a GID of {address}{}{}", candidates(.rejected), others(.rejected))]
+    NoGid { address: IpAddr, wanted: String, rejected: Vec<(DeviceGid, Rejection)> },
     #[error("{0}")]
     Library(#[from] LoadError),
     #[error("libibverbs does not show {0}")]
@@ -29,57 +29,57 @@ pub(crate) enum Unusable {
     #[error("{0}")]
     Call(#[from] multinet_verbs::Error),
     #[error("{0}")]
-    Memory(#[from] Shortage),
+    Memory(#[from] LockedMemoryShortage),
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
-    GpuMemory(#[from] Unreachable),
+    GpuMemory(#[from] GpuAccessError),
     #[error("frames of {0} bytes are too large for RDMA")]
     TooLarge(u32),
     #[error("{0}")]
     Peer(&'static str),
-    #[error("{0} cannot be named to verbs, which count ports and rows by 8 bits")]
-    Place(Place),
+    #[error("{0} cannot be named to verbs, whose port numbers and GID indexes have 8 bits")]
+    Numbers(DeviceGid),
     #[error("{0} belongs to another network namespace's interface of that name")]
-    Foreign(Place),
+    Foreign(DeviceGid),
     #[error("{}", each(.0))]
-    All(Vec<(Place, Self)>),
-    #[error("the way does not work {0}")]
+    All(Vec<(DeviceGid, Self)>),
+    #[error("the RDMA test write failed {0}")]
     Ping(#[from] Failure),
-    #[error("the way {names} does not work: nothing is heard of a write within {after:?}")]
+    #[error("RDMA {names} does not work: a test write has not completed within {after:?}")]
     Silent { names: String, after: Duration },
 }
 
 impl Unusable {
-    /// Whether it will be so the next time, too, as far as can be told.
+    /// Returns whether the next attempt will fail for the same reason, as far as that is known.
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
             Self::NoDevice | Self::NoKernel | Self::Library(_) | Self::NotShown(_) => true,
-            Self::Call(_) | Self::Place(_) => true,
+            Self::Call(_) | Self::Numbers(_) => true,
             Self::Memory(shortage) => shortage.is_lasting(),
-            Self::NoRow { rejected, .. } => listed(rejected).is_empty(),
+            Self::NoGid { rejected, .. } => candidates(rejected).is_empty(),
             Self::All(failures) => failures.iter().all(|(_, error)| error.is_lasting()),
             _ => false,
         }
     }
 
-    /// Whether another row, perhaps of another device, may do.
-    pub(super) fn is_of_the_place(&self) -> bool {
-        matches!(self, Self::NotShown(_) | Self::Call(_) | Self::Place(_) | Self::Foreign(_))
+    /// Returns whether another GID, perhaps of another device, may work.
+    pub(super) fn may_try_next_gid(&self) -> bool {
+        matches!(self, Self::NotShown(_) | Self::Call(_) | Self::Numbers(_) | Self::Foreign(_))
     }
 
-    /// Whether a GPU has not what is wanted of it, and the machine may have.
+    /// Returns whether only the GPU is short of something, so that the machine's memory may do.
     pub(super) fn is_of_the_gpu(&self) -> bool {
         match self {
             Self::Gpu(_) => true,
-            Self::GpuMemory(unreachable) => !unreachable.is_of_the_device(),
+            Self::GpuMemory(error) => !error.is_device_gone(),
             _ => false,
         }
     }
 
-    /// In words, with what to do.
+    /// Returns the message with a hint at what to do.
     pub(crate) fn reason(&self) -> String {
         let hint = match self {
             Self::Memory(shortage) => return format!("{self}; {}", shortage.hint()),
@@ -96,23 +96,23 @@ impl Unusable {
     }
 }
 
-/// Rows that might have been the one.
-fn listed(rejected: &[(Place, Rejection)]) -> String {
+/// Lists the GIDs of the address that were rejected for another reason.
+fn candidates(rejected: &[(DeviceGid, Rejection)]) -> String {
     let near = rejected.iter().filter(|(_, reason)| *reason != Rejection::OtherAddress);
-    near.map(|(place, reason)| format!("; {place} {reason}")).collect()
+    near.map(|(gid, reason)| format!("; {gid} {reason}")).collect()
 }
 
-/// How many there are, where none might have been the one.
-fn counted(rejected: &[(Place, Rejection)]) -> String {
+/// Counts the GIDs of other addresses, if the address has none.
+fn others(rejected: &[(DeviceGid, Rejection)]) -> String {
     match rejected.len() {
         0 => String::new(),
-        _ if !listed(rejected).is_empty() => String::new(),
+        _ if !candidates(rejected).is_empty() => String::new(),
         count => format!("; {count} of other addresses are there, `multinet doctor` names them"),
     }
 }
 
-fn each(failures: &[(Place, Unusable)]) -> String {
-    let each = failures.iter().map(|(place, error)| format!("{place}: {}", error.reason()));
+fn each(failures: &[(DeviceGid, Unusable)]) -> String {
+    let each = failures.iter().map(|(gid, error)| format!("{gid}: {}", error.reason()));
     each.collect::<Vec<_>>().join("; ")
 }
 
@@ -124,23 +124,22 @@ mod tests {
     use crate::gid::LinkLayer;
 
     #[test]
-    fn where_no_row_has_the_address_the_others_are_counted() {
-        let row = |index, reason| {
+    fn gids_of_other_addresses_are_counted_unless_one_of_the_address_is_rejected() {
+        let rejected = |index, reason| {
             let (device, gid) = ("mlx5_2".to_owned(), Ipv6Addr::LOCALHOST);
-            (Place { device, port: 1, link: LinkLayer::Ethernet, index, gid }, reason)
+            (DeviceGid { device, port: 1, link: LinkLayer::Ethernet, index, gid }, reason)
         };
-        let no_row = |rejected| {
+        let no_gid = |rejected| {
             let address = [192, 0, 2, 1].into();
-            let error = Unusable::NoRow { address, wanted: String::new(), rejected };
+            let error = Unusable::NoGid { address, wanted: String::new(), rejected };
             (error.reason(), error.is_lasting())
         };
         let none = "no RDMA device has a GID of 192.0.2.1".to_owned();
-        assert_eq!(no_row(Vec::new()), (none.clone(), true));
-        let mut rows = vec![row(0, Rejection::OtherAddress), row(1, Rejection::OtherAddress)];
+        assert_eq!(no_gid(Vec::new()), (none.clone(), true));
+        let mut gids = vec![rejected(0, Rejection::OtherAddress), rejected(1, Rejection::OtherAddress)];
         let counted = format!("{none}; 2 of other addresses are there, `multinet doctor` names them");
-        assert_eq!(no_row(rows.clone()), (counted, true));
-        // One that might have been it says more.
-        rows.push(row(2, Rejection::Second));
-        assert_eq!(no_row(rows), (format!("{none}; mlx5_2 port 1 GID 2 (::1) would do as well"), false));
+        assert_eq!(no_gid(gids.clone()), (counted, true));
+        gids.push(rejected(2, Rejection::Second));
+        assert_eq!(no_gid(gids), (format!("{none}; mlx5_2 port 1 GID 2 (::1) would do as well"), false));
     }
 }

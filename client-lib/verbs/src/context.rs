@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::ffi::{CStr, c_uint};
+use std::net::Ipv6Addr;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, with_exposed_provenance};
 use std::sync::Arc;
@@ -48,29 +49,40 @@ unsafe impl Sync for Device {}
 
 /// A device that is open.
 #[derive(Clone, Debug)]
-pub struct Context(Arc<Opened>);
+pub struct Context(Arc<Inner>);
 
-struct Opened {
+struct Inner {
     library: &'static Library,
     raw: NonNull<ibv_context>,
     name: String,
 }
 
 // SAFETY: verbs may be called from all threads (InfiniBand Architecture, 10.1.2; `ibv_open_device(3)`).
-unsafe impl Send for Opened {}
+unsafe impl Send for Inner {}
 // SAFETY: as above.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for Inner {}
 
 /// What a port says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Port {
+pub struct PortAttributes {
     /// Whether it carries packets (InfiniBand Architecture, 7.2.7).
     pub is_active: bool,
     /// The largest packet that it carries now, in bytes of payload.
     pub mtu: u32,
     /// Its local identifier; 0 under RoCE.
     pub lid: u16,
+}
+
+/// A GID of a local port, which packets are sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceGid {
+    /// The number of the port, from 1.
+    pub port: u8,
+    /// The index of the GID in the port's table.
+    pub gid_index: u8,
+    /// The GID at that index.
+    pub gid: Ipv6Addr,
 }
 
 impl Device {
@@ -104,7 +116,7 @@ impl Device {
         // SAFETY: the list, and so the device in it, is still there.
         let raw = unsafe { (library.open_device)(self.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Open, &self.name))?;
-        let opened = Opened { library, raw, name: self.name.clone() };
+        let opened = Inner { library, raw, name: self.name.clone() };
         // One of several may have taken an event between our look and our call.
         fcntl(opened.events(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|errno| Error::returned(Call::Open, &self.name, errno as i32))?;
@@ -123,7 +135,7 @@ impl Context {
     /// # Errors
     ///
     /// [`Error`], if the device has no such port or is gone.
-    pub fn port(&self, number: u8) -> Result<Port, Error> {
+    pub fn query_port(&self, number: u8) -> Result<PortAttributes, Error> {
         // SAFETY: a structure of numbers.
         let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
         // SAFETY: both are there during the call, which fills a beginning of the structure.
@@ -131,7 +143,7 @@ impl Context {
         if errno != 0 {
             return Err(Error::returned(Call::Query, self.name(), errno));
         }
-        Ok(Port {
+        Ok(PortAttributes {
             is_active: attributes.state == ibv_port_state::IBV_PORT_ACTIVE,
             mtu: bytes_of(attributes.active_mtu),
             lid: attributes.lid,
@@ -140,12 +152,12 @@ impl Context {
 
     /// The index of the interface that a row of a port's GID table belongs to, in that interface's network namespace. `None` if there is none, or libibverbs
     /// (before rdma-core 32) or the kernel does not tell.
-    pub fn interface(&self, port: u8, row: u8) -> Option<u32> {
+    pub fn interface_index(&self, port: u8, gid_index: u8) -> Option<u32> {
         let mut entry = GidEntry::default();
         let size = size_of::<GidEntry>();
         let query = self.library().query_gid_ex?;
         // SAFETY: both are there during the call, which fills as much of the structure as it is told that there is.
-        let errno = unsafe { query(self.raw(), port.into(), row.into(), &raw mut entry, 0, size) };
+        let errno = unsafe { query(self.raw(), port.into(), gid_index.into(), &raw mut entry, 0, size) };
         (errno == 0 && entry.interface != 0).then_some(entry.interface)
     }
 
@@ -159,7 +171,7 @@ impl Context {
     /// # Errors
     ///
     /// [`Error`], if it is that the device is gone: its queues say nothing any more then.
-    pub(crate) fn hear(&self) -> Result<Option<u64>, Error> {
+    pub(crate) fn next_event(&self) -> Result<Option<u64>, Error> {
         let mut event = AsyncEvent::default();
         // SAFETY: both are there during the call.
         if unsafe { (self.library().get_async_event)(self.raw(), &raw mut event) } != 0 {
@@ -190,7 +202,7 @@ impl Context {
         self.0.raw.as_ptr()
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -199,7 +211,7 @@ impl Context {
     }
 }
 
-impl Opened {
+impl Inner {
     fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and with it its file.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().async_fd) }
@@ -218,7 +230,7 @@ impl Drop for List {
     }
 }
 
-impl Drop for Opened {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: everything of this context holds it, so nothing is left. Nothing can be done about a failure.
         let _ = unsafe { (self.library.close_device)(self.raw.as_ptr()) };
@@ -231,7 +243,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-impl std::fmt::Debug for Opened {
+impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
     }

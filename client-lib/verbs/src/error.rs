@@ -52,7 +52,7 @@ pub enum Call {
     /// `ibv_query_port`
     Query,
     /// `ibv_alloc_pd`
-    Domain,
+    ProtectionDomain,
     /// Memory of our own, before it is registered.
     Allocate,
     /// Memory that is registered, at an offset.
@@ -64,9 +64,9 @@ pub enum Call {
     /// `ibv_reg_mr` of a GPU's address
     PeerMemory,
     /// `ibv_create_cq`
-    Queue,
+    CompletionQueue,
     /// `ibv_create_comp_channel`
-    Channel,
+    CompletionChannel,
     /// `ibv_get_cq_event`
     Wait,
     /// `ibv_get_async_event`
@@ -74,7 +74,7 @@ pub enum Call {
     /// `ibv_req_notify_cq`
     Arm,
     /// `ibv_create_qp`
-    Pair,
+    QueuePair,
     /// `ibv_modify_qp` to INIT
     Init,
     /// `ibv_modify_qp` to RTR
@@ -112,7 +112,7 @@ impl Error {
     }
 
     /// Whether there was no room for it, which there may be the next time: memory, files, or what else the device counts.
-    pub(crate) fn is_of_room(&self) -> bool {
+    pub(crate) fn is_out_of_resources(&self) -> bool {
         let scarce = [libc::ENOMEM, libc::EAGAIN, libc::EBUSY, libc::ENOSPC, libc::EMFILE, libc::ENFILE];
         self.errno().is_some_and(|errno| scarce.contains(&errno))
     }
@@ -132,7 +132,7 @@ impl Error {
                 "it has been removed, or its driver has given it up; once it is back, it is opened anew"
             }
             // Drivers lock the memory of queues, too.
-            (Call::Register | Call::Domain | Call::Queue, libc::ENOMEM) => {
+            (Call::Register | Call::ProtectionDomain | Call::CompletionQueue, libc::ENOMEM) => {
                 "too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
             }
             // Nothing of the machine's is locked for it.
@@ -154,22 +154,24 @@ impl Error {
             (Call::PeerMemory, libc::EFAULT) => {
                 "the kernel does not know this GPU's addresses: nvidia-peermem is not loaded on the node, or not for this RDMA driver"
             }
-            (Call::Pair, libc::ENOMEM) => {
+            (Call::QueuePair, libc::ENOMEM) => {
                 "the device does not have queues that deep, or too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, \
                  or IPC_LOCK for root)"
             }
-            (Call::Pair, libc::EINVAL) => {
+            (Call::QueuePair, libc::EINVAL) => {
                 "the device does not have queues that deep, or the completion queue is another device's"
             }
             // The kernel has the one number for all of it, and does not say which link it is.
             (Call::ReadyToReceive, libc::EINVAL) => {
-                "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace; under \
-                 InfiniBand, an end without a GID on a port that needs one (GRH required), or a row that has changed since"
+                "the kernel finds no route to the peer's GID: wrong GID index, or the interface or its route is not in this network namespace; under \
+                 InfiniBand, an end without a GID on a port that needs one (GRH required), or a GID index that has changed since"
             }
             (Call::ReadyToReceive, libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
-                "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace"
+                "the kernel finds no route to the peer's GID: wrong GID index, or the interface or its route is not in this network namespace"
             }
-            (Call::Channel, libc::EMFILE) => "this process may open no more files: raise its limit (nofile)",
+            (Call::CompletionChannel, libc::EMFILE) => {
+                "this process may open no more files: raise its limit (nofile)"
+            }
             (Call::Poll, libc::EIO) => "it has overflowed, or the device was reset",
             (Call::Reach, libc::EINVAL) => "the range is not within it",
             (Call::Send, libc::ENOMEM) => "the send queue is full",
@@ -184,18 +186,18 @@ impl fmt::Display for Error {
             Call::List => "list RDMA devices",
             Call::Open => "open the device",
             Call::Query => "ask for the port's state",
-            Call::Domain => "make a protection domain",
+            Call::ProtectionDomain => "make a protection domain",
             Call::Allocate => "get memory to register",
             Call::Reach => "reach into registered memory",
             Call::Register => "register memory",
             Call::DmaBuf => "register a dma-buf",
             Call::PeerMemory => "register a GPU's memory",
-            Call::Queue => "make a completion queue",
-            Call::Channel => "make a completion channel",
+            Call::CompletionQueue => "make a completion queue",
+            Call::CompletionChannel => "make a completion channel",
             Call::Wait => "wait for completions",
             Call::Event => "go on with the device",
             Call::Arm => "arm the completion queue",
-            Call::Pair => "make a queue pair",
+            Call::QueuePair => "make a queue pair",
             Call::Init => "bring the queue pair to INIT",
             Call::ReadyToReceive => "bring the queue pair to RTR",
             Call::ReadyToSend => "bring the queue pair to RTS",

@@ -5,22 +5,27 @@
 //! under one lock, and is done within the call that asks for it, unless the device is [held](Fake::hold).
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
+mod completion_queues;
 mod control;
 mod objects;
-mod pairs;
-mod queues;
+mod queue_pairs;
 mod tests;
 mod wire;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::net::Ipv6Addr;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use rdma_sys::{ibv_access_flags, ibv_mtu};
 
-use self::objects::{Channel, Context, Device, Domain, List, Made, Pair, Queue, Region, Table};
+use self::objects::{
+    CompletionChannel, CompletionQueue, Context, Device, List, Made, MemoryRegion, ProtectionDomain,
+    QueuePair, Table,
+};
 use crate::library::Library;
 
 /// What a test has of the fake device: its rules, and what was done to it. When it goes, everything has to be gone.
@@ -41,9 +46,9 @@ pub(crate) struct World {
     /// What a pair may be asked for at most, and what it gets at least.
     pub(crate) inline: (u32, u32),
     /// Says that it has given more completions than there was room for.
-    pub(crate) is_mad: bool,
+    pub(crate) overfills_polls: bool,
     /// Bytes turn over on their way.
-    pub(crate) is_noisy: bool,
+    pub(crate) corrupts_bytes: bool,
     is_held: bool,
     failing: Option<Failing>,
     calls: Vec<Verb>,
@@ -83,18 +88,18 @@ struct State {
     lists: Table<List>,
     devices: Table<Device>,
     contexts: Table<Context>,
-    domains: Table<Domain>,
-    regions: Table<Region>,
-    channels: Table<Channel>,
-    queues: Table<Queue>,
-    pairs: Table<Pair>,
+    domains: Table<ProtectionDomain>,
+    regions: Table<MemoryRegion>,
+    channels: Table<CompletionChannel>,
+    queues: Table<CompletionQueue>,
+    pairs: Table<QueuePair>,
     /// The next number of a world, a pair or a key.
     next: u32,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| Mutex::new(State::new()));
 /// Something is gone, or has been acknowledged.
-static GONE: Condvar = Condvar::new();
+static CHANGED: Condvar = Condvar::new();
 /// What was done against the rules, and in which world.
 static FAULTS: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
 
@@ -117,8 +122,8 @@ impl Fake {
             interface: 0,
             needs_gids: false,
             inline: (512, 0),
-            is_mad: false,
-            is_noisy: false,
+            overfills_polls: false,
+            corrupts_bytes: false,
             is_held: false,
             failing: None,
             calls: Vec::new(),
@@ -142,23 +147,23 @@ impl Fake {
         devices.first().expect("a device").open().expect("opens")
     }
 
-    pub(crate) fn set(&self, change: impl FnOnce(&mut World)) {
+    pub(crate) fn configure(&self, change: impl FnOnce(&mut World)) {
         change(state().world(self.0));
     }
 
     /// From now on calls of this kind fail.
     pub(crate) fn fail(&self, verb: Verb, errno: i32) {
-        self.set(|world| world.failing = Some(Failing::Every(verb, errno)));
+        self.configure(|world| world.failing = Some(Failing::Every(verb, errno)));
     }
 
     /// The call with this number fails, from zero.
-    pub(crate) fn fail_one(&self, number: usize, errno: i32) {
-        self.set(|world| world.failing = Some(Failing::One(number, errno)));
+    pub(crate) fn fail_call(&self, number: usize, errno: i32) {
+        self.configure(|world| world.failing = Some(Failing::One(number, errno)));
     }
 
     /// None fails any more.
-    pub(crate) fn heal(&self) {
-        self.set(|world| world.failing = None);
+    pub(crate) fn stop_failing(&self) {
+        self.configure(|world| world.failing = None);
     }
 
     /// The calls so far, of those that can fail.
@@ -168,7 +173,7 @@ impl Fake {
 
     /// What is posted stays in the send queues.
     pub(crate) fn hold(&self) {
-        self.set(|world| world.is_held = true);
+        self.configure(|world| world.is_held = true);
     }
 
     /// What is in the send queues goes out.
@@ -179,7 +184,7 @@ impl Fake {
     }
 
     /// All open devices have an event of this kind.
-    pub(crate) fn happens(&self, kind: u32) {
+    pub(crate) fn raise_event(&self, kind: u32) {
         for context in state().contexts.all_mut(self.0) {
             let element = context.raw.pointer().expose_provenance();
             context.events.push_back((element, kind));
@@ -188,7 +193,7 @@ impl Fake {
     }
 
     /// All queues of this world that report, and all pairs that use one, have an event: of these kinds.
-    pub(crate) fn breaks(&self, queues: u32, pairs: u32) {
+    pub(crate) fn raise_error_events(&self, queues: u32, pairs: u32) {
         let mut state = state();
         let of_queues = state.queues.all(self.0).filter(|queue| queue.channel != 0);
         let of_queues: Vec<_> =
@@ -219,19 +224,19 @@ impl Fake {
 
     /// The service levels and traffic classes of its pairs, in some order.
     pub(crate) fn classes(&self) -> Vec<(u8, u8)> {
-        state().pairs.all(self.0).map(|pair| pair.way.class).collect()
+        state().pairs.all(self.0).map(|pair| pair.route.class).collect()
     }
 
     /// What there is, by kind.
-    pub(crate) fn left(&self) -> String {
-        state().left(self.0)
+    pub(crate) fn remaining(&self) -> String {
+        state().remaining(self.0)
     }
 
     /// Waits until something holds that another thread has begun.
-    pub(crate) fn until(&self, mut holds: impl FnMut(&str) -> bool) {
-        let wait = GONE.wait_timeout_while(state(), PATIENCE, |state| !holds(&state.left(self.0)));
+    pub(crate) fn wait_until(&self, mut holds: impl FnMut(&str) -> bool) {
+        let wait = CHANGED.wait_timeout_while(state(), PATIENCE, |state| !holds(&state.remaining(self.0)));
         let (state, timeout) = wait.unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "it does not come to an end; there is {}", state.left(self.0));
+        assert!(!timeout.timed_out(), "it does not come to an end; there is {}", state.remaining(self.0));
     }
 
     /// What was done against the rules, which is forgotten.
@@ -247,7 +252,7 @@ impl Drop for Fake {
             return;
         }
         // Pages end in a thread of their own.
-        self.until(str::is_empty);
+        self.wait_until(str::is_empty);
         let faults = self.faults();
         assert!(faults.is_empty(), "against the rules: {faults:#?}");
         state().worlds.remove(&self.0);
@@ -291,16 +296,16 @@ impl State {
         }
     }
 
-    fn left(&self, world: u64) -> String {
+    fn remaining(&self, world: u64) -> String {
         let mut left = String::new();
-        self.lists.tell(world, &mut left);
-        self.devices.tell(world, &mut left);
-        self.contexts.tell(world, &mut left);
-        self.domains.tell(world, &mut left);
-        self.regions.tell(world, &mut left);
-        self.channels.tell(world, &mut left);
-        self.queues.tell(world, &mut left);
-        self.pairs.tell(world, &mut left);
+        self.lists.describe(world, &mut left);
+        self.devices.describe(world, &mut left);
+        self.contexts.describe(world, &mut left);
+        self.domains.describe(world, &mut left);
+        self.regions.describe(world, &mut left);
+        self.channels.describe(world, &mut left);
+        self.queues.describe(world, &mut left);
+        self.pairs.describe(world, &mut left);
         left
     }
 }
@@ -314,7 +319,20 @@ fn fault(world: u64, text: impl Into<String>) {
     FAULTS.lock().unwrap_or_else(PoisonError::into_inner).push((world, text.into()));
 }
 
-/// The address that connections go by.
+/// Returns the pointer of a call that creates an object, or null with `errno` set.
+fn made<T>(made: Result<*mut T, i32>) -> *mut T {
+    made.unwrap_or_else(|errno| {
+        Errno::set_raw(errno);
+        std::ptr::null_mut()
+    })
+}
+
+/// Returns the error number of a call, or 0.
+fn returned(done: Result<(), i32>) -> c_int {
+    done.err().unwrap_or_default()
+}
+
+/// The GID by which tests connect.
 pub(crate) fn gid() -> Ipv6Addr {
     "fd00::1".parse().expect("an address")
 }

@@ -15,13 +15,13 @@ use thiserror::Error;
 
 use crate::error::{Call, Error};
 use crate::library::bits;
-use crate::memory::{Domain, Remote, register, relaxed};
-use crate::registrations::{Registrations, reap};
+use crate::memory::{ProtectionDomain, RemoteAddress, register, relaxed};
+use crate::registrations::{Registrations, drop_in_background};
 
 /// Why a device cannot reach a GPU's memory.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum Unreachable {
+pub enum GpuAccessError {
     /// The GPU does not give it.
     #[error("{0}")]
     Gpu(#[from] GpuError),
@@ -37,9 +37,9 @@ pub enum Unreachable {
     Method(Method),
 }
 
-impl Unreachable {
+impl GpuAccessError {
     /// Whether the device has gone, which says nothing of the memory.
-    pub fn is_of_the_device(&self) -> bool {
+    pub fn is_device_gone(&self) -> bool {
         let Self::Call { call } = self else { return false };
         matches!(call.errno(), Some(libc::EIO | libc::ENXIO | libc::ENODEV))
     }
@@ -56,29 +56,29 @@ struct Parts {
     // Ended before the memory is given back.
     registrations: Registrations,
     memory: Arc<dyn GpuMemory>,
-    refused: Mutex<Refused>,
+    refused: Mutex<Refusal>,
 }
 
 /// Whether memory is to be registered at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum Refusal {
     #[default]
     No,
     /// There was no room. Who sends frames is not to wait for each of them to be refused.
     Until(Instant),
-    ForEver,
+    Forever,
 }
 
 /// After so long it is tried again where there was no room.
-pub(crate) const AGAIN: Duration = Duration::from_secs(10);
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-impl Refused {
+impl Refusal {
     /// What a failure makes of it.
-    pub(crate) fn by(error: &Unreachable, now: Instant) -> Self {
+    pub(crate) fn by(error: &GpuAccessError, now: Instant) -> Self {
         match error {
-            Unreachable::Call { call } if call.is_of_room() => Self::Until(now + AGAIN),
-            error if error.is_of_the_device() => Self::No,
-            _ => Self::ForEver,
+            GpuAccessError::Call { call } if call.is_out_of_resources() => Self::Until(now + RETRY_AFTER),
+            error if error.is_device_gone() => Self::No,
+            _ => Self::Forever,
         }
     }
 
@@ -86,7 +86,7 @@ impl Refused {
         match self {
             Self::No => false,
             Self::Until(then) => clock() < then,
-            Self::ForEver => true,
+            Self::Forever => true,
         }
     }
 }
@@ -107,31 +107,31 @@ impl GpuPages {
     ///
     /// # Errors
     ///
-    /// [`Unreachable`]. From then on it [is refused](Self::is_refused), unless the device has gone: for a while, if there was no room for it.
-    pub fn register(&self, domain: &Domain, method: Method) -> Result<(), Unreachable> {
+    /// [`GpuAccessError`]. From then on it [is refused](Self::is_refused), unless the device has gone: for a while, if there was no room for it.
+    pub fn register(&self, domain: &ProtectionDomain, method: Method) -> Result<(), GpuAccessError> {
         // Devices read, and nobody writes.
         let registered = self.0.registrations.ensure(domain, || reach(domain, &*self.0.memory, method, 0));
         registered.inspect_err(|error| {
             let mut refused = self.refused();
             // By another device, perhaps.
-            if *refused != Refused::ForEver {
-                *refused = Refused::by(error, Instant::now());
+            if *refused != Refusal::Forever {
+                *refused = Refusal::by(error, Instant::now());
             }
         })
     }
 
-    fn refused(&self) -> MutexGuard<'_, Refused> {
+    fn refused(&self) -> MutexGuard<'_, Refusal> {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is registered under a domain.
-    pub fn is_registered(&self, domain: &Domain) -> bool {
+    pub fn is_registered(&self, domain: &ProtectionDomain) -> bool {
         self.0.registrations.has(domain)
     }
 
     /// Whether it has been refused before, even if that is over.
     pub fn has_been_refused(&self) -> bool {
-        *self.refused() != Refused::No
+        *self.refused() != Refusal::No
     }
 
     /// Whether it could not be registered once: memory of a pool, as a rule, of which that is known to its maker only. Or not lately, where there was no room.
@@ -141,9 +141,9 @@ impl GpuPages {
     }
 
     /// A part, as a work request names it. It has to be registered.
-    pub(crate) fn part(&self, domain: &Domain, range: &Range<usize>) -> Result<ibv_sge, Error> {
+    pub(crate) fn sge(&self, domain: &ProtectionDomain, range: &Range<usize>) -> Result<ibv_sge, Error> {
         let place = (self.0.memory.address(), self.0.memory.length());
-        self.0.registrations.part(domain, place, range)
+        self.0.registrations.sge(domain, place, range)
     }
 }
 
@@ -152,55 +152,59 @@ impl Drop for GpuPages {
         // SAFETY: nobody looks at it any more.
         let parts = unsafe { ManuallyDrop::take(&mut self.0) };
         // A GPU may wait for all of its work before it gives memory back.
-        reap(parts);
+        drop_in_background(parts);
     }
 }
 
-/// A GPU's memory for a peer to write to, once it is told the key, as [`Landing`](crate::Landing) is the machine's.
+/// A GPU's memory for a peer to write to, once it is told the key, as [`ReceiveBuffer`](crate::ReceiveBuffer) is the machine's.
 #[derive(Clone, Debug)]
-pub struct GpuLanding(Arc<Landed>);
+pub struct GpuReceiveBuffer(Arc<Inner>);
 
-struct Landed {
+struct Inner {
     raw: NonNull<ibv_mr>,
     // Given back after the registration has ended.
     memory: Arc<dyn GpuMemory>,
-    domain: Domain,
+    domain: ProtectionDomain,
 }
 
 // SAFETY: verbs may be called from all threads.
-unsafe impl Send for Landed {}
+unsafe impl Send for Inner {}
 // SAFETY: as above.
-unsafe impl Sync for Landed {}
+unsafe impl Sync for Inner {}
 
-impl Domain {
+impl ProtectionDomain {
     /// Has a peer write to a GPU's memory. What it had in it the peer may see.
     ///
     /// # Errors
     ///
-    /// [`Unreachable`].
-    pub fn gpu_landing(&self, memory: Arc<dyn GpuMemory>, method: Method) -> Result<GpuLanding, Unreachable> {
+    /// [`GpuAccessError`].
+    pub fn gpu_receive_buffer(
+        &self,
+        memory: Arc<dyn GpuMemory>,
+        method: Method,
+    ) -> Result<GpuReceiveBuffer, GpuAccessError> {
         // The one takes the other (InfiniBand Architecture, 10.6.6.2).
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let raw = reach(self, &*memory, method, access.0)?;
-        Ok(GpuLanding(Arc::new(Landed { raw, memory, domain: self.clone() })))
+        Ok(GpuReceiveBuffer(Arc::new(Inner { raw, memory, domain: self.clone() })))
     }
 }
 
-impl GpuLanding {
+impl GpuReceiveBuffer {
     /// The memory.
     pub fn memory(&self) -> &Arc<dyn GpuMemory> {
         &self.0.memory
     }
 
     /// Its beginning, for a peer to write to.
-    pub fn remote(&self) -> Remote {
+    pub fn remote(&self) -> RemoteAddress {
         // SAFETY: registered; the key does not change.
         let key = unsafe { self.0.raw.as_ref() }.rkey;
-        Remote { address: self.0.memory.address() as u64, key }
+        RemoteAddress { address: self.0.memory.address() as u64, key }
     }
 }
 
-impl Drop for Landed {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: when this returns the device refuses what peers still write.
         let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
@@ -209,11 +213,11 @@ impl Drop for Landed {
 
 /// Registers a GPU's memory, which has to stay until that has ended.
 fn reach(
-    domain: &Domain,
+    domain: &ProtectionDomain,
     memory: &dyn GpuMemory,
     method: Method,
     access: u32,
-) -> Result<NonNull<ibv_mr>, Unreachable> {
+) -> Result<NonNull<ibv_mr>, GpuAccessError> {
     match method {
         Method::DmaBuf => Ok(import(domain, memory.export()?, memory, access)?),
         Method::PeerMemory => {
@@ -221,12 +225,12 @@ fn reach(
             let start = start.ok_or_else(|| GpuError::new("memory at address zero"))?;
             Ok(register(domain, Call::PeerMemory, start, memory.length(), access)?)
         }
-        Method::Staging => Err(Unreachable::Method(method)),
+        Method::Staging => Err(GpuAccessError::Method(method)),
     }
 }
 
 fn import(
-    domain: &Domain,
+    domain: &ProtectionDomain,
     DmaBuf { fd, offset }: DmaBuf,
     memory: &dyn GpuMemory,
     access: u32,
@@ -250,7 +254,7 @@ impl fmt::Debug for GpuPages {
     }
 }
 
-impl fmt::Debug for Landed {
+impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {:?}", self.memory, self.domain)
     }

@@ -11,7 +11,7 @@ use rdma_sys::ibv_access_flags;
 
 use crate::error::{Call, Error};
 use crate::library::bits;
-use crate::memory::Domain;
+use crate::memory::ProtectionDomain;
 
 /// A file descriptor that is none.
 const NONE: c_int = -1;
@@ -36,7 +36,7 @@ fn peermem_in(sys: &Path) -> Option<&'static str> {
     PEERMEM.into_iter().find(|(file, _)| sys.join(file).exists()).map(|(_, module)| module)
 }
 
-impl Domain {
+impl ProtectionDomain {
     /// Whether the device's driver, in the kernel and in libibverbs, can register a dma-buf. That a certain one can be registered is not said.
     ///
     /// `false`, too, where libibverbs is older than that ([`Library::has_dma_buf`](crate::Library::has_dma_buf)).
@@ -44,7 +44,7 @@ impl Domain {
     /// # Errors
     ///
     /// [`Error`], if the kernel says neither.
-    pub fn takes_dma_buf(&self) -> Result<bool, Error> {
+    pub fn supports_dma_buf(&self) -> Result<bool, Error> {
         let library = self.context().library();
         let Some(register) = library.reg_dmabuf_mr else {
             return Ok(false);

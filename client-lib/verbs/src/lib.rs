@@ -8,46 +8,48 @@
 //! that it needs, and is destroyed before them.
 //!
 //! ```text
-//!   Library <── Device <── Context <──┬── Domain <──┬── Region, Landing (and their memory)
+//!   Library <── Device <── Context <──┬── ProtectionDomain <──┬── MemoryRegion, ReceiveBuffer (and their memory)
 //!                                     │             │
-//!                                     └── Queue <───┴── Pair
+//!                                     └── CompletionQueue <───┴── QueuePair
 //! ```
 //!
-//! Memory that we send from ([`Region`]) is out of the peers' reach. Memory that a peer writes to ([`Landing`]) is written to by nobody else,
-//! and can be read where it lies once the peer has said that it has done with it ([`Landed`]). Memory of the program's own ([`Pages`]), and of a GPU
-//! ([`GpuPages`]), is sent from where it lies; a GPU's can be written to, too ([`GpuLanding`]).
+//! Memory that we send from ([`MemoryRegion`]) is out of the peers' reach. Memory that a peer writes to ([`ReceiveBuffer`]) is written to by nobody else,
+//! and can be read where it lies once the peer has said that it has done with it ([`ReceivedBytes`]). Memory of the program's own ([`Pages`]), and of a GPU
+//! ([`GpuPages`]), is sent from where it lies; a GPU's can be written to, too ([`GpuReceiveBuffer`]).
 //!
 //! Errors name the call, the device and the kernel's reason. What is probably wrong, and what to do, is their `hint()`.
 
-mod channel;
+mod completion_channel;
+mod completion_queue;
 mod context;
 mod error;
 #[cfg(test)]
 mod fake;
 mod gpu;
 mod gpu_direct;
+mod gpu_method;
 mod library;
-mod locking;
+mod locked_memory;
 mod memory;
 mod pages;
-mod pair;
 mod probe;
-mod queue;
-mod reach;
+mod queue_pair;
 mod registrations;
 #[cfg(test)]
 mod tests;
 
-pub use channel::{Channel, Report};
-pub use context::{Context, Device, Port};
+pub use completion_channel::{ChannelEvent, CompletionChannel};
+pub use completion_queue::{Completion, CompletionQueue, Status};
+pub use context::{Context, Device, PortAttributes, SourceGid};
 pub use error::{Call, Error, LoadError};
-pub use gpu::{GpuLanding, GpuPages, Unreachable};
+pub use gpu::{GpuAccessError, GpuPages, GpuReceiveBuffer};
 pub use gpu_direct::peermem;
+pub use gpu_method::{GPU_PROBE_SIZE, GpuMethodChoice, choose_gpu_method};
 pub use library::Library;
-pub use locking::{Locking, Privileges, Shortage};
-pub use memory::{Domain, Landed, Landing, Region, Remote};
+pub use locked_memory::{LockedMemory, LockedMemoryShortage, Privileges};
+pub use memory::{MemoryRegion, ProtectionDomain, ReceiveBuffer, ReceivedBytes, RemoteAddress};
 pub use pages::Pages;
-pub use pair::{Class, Depths, Endpoint, Fresh, Lent, MOST_WRITES, Pair, Path, Write};
 pub use probe::{ProbeError, Probed, probe, probe_gpu};
-pub use queue::{Completion, Queue, Status};
-pub use reach::{Reached, TRIED, reach_gpu};
+pub use queue_pair::{
+    Capacities, Class, MAX_WRITES, Path, QueuePair, QueuePairAddress, UnconnectedQueuePair, Write, ZeroCopy,
+};

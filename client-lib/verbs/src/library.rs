@@ -162,7 +162,7 @@ impl Library {
     }
 
     /// What libibverbs calls a status.
-    pub(crate) fn words(&self, status: ibv_wc_status::Type) -> String {
+    pub(crate) fn status_text(&self, status: ibv_wc_status::Type) -> String {
         // SAFETY: takes any number, and returns a constant.
         let text = unsafe { (self.wc_status_str)(status) };
         if text.is_null() {

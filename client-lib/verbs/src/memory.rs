@@ -13,41 +13,41 @@ use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 use crate::context::Context;
 use crate::error::{Call, Error};
 use crate::library::bits;
-use crate::registrations::Loans;
+use crate::registrations::DomainRegistrations;
 
 /// The longest part of a work request, in bytes. Reliable connections allow twice as much, of which devices use the highest bit otherwise.
-pub(crate) const LONGEST: u32 = 1 << 30;
+pub(crate) const MAX_SGE_BYTES: u32 = 1 << 30;
 
 /// From here on memory may have huge pages, if the kernel gives any by itself. Those that are set aside (hugetlbfs) are not asked for: a container without a
 /// share of them is killed when it touches one.
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 
 /// `IBV_ACCESS_RELAXED_ORDERING`, which older headers lack: a peer's writes may come to memory in any order, which lets PCIe bridges be faster. Nothing
 /// is looked at before the completion has come that tells of it, and that comes last. Devices that have no such order pass it over.
-const RELAXED: u32 = 1 << 20;
+const RELAXED_ORDERING: u32 = 1 << 20;
 
 /// A protection domain: queue pairs reach the memory of their own only.
 #[derive(Clone, Debug)]
-pub struct Domain(Arc<Allocated>);
+pub struct ProtectionDomain(Arc<DomainInner>);
 
-struct Allocated {
+struct DomainInner {
     context: Context,
     raw: NonNull<ibv_pd>,
     is_retired: AtomicBool,
-    loans: Loans,
+    registrations: DomainRegistrations,
 }
 
 // SAFETY: verbs may be called from all threads.
-unsafe impl Send for Allocated {}
+unsafe impl Send for DomainInner {}
 // SAFETY: as above.
-unsafe impl Sync for Allocated {}
+unsafe impl Sync for DomainInner {}
 
 /// Memory that we write to and send from. Peers cannot reach it.
 #[derive(Clone, Debug)]
-pub struct Region(Arc<Owned>);
+pub struct MemoryRegion(Arc<RegionInner>);
 
 #[derive(Debug)]
-struct Owned {
+struct RegionInner {
     registered: Registered,
     // Between threads of this process.
     access: RwLock<()>,
@@ -56,16 +56,16 @@ struct Owned {
 /// Memory that a peer writes to, once it is told the key, and nobody else. A peer that still writes when the last handle is dropped gets an
 /// access error.
 #[derive(Clone, Debug)]
-pub struct Landing(Arc<Registered>);
+pub struct ReceiveBuffer(Arc<Registered>);
 
 /// Bytes that a peer has written.
 ///
 /// They stay as they are as long as the peer keeps to what was agreed with it, which is not to write there before it is told to. One that
 /// does not can change them under whoever reads, as anybody can with whom memory is shared; every byte is valid, and nothing else of this
-/// process is in its reach. So what decides anything should be copied out ([`Landing::read`]) before it is looked at.
+/// process is in its reach. So what decides anything should be copied out ([`ReceiveBuffer::read`]) before it is looked at.
 #[derive(Clone, Debug)]
-pub struct Landed {
-    landing: Landing,
+pub struct ReceivedBytes {
+    buffer: ReceiveBuffer,
     range: Range<usize>,
 }
 
@@ -73,7 +73,7 @@ struct Registered {
     raw: NonNull<ibv_mr>,
     // Given back after the registration has ended.
     memory: Memory,
-    domain: Domain,
+    domain: ProtectionDomain,
 }
 
 // SAFETY: verbs may be called from all threads. Of the memory, a region's is only copied from and to, under a lock; a landing's is only read.
@@ -83,7 +83,7 @@ unsafe impl Sync for Registered {}
 
 /// Registers memory, which has to stay until that has ended.
 pub(crate) fn register(
-    domain: &Domain,
+    domain: &ProtectionDomain,
     call: Call,
     start: NonNull<u8>,
     length: usize,
@@ -102,7 +102,7 @@ pub(crate) fn relaxed<T>(access: u32, register: impl Fn(u32) -> Result<T, Error>
     if access & ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 == 0 {
         return register(access);
     }
-    match register(access | RELAXED) {
+    match register(access | RELAXED_ORDERING) {
         Err(error) if error.errno() == Some(libc::EINVAL) => register(access),
         outcome => outcome,
     }
@@ -116,14 +116,14 @@ pub(crate) struct Memory {
 
 /// A place in a region, for others to write to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteAddress {
     /// Where it begins, in the address space of the region's owner.
     pub address: u64,
     /// The region's key.
     pub key: u32,
 }
 
-impl Domain {
+impl ProtectionDomain {
     /// A new protection domain.
     ///
     /// # Errors
@@ -132,12 +132,12 @@ impl Domain {
     pub fn new(context: &Context) -> Result<Self, Error> {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().alloc_pd)(context.raw()) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Domain, context.name()))?;
-        Ok(Self(Arc::new(Allocated {
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::ProtectionDomain, context.name()))?;
+        Ok(Self(Arc::new(DomainInner {
             context: context.clone(),
             raw,
             is_retired: AtomicBool::new(false),
-            loans: Loans::default(),
+            registrations: DomainRegistrations::default(),
         })))
     }
 
@@ -155,18 +155,18 @@ impl Domain {
     /// waits for that with devices of some drivers when they are removed. It takes a while: not for an async task.
     pub fn release(&self) {
         self.retire();
-        self.0.loans.end();
+        self.0.registrations.end();
     }
 
-    pub(crate) fn loans(&self) -> &Loans {
-        &self.0.loans
+    pub(crate) fn registrations(&self) -> &DomainRegistrations {
+        &self.0.registrations
     }
 
     pub(crate) fn is_retired(&self) -> bool {
         self.0.is_retired.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -179,9 +179,9 @@ impl Domain {
     /// # Errors
     ///
     /// [`Error`], most of all where too little memory may be locked.
-    pub fn region(&self, length: NonZeroUsize) -> Result<Region, Error> {
+    pub fn memory_region(&self, length: NonZeroUsize) -> Result<MemoryRegion, Error> {
         let registered = self.allocate(length, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)?;
-        Ok(Region(Arc::new(Owned { registered, access: RwLock::default() })))
+        Ok(MemoryRegion(Arc::new(RegionInner { registered, access: RwLock::default() })))
     }
 
     /// So many bytes of memory, all zero, for a peer to write to.
@@ -189,10 +189,10 @@ impl Domain {
     /// # Errors
     ///
     /// [`Error`], most of all where too little memory may be locked.
-    pub fn landing(&self, length: NonZeroUsize) -> Result<Landing, Error> {
+    pub fn receive_buffer(&self, length: NonZeroUsize) -> Result<ReceiveBuffer, Error> {
         // The one takes the other (InfiniBand Architecture, 10.6.6.2).
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        Ok(Landing(Arc::new(self.allocate(length, access)?)))
+        Ok(ReceiveBuffer(Arc::new(self.allocate(length, access)?)))
     }
 
     fn allocate(&self, length: NonZeroUsize, access: ibv_access_flags) -> Result<Registered, Error> {
@@ -206,7 +206,7 @@ impl Domain {
     }
 }
 
-impl Region {
+impl MemoryRegion {
     /// Copies bytes to an offset.
     ///
     /// # Errors
@@ -221,19 +221,19 @@ impl Region {
     }
 
     /// A part, as a work request names it.
-    pub(crate) fn part(&self, range: &Range<usize>) -> Result<ibv_sge, Error> {
+    pub(crate) fn sge(&self, range: &Range<usize>) -> Result<ibv_sge, Error> {
         let registered = &self.0.registered;
         let length = range.end.checked_sub(range.start).ok_or_else(|| registered.outside())?;
         let start = registered.at(range.start, length)?;
         // SAFETY: registered; the key does not change.
         let lkey = unsafe { registered.raw.as_ref() }.lkey;
-        let length = u32::try_from(length).ok().filter(|&length| length <= LONGEST);
+        let length = u32::try_from(length).ok().filter(|&length| length <= MAX_SGE_BYTES);
         let length = length.ok_or_else(|| registered.outside())?;
         Ok(ibv_sge { addr: start.addr().get() as u64, length, lkey })
     }
 }
 
-impl Landing {
+impl ReceiveBuffer {
     /// Copies bytes from an offset.
     ///
     /// # Errors
@@ -252,10 +252,10 @@ impl Landing {
     /// # Errors
     ///
     /// [`Error`], if the range is not within the memory.
-    pub fn landed(&self, range: Range<usize>) -> Result<Landed, Error> {
+    pub fn received(&self, range: Range<usize>) -> Result<ReceivedBytes, Error> {
         let length = range.end.checked_sub(range.start).ok_or_else(|| self.0.outside())?;
         self.0.at(range.start, length)?;
-        Ok(Landed { landing: self.clone(), range })
+        Ok(ReceivedBytes { buffer: self.clone(), range })
     }
 
     /// The place at an offset, for a peer to write to.
@@ -263,19 +263,19 @@ impl Landing {
     /// # Errors
     ///
     /// [`Error`], if it is not within the memory.
-    pub fn remote(&self, offset: usize) -> Result<Remote, Error> {
+    pub fn remote(&self, offset: usize) -> Result<RemoteAddress, Error> {
         let start = self.0.at(offset, 0)?;
         // SAFETY: registered; the key does not change.
         let key = unsafe { self.0.raw.as_ref() }.rkey;
-        Ok(Remote { address: start.addr().get() as u64, key })
+        Ok(RemoteAddress { address: start.addr().get() as u64, key })
     }
 }
 
-impl Deref for Landed {
+impl Deref for ReceivedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let memory = &self.landing.0.memory;
+        let memory = &self.buffer.0.memory;
         // SAFETY: the range has been found to be within the pages, which are initialized, stay as long as this does, and are written to by
         // nobody in this process. A peer's device can write to them, if the peer breaks its word; all values of the bytes are valid, and the
         // documentation says that they may change.
@@ -310,7 +310,7 @@ impl Memory {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: new pages, which are nobody else's.
         let start = unsafe { mmap_anonymous(None, length, protection, MapFlags::MAP_PRIVATE) }?;
-        if length.get() >= HUGE {
+        if length.get() >= HUGE_PAGE {
             // Fewer entries for the processor and the device to look up. Only speed is lost without.
             // SAFETY: our own new pages, of which only the kind changes.
             let _ = unsafe { madvise(start, length.get(), MmapAdvise::MADV_HUGEPAGE) };
@@ -341,14 +341,14 @@ impl Drop for Registered {
     }
 }
 
-impl Drop for Allocated {
+impl Drop for DomainInner {
     fn drop(&mut self) {
         // SAFETY: everything of this domain holds it, so nothing is left.
         let _ = unsafe { (self.context.library().dealloc_pd)(self.raw.as_ptr()) };
     }
 }
 
-impl std::fmt::Debug for Allocated {
+impl std::fmt::Debug for DomainInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.context.fmt(f)
     }

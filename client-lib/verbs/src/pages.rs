@@ -11,8 +11,8 @@ use multinet_memory::HostMemory;
 use rdma_sys::ibv_sge;
 
 use crate::error::{Call, Error};
-use crate::memory::{Domain, Memory, register};
-use crate::registrations::{Registrations, reap};
+use crate::memory::{Memory, ProtectionDomain, register};
+use crate::registrations::{Registrations, drop_in_background};
 
 /// Memory of this process. A device reads it under the protection domain of each connection that sends from it. What goes with the last handle is let go of by a
 /// thread of its own, as it takes a while.
@@ -24,11 +24,11 @@ pub struct Pages(ManuallyDrop<Parts>);
 struct Parts {
     // Ended before the memory is given back.
     registrations: Registrations,
-    memory: Lies,
+    memory: Backing,
 }
 
 /// Whose it is.
-enum Lies {
+enum Backing {
     Own(Memory),
     Host(HostMemory),
 }
@@ -40,10 +40,10 @@ impl Pages {
     ///
     /// If the machine, or this container's limit, has no memory left.
     pub fn new(length: NonZeroUsize) -> std::io::Result<Self> {
-        Ok(Self::lying(Lies::Own(Memory::new(length)?)))
+        Ok(Self::with_backing(Backing::Own(Memory::new(length)?)))
     }
 
-    fn lying(memory: Lies) -> Self {
+    fn with_backing(memory: Backing) -> Self {
         Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory }))
     }
 
@@ -51,10 +51,10 @@ impl Pages {
     pub fn bytes(&self) -> &[u8] {
         match &self.0.memory {
             // SAFETY: our pages, initialized; they are written to through `bytes_mut` only, which borrows all of this.
-            Lies::Own(memory) => unsafe {
+            Backing::Own(memory) => unsafe {
                 NonNull::slice_from_raw_parts(memory.start(), memory.length()).as_ref()
             },
-            Lies::Host(memory) => memory.bytes(),
+            Backing::Host(memory) => memory.bytes(),
         }
     }
 
@@ -62,10 +62,10 @@ impl Pages {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.0.memory {
             // SAFETY: as above, and nobody else has a handle. A device that still reads, against what is said above, reads a mixture.
-            Lies::Own(memory) => unsafe {
+            Backing::Own(memory) => unsafe {
                 NonNull::slice_from_raw_parts(memory.start(), memory.length()).as_mut()
             },
-            Lies::Host(memory) => memory.bytes_mut(),
+            Backing::Host(memory) => memory.bytes_mut(),
         }
     }
 
@@ -74,29 +74,29 @@ impl Pages {
     /// # Errors
     ///
     /// [`Error`], most of all where too little memory may be locked.
-    pub fn register(&self, domain: &Domain) -> Result<(), Error> {
-        let (start, length) = self.place();
+    pub fn register(&self, domain: &ProtectionDomain) -> Result<(), Error> {
+        let (start, length) = self.location();
         // Devices read, and nobody writes.
         self.0.registrations.ensure(domain, || register(domain, Call::Register, start, length, 0))
     }
 
     /// A part, as a work request names it. It has to be registered.
-    pub(crate) fn part(&self, domain: &Domain, range: &Range<usize>) -> Result<ibv_sge, Error> {
-        let (start, length) = self.place();
-        self.0.registrations.part(domain, (start.addr().get(), length), range)
+    pub(crate) fn sge(&self, domain: &ProtectionDomain, range: &Range<usize>) -> Result<ibv_sge, Error> {
+        let (start, length) = self.location();
+        self.0.registrations.sge(domain, (start.addr().get(), length), range)
     }
 
-    fn place(&self) -> (NonNull<u8>, usize) {
+    fn location(&self) -> (NonNull<u8>, usize) {
         match &self.0.memory {
-            Lies::Own(memory) => (memory.start(), memory.length()),
-            Lies::Host(memory) => (memory.start(), memory.length().get()),
+            Backing::Own(memory) => (memory.start(), memory.length()),
+            Backing::Host(memory) => (memory.start(), memory.length().get()),
         }
     }
 }
 
 impl From<HostMemory> for Pages {
     fn from(memory: HostMemory) -> Self {
-        Self::lying(Lies::Host(memory))
+        Self::with_backing(Backing::Host(memory))
     }
 }
 
@@ -105,13 +105,13 @@ impl Drop for Pages {
         // SAFETY: nobody looks at it any more.
         let parts = unsafe { ManuallyDrop::take(&mut self.0) };
         if !parts.registrations.is_empty() {
-            reap(parts);
+            drop_in_background(parts);
         }
     }
 }
 
 impl fmt::Debug for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.place().1)
+        write!(f, "{} bytes", self.location().1)
     }
 }

@@ -1,6 +1,5 @@
 //! Whether an address, or a GPU, can really be used: a write from memory to memory, from the device to itself and by the GID that connections leave from.
 
-use std::net::Ipv6Addr;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,13 +8,13 @@ use std::time::{Duration, Instant};
 use multinet_memory::{GpuError, GpuMemory, Method};
 use thiserror::Error;
 
-use crate::context::Context;
+use crate::completion_queue::{CompletionQueue, Status};
+use crate::context::{Context, SourceGid};
 use crate::error::{Error, LoadError};
-use crate::gpu::{GpuPages, Unreachable};
+use crate::gpu::{GpuAccessError, GpuPages};
 use crate::library::Library;
-use crate::memory::{Domain, Region, Remote};
-use crate::pair::{Class, Depths, Fresh, Lent, Pair, Path, Write};
-use crate::queue::{Queue, Status};
+use crate::memory::{MemoryRegion, ProtectionDomain, RemoteAddress};
+use crate::queue_pair::{Capacities, Class, Path, QueuePair, UnconnectedQueuePair, Write, ZeroCopy};
 
 /// For so long a completion is waited for: longer than a device repeats what is not acknowledged.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,7 +52,7 @@ pub enum ProbeError {
     Gpu(#[from] GpuError),
     /// The device cannot reach the GPU's memory.
     #[error(transparent)]
-    Unreachable(#[from] Unreachable),
+    GpuAccessError(#[from] GpuAccessError),
     /// libibverbs does not show the device.
     #[error("libibverbs does not show {0}")]
     NoDevice(String),
@@ -66,22 +65,22 @@ pub enum ProbeError {
         port: u8,
     },
     /// The write failed.
-    #[error("{device} cannot write to itself by GID {row}: {status}")]
+    #[error("{device} cannot write to itself by GID {gid_index}: {status}")]
     Failed {
         /// The device.
         device: String,
         /// The row of the GID.
-        row: u8,
+        gid_index: u8,
         /// How it failed.
         status: Status,
     },
     /// Nothing was heard of the write.
-    #[error("{device} does not say within {PATIENCE:?} what became of a write to itself by GID {row}")]
+    #[error("{device} does not say within {PATIENCE:?} what became of a write to itself by GID {gid_index}")]
     Silent {
         /// The device.
         device: String,
         /// The row of the GID.
-        row: u8,
+        gid_index: u8,
     },
     /// Other bytes arrived than were sent.
     #[error("{device} wrote other bytes, or another immediate, than it was given")]
@@ -94,13 +93,15 @@ pub enum ProbeError {
 impl ProbeError {
     /// Whether it may be otherwise the next time: there may be room again, or a link that was down. What a device or a GPU cannot do stays so, and one that
     /// has written something else is not asked again until it does not.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Call(call) | Self::Unreachable(Unreachable::Call { call }) => call.is_of_room(),
-            Self::Gpu(_) | Self::Unreachable(Unreachable::Gpu(_)) | Self::Inactive { .. } => true,
-            Self::Failed { status, .. } => status.is_of_the_way(),
+            Self::Call(call) | Self::GpuAccessError(GpuAccessError::Call { call }) => {
+                call.is_out_of_resources()
+            }
+            Self::Gpu(_) | Self::GpuAccessError(GpuAccessError::Gpu(_)) | Self::Inactive { .. } => true,
+            Self::Failed { status, .. } => status.is_unanswered(),
             Self::Library(_) | Self::NoDevice(_) | Self::Silent { .. } | Self::Different { .. } => false,
-            Self::Unreachable(Unreachable::Method(_)) => false,
+            Self::GpuAccessError(GpuAccessError::Method(_)) => false,
         }
     }
 
@@ -115,7 +116,7 @@ impl ProbeError {
             Self::Inactive { .. } => Some("bring its link up"),
             Self::Failed { status, .. } => status.hint(),
             Self::Silent { .. } => Some("soft-RoCE in a network namespace of its own behaves so"),
-            Self::Gpu(_) | Self::Unreachable(_) | Self::Different { .. } => None,
+            Self::Gpu(_) | Self::GpuAccessError(_) | Self::Different { .. } => None,
         }
     }
 }
@@ -125,29 +126,27 @@ impl ProbeError {
 /// # Errors
 ///
 /// [`ProbeError`], which says what is in the way.
-pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, ProbeError> {
-    probe_by(Library::load()?, device, port, row, gid)
+pub fn probe(device: &str, source: SourceGid) -> Result<Probed, ProbeError> {
+    probe_by(Library::load()?, device, source)
 }
 
 /// As [`probe`], by these functions.
 pub(crate) fn probe_by(
     library: &'static Library,
     device: &str,
-    port: u8,
-    row: u8,
-    gid: Ipv6Addr,
+    source: SourceGid,
 ) -> Result<Probed, ProbeError> {
     let devices = library.devices()?;
     let found = devices.iter().find(|found| found.name() == device);
     let context = found.ok_or_else(|| ProbeError::NoDevice(device.to_owned()))?.open()?;
-    let domain = Domain::new(&context)?;
-    let loopback = Loopback::new(&domain, port, row, gid)?;
-    let (region, landing) = (domain.region(SIZE)?, domain.landing(SIZE)?);
+    let domain = ProtectionDomain::new(&context)?;
+    let loopback = Loopback::new(&domain, source)?;
+    let (region, receive_buffer) = (domain.memory_region(SIZE)?, domain.receive_buffer(SIZE)?);
     let pattern = pattern();
     region.write(0, &pattern)?;
-    loopback.write(Some((&region, 0..SIZE.get())), None, landing.remote(0)?)?;
+    loopback.write(Some((&region, 0..SIZE.get())), None, receive_buffer.remote(0)?)?;
     let mut arrived = vec![0; SIZE.get()];
-    landing.read(0, &mut arrived)?;
+    receive_buffer.read(0, &mut arrived)?;
     loopback.compare(&pattern, &arrived)?;
     Ok(Probed { mtu: loopback.mtu })
 }
@@ -160,18 +159,18 @@ pub(crate) fn probe_by(
 /// [`ProbeError`], which says what is in the way.
 pub fn probe_gpu(
     context: &Context,
-    (port, row, gid): (u8, u8, Ipv6Addr),
+    source: SourceGid,
     memory: &Arc<dyn GpuMemory>,
     method: Method,
 ) -> Result<(), ProbeError> {
-    let domain = Domain::new(context)?;
-    let loopback = Loopback::new(&domain, port, row, gid)?;
-    let (region, landing) = (domain.region(SIZE)?, domain.landing(SIZE)?);
+    let domain = ProtectionDomain::new(context)?;
+    let loopback = Loopback::new(&domain, source)?;
+    let (region, receive_buffer) = (domain.memory_region(SIZE)?, domain.receive_buffer(SIZE)?);
     let mut arrived = vec![0; SIZE.get()];
 
     let there = pattern();
     region.write(0, &there)?;
-    let gpu = domain.gpu_landing(Arc::clone(memory), method)?;
+    let gpu = domain.gpu_receive_buffer(Arc::clone(memory), method)?;
     loopback.write(Some((&region, 0..SIZE.get())), None, gpu.remote())?;
     memory.flush()?;
     memory.read(0, &mut arrived)?;
@@ -181,8 +180,8 @@ pub fn probe_gpu(
     memory.write(0, &back)?;
     let pages = GpuPages::new(Arc::clone(memory));
     pages.register(&domain, method)?;
-    loopback.write(None, Some((Lent::Gpu(&pages), 0..SIZE.get())), landing.remote(0)?)?;
-    landing.read(0, &mut arrived)?;
+    loopback.write(None, Some((ZeroCopy::Gpu(&pages), 0..SIZE.get())), receive_buffer.remote(0)?)?;
+    receive_buffer.read(0, &mut arrived)?;
     loopback.compare(&back, &arrived)
 }
 
@@ -193,52 +192,67 @@ fn pattern() -> Vec<u8> {
 /// Two pairs of one device, so that a failure of one does not hide its reason at the other.
 struct Loopback {
     device: String,
-    row: u8,
+    gid_index: u8,
     mtu: u32,
-    queue: Queue,
-    sender: Pair,
-    receiver: Pair,
+    queue: CompletionQueue,
+    sender: QueuePair,
+    receiver: QueuePair,
 }
 
 impl Loopback {
-    fn new(domain: &Domain, port: u8, row: u8, gid: Ipv6Addr) -> Result<Self, ProbeError> {
+    fn new(domain: &ProtectionDomain, source: SourceGid) -> Result<Self, ProbeError> {
+        let SourceGid { port, gid_index, gid } = source;
         let context = domain.context();
-        let (device, attributes) = (context.name().to_owned(), context.port(port)?);
+        let (device, attributes) = (context.name().to_owned(), context.query_port(port)?);
         if !attributes.is_active {
             return Err(ProbeError::Inactive { device, port });
         }
-        let queue = Queue::new(context, 4)?;
-        let depths = Depths { send: 1, receive: 1 };
-        let (sender, receiver) = (Fresh::new(domain, &queue, depths)?, Fresh::new(domain, &queue, depths)?);
-        let ends = [&sender, &receiver].map(|fresh| fresh.endpoint(gid, attributes.lid));
+        let queue = CompletionQueue::new(context, 4)?;
+        let capacities = Capacities { send: 1, receive: 1 };
+        let (sender, receiver) = (
+            UnconnectedQueuePair::new(domain, &queue, capacities)?,
+            UnconnectedQueuePair::new(domain, &queue, capacities)?,
+        );
+        let ends = [&sender, &receiver].map(|unconnected| unconnected.address(gid, attributes.lid));
         let mtu = attributes.mtu;
-        let path = Path { port, row, mtu, class: Class::default(), is_global: true };
+        let path = Path { port, gid_index, mtu, class: Class::default(), is_global: true };
         let (sender, receiver) = (sender.connect(path, ends[1])?, receiver.connect(path, ends[0])?);
-        Ok(Self { device, row, mtu, queue, sender, receiver })
+        Ok(Self { device, gid_index, mtu, queue, sender, receiver })
     }
 
     /// Writes, and waits until it has arrived.
     fn write(
         &self,
-        part: Option<(&Region, Range<usize>)>,
-        lent: Option<(Lent<'_>, Range<usize>)>,
-        remote: Remote,
+        sge: Option<(&MemoryRegion, Range<usize>)>,
+        zero_copy: Option<(ZeroCopy<'_>, Range<usize>)>,
+        remote: RemoteAddress,
     ) -> Result<(), ProbeError> {
-        let (device, row) = (self.device.clone(), self.row);
-        self.receiver.receive(RECEIVED)?;
+        let (device, gid_index) = (self.device.clone(), self.gid_index);
+        self.receiver.post_receive(RECEIVED)?;
         let immediate = Some(IMMEDIATE);
-        self.sender.write(&[Write { id: WRITTEN, part, lent, remote, immediate, is_signalled: true }])?;
+        self.sender.post_writes(&[Write {
+            id: WRITTEN,
+            sge,
+            zero_copy,
+            remote,
+            immediate,
+            is_signalled: true,
+        }])?;
         let (mut received, mut is_written) = (None, false);
         let begun = Instant::now();
         while !(received.is_some() && is_written) {
             let Some(completion) = self.queue.poll()? else {
                 if begun.elapsed() > PATIENCE {
-                    return Err(ProbeError::Silent { device, row });
+                    return Err(ProbeError::Silent { device, gid_index });
                 }
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            completion.status.map_err(|status| ProbeError::Failed { device: device.clone(), row, status })?;
+            completion.status.map_err(|status| ProbeError::Failed {
+                device: device.clone(),
+                gid_index,
+                status,
+            })?;
             match completion.id {
                 RECEIVED => received = Some(completion.immediate),
                 _ => is_written = true,

@@ -11,23 +11,23 @@ use std::thread;
 use rdma_sys::{ibv_mr, ibv_sge};
 
 use crate::error::{Call, Error};
-use crate::memory::{Domain, LONGEST};
+use crate::memory::{MAX_SGE_BYTES, ProtectionDomain};
 
-/// Made when they are needed; they stay until the memory goes, or their domain is [released](Domain::release), or until another one is needed after it has
-/// been [retired](Domain::retire).
+/// Made when they are needed; they stay until the memory goes, or their domain is [released](ProtectionDomain::release), or until another one is needed after it has
+/// been [retired](ProtectionDomain::retire).
 #[derive(Default)]
-pub(crate) struct Registrations(Arc<Known>);
+pub(crate) struct Registrations(Arc<RegistrationList>);
 
 #[derive(Default)]
-struct Known(Mutex<Vec<Registration>>);
+struct RegistrationList(Mutex<Vec<Registration>>);
 
 /// The registrations under one domain, wherever their memory is.
 #[derive(Default)]
-pub(crate) struct Loans(Mutex<Vec<Weak<Known>>>);
+pub(crate) struct DomainRegistrations(Mutex<Vec<Weak<RegistrationList>>>);
 
 struct Registration {
     raw: NonNull<ibv_mr>,
-    domain: Domain,
+    domain: ProtectionDomain,
 }
 
 // SAFETY: verbs may be called from all threads.
@@ -37,14 +37,14 @@ impl Registrations {
     /// Sees to it that there is one under a domain, unless that has been retired: nothing would end it.
     pub(crate) fn ensure<E>(
         &self,
-        domain: &Domain,
+        domain: &ProtectionDomain,
         register: impl FnOnce() -> Result<NonNull<ibv_mr>, E>,
     ) -> Result<(), E> {
         let mut all = self.all();
         all.retain(|known| !known.domain.is_retired());
-        if !all.iter().any(|known| known.domain.is(domain)) {
+        if !all.iter().any(|known| known.domain.is_same(domain)) {
             all.push(Registration { raw: register()?, domain: domain.clone() });
-            domain.loans().add(Arc::downgrade(&self.0));
+            domain.registrations().add(Arc::downgrade(&self.0));
             // Whoever has released the domain meanwhile has ended what there was before this one.
             all.retain(|known| !known.domain.is_retired());
         }
@@ -52,8 +52,8 @@ impl Registrations {
     }
 
     /// Whether there is one under a domain.
-    pub(crate) fn has(&self, domain: &Domain) -> bool {
-        self.all().iter().any(|known| known.domain.is(domain))
+    pub(crate) fn has(&self, domain: &ProtectionDomain) -> bool {
+        self.all().iter().any(|known| known.domain.is_same(domain))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -61,16 +61,17 @@ impl Registrations {
     }
 
     /// A part of the memory, which lies there, as a work request names it.
-    pub(crate) fn part(
+    pub(crate) fn sge(
         &self,
-        domain: &Domain,
+        domain: &ProtectionDomain,
         (start, length): (usize, usize),
         range: &Range<usize>,
     ) -> Result<ibv_sge, Error> {
         let all = self.all();
-        let known = all.iter().find(|known| known.domain.is(domain));
+        let known = all.iter().find(|known| known.domain.is_same(domain));
         let wanted = range.end.checked_sub(range.start).and_then(|wanted| u32::try_from(wanted).ok());
-        let (Some(known), Some(wanted @ 0..=LONGEST), true) = (known, wanted, range.end <= length) else {
+        let (Some(known), Some(wanted @ 0..=MAX_SGE_BYTES), true) = (known, wanted, range.end <= length)
+        else {
             return Err(Error::returned(Call::Reach, domain.context().name(), libc::EINVAL));
         };
         // SAFETY: registered; the key does not change.
@@ -90,14 +91,14 @@ impl Drop for Registrations {
     }
 }
 
-impl Known {
+impl RegistrationList {
     fn all(&self) -> MutexGuard<'_, Vec<Registration>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Loans {
-    fn add(&self, known: Weak<Known>) {
+impl DomainRegistrations {
+    fn add(&self, known: Weak<RegistrationList>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Memory that has gone is forgotten, as often as the list would have to grow.
         if all.len() == all.capacity() {
@@ -123,12 +124,12 @@ impl Drop for Registration {
 }
 
 /// Lets go of registered memory in a thread of its own: it takes a while, and whoever drops the last handle may have others wait.
-pub(crate) fn reap(memory: impl Any + Send) {
+pub(crate) fn drop_in_background(memory: impl Any + Send) {
     static REAPER: OnceLock<Option<Sender<Box<dyn Any + Send>>>> = OnceLock::new();
     let start = || {
         let (send, memory) = channel::<Box<dyn Any + Send>>();
-        let reap = move || memory.into_iter().for_each(drop);
-        thread::Builder::new().name("multinet-pages".to_owned()).spawn(reap).ok()?;
+        let drop_all = move || memory.into_iter().for_each(drop);
+        thread::Builder::new().name("multinet-pages".to_owned()).spawn(drop_all).ok()?;
         Some(send)
     };
     if let Some(reaper) = REAPER.get_or_init(start) {
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn registrations_end_with_their_memory_whoever_looks_at_them() {
         let fake = Fake::new();
-        let domain = Domain::new(&fake.open()).unwrap();
+        let domain = ProtectionDomain::new(&fake.open()).unwrap();
         let memory = Memory::new(NonZeroUsize::MIN).unwrap();
         let registrations = Registrations::default();
         registrations

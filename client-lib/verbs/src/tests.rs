@@ -16,27 +16,28 @@ use std::ops::Range;
 
 use crate::fake::{Fake, gid};
 use crate::{
-    Call, Class, Completion, Context, Depths, Domain, Endpoint, Error, Fresh, Landing, Lent, Pages, Pair,
-    Path, Queue, Region, Remote, Write,
+    Call, Capacities, Class, Completion, CompletionQueue, Context, Error, MemoryRegion, Pages, Path,
+    ProtectionDomain, QueuePair, QueuePairAddress, ReceiveBuffer, RemoteAddress, UnconnectedQueuePair, Write,
+    ZeroCopy,
 };
 
 const CLASS: Class = Class { service_level: 0, traffic_class: 0 };
-const PATH: Path = Path { port: 1, row: 1, mtu: 1024, class: CLASS, is_global: true };
-const DEPTHS: Depths = Depths { send: 8, receive: 4 };
+const PATH: Path = Path { port: 1, gid_index: 1, mtu: 1024, class: CLASS, is_global: true };
+const CAPACITIES: Capacities = Capacities { send: 8, receive: 4 };
 /// The longest write that goes with its request: the device gives what is asked for.
-const INLINE: usize = 192;
+const MAX_INLINE_DATA: usize = 192;
 const LENGTH: usize = 10_000;
 
 /// Two pairs that are connected, and memory to write from and to. Here as everywhere, the fake goes last.
 struct Rig {
-    sender: Pair,
-    receiver: Pair,
+    sender: QueuePair,
+    receiver: QueuePair,
     /// Of the sender's completions, and the receiver's.
-    sent: Queue,
-    received: Queue,
-    region: Region,
-    landing: Landing,
-    domain: Domain,
+    sent: CompletionQueue,
+    received: CompletionQueue,
+    region: MemoryRegion,
+    receive_buffer: ReceiveBuffer,
+    domain: ProtectionDomain,
     context: Context,
     fake: Fake,
 }
@@ -48,22 +49,26 @@ impl Rig {
 
     fn with(fake: Fake) -> Self {
         let context = fake.open();
-        let domain = Domain::new(&context).unwrap();
-        let [sent, received] = [64; 2].map(|depth| Queue::new(&context, depth).unwrap());
+        let domain = ProtectionDomain::new(&context).unwrap();
+        let [sent, received] = [64; 2].map(|depth| CompletionQueue::new(&context, depth).unwrap());
         let (sender, receiver) = connect((&domain, &sent), (&domain, &received));
-        let (region, landing) = (domain.region(size(LENGTH)).unwrap(), domain.landing(size(LENGTH)).unwrap());
+        let (region, receive_buffer) =
+            (domain.memory_region(size(LENGTH)).unwrap(), domain.receive_buffer(size(LENGTH)).unwrap());
         region.write(0, &pattern(LENGTH)).unwrap();
-        Self { sender, receiver, sent, received, region, landing, domain, context, fake }
+        Self { sender, receiver, sent, received, region, receive_buffer, domain, context, fake }
     }
 
     /// A write of a part of the region, to the same place of the landing.
-    fn part(&self, id: u64, range: Range<usize>) -> Write<'_> {
-        let remote = self.landing.remote(range.start.min(LENGTH)).unwrap();
-        Write { part: Some((&self.region, range)), ..bare(id, remote) }
+    fn sge(&self, id: u64, range: Range<usize>) -> Write<'_> {
+        let remote = self.receive_buffer.remote(range.start.min(LENGTH)).unwrap();
+        Write { sge: Some((&self.region, range)), ..bare(id, remote) }
     }
 
-    fn lent<'a>(&self, id: u64, pages: &'a Pages, range: Range<usize>) -> Write<'a> {
-        Write { lent: Some((Lent::Pages(pages), range)), ..bare(id, self.landing.remote(0).unwrap()) }
+    fn zero_copy<'a>(&self, id: u64, pages: &'a Pages, range: Range<usize>) -> Write<'a> {
+        Write {
+            zero_copy: Some((ZeroCopy::Pages(pages), range)),
+            ..bare(id, self.receive_buffer.remote(0).unwrap())
+        }
     }
 
     /// Lets go of all.
@@ -72,16 +77,16 @@ impl Rig {
     }
 
     /// All that lies in the landing.
-    fn landed(&self) -> Vec<u8> {
+    fn received(&self) -> Vec<u8> {
         let mut bytes = vec![0; LENGTH];
-        self.landing.read(0, &mut bytes).unwrap();
+        self.receive_buffer.read(0, &mut bytes).unwrap();
         bytes
     }
 }
 
 /// A write of nothing, with a completion.
-fn bare(id: u64, remote: Remote) -> Write<'static> {
-    Write { id, part: None, lent: None, remote, immediate: None, is_signalled: true }
+fn bare(id: u64, remote: RemoteAddress) -> Write<'static> {
+    Write { id, sge: None, zero_copy: None, remote, immediate: None, is_signalled: true }
 }
 
 fn size(length: usize) -> NonZeroUsize {
@@ -93,22 +98,26 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 251) as u8 ^ (index / 251) as u8 | 1).collect()
 }
 
-fn end(fresh: &Fresh) -> Endpoint {
-    fresh.endpoint(gid(), 0)
+fn end(unconnected: &UnconnectedQueuePair) -> QueuePairAddress {
+    unconnected.address(gid(), 0)
 }
 
-fn connect(one: (&Domain, &Queue), other: (&Domain, &Queue)) -> (Pair, Pair) {
-    let [one, other] = [one, other].map(|(domain, queue)| Fresh::new(domain, queue, DEPTHS).unwrap());
+fn connect(
+    one: (&ProtectionDomain, &CompletionQueue),
+    other: (&ProtectionDomain, &CompletionQueue),
+) -> (QueuePair, QueuePair) {
+    let [one, other] =
+        [one, other].map(|(domain, queue)| UnconnectedQueuePair::new(domain, queue, CAPACITIES).unwrap());
     let ends = (end(&one), end(&other));
     (one.connect(PATH, ends.1).unwrap(), other.connect(PATH, ends.0).unwrap())
 }
 
 /// All that has completed.
-fn polled(queue: &Queue) -> Vec<Completion> {
+fn polled(queue: &CompletionQueue) -> Vec<Completion> {
     let mut all = Vec::new();
     loop {
         let before = all.len();
-        queue.poll_many(&mut all).unwrap();
+        queue.poll_batch(&mut all).unwrap();
         if all.len() == before {
             return all;
         }
@@ -116,7 +125,7 @@ fn polled(queue: &Queue) -> Vec<Completion> {
 }
 
 /// The numbers of what has completed, and the status of each that has failed.
-fn outcomes(queue: &Queue) -> Vec<(u64, Option<u32>)> {
+fn outcomes(queue: &CompletionQueue) -> Vec<(u64, Option<u32>)> {
     let outcome = |it: Completion| (it.id, it.status.err().map(|status| status.code()));
     polled(queue).into_iter().map(outcome).collect()
 }

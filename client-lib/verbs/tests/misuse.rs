@@ -1,4 +1,4 @@
-//! Misuse that the ownership order of this crate keeps from compiling.
+//! Misuse of this crate that the compiler refuses.
 
 #![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
@@ -7,23 +7,29 @@ use std::process::Command;
 use std::time::SystemTime;
 use std::{env, fs};
 
-/// The files of `tests/misuse`, and where and why the compiler refuses them.
+/// The files of `tests/misuse`, each with the beginning of the compiler's error.
 const REFUSED: [(&str, &str); 12] = [
-    ("borrow_a_region", "6:5: error[E0308]: mismatched types: expected `&[u8]`, found `&Region`"),
-    ("change_what_landed", "6:5: error[E0594]: cannot assign to data in dereference of `Landed`"),
-    ("connect_twice", "6:41: error[E0382]: use of moved value: `fresh`"),
-    ("copy_a_pair", "6:5: error[E0308]: mismatched types: expected `Pair`, found `&Pair`"),
+    ("borrow_a_region", "6:5: error[E0308]: mismatched types: expected `&[u8]`, found `&MemoryRegion`"),
+    ("change_received_bytes", "6:5: error[E0594]: cannot assign to data in dereference of `ReceivedBytes`"),
+    ("connect_twice", "6:40: error[E0382]: use of moved value: `pair`"),
+    ("copy_a_queue_pair", "6:5: error[E0308]: mismatched types: expected `QueuePair`, found `&QueuePair`"),
     ("drop_region_before_writing", "8:10: error[E0505]: cannot move out of `region` because it is borrowed"),
-    ("fill_pages_that_are_lent", "8:5: error[E0502]: cannot borrow `*pages` as mutable"),
+    ("fill_pages_of_a_write", "8:5: error[E0502]: cannot borrow `*pages` as mutable"),
     ("fill_pages_that_are_shared", "8:5: error[E0596]: cannot borrow data in an `Arc` as mutable"),
-    ("keep_bytes_of_landed", "7:5: error[E0515]: cannot return value referencing local variable `landed`"),
     ("keep_bytes_of_pages", "7:10: error[E0505]: cannot move out of `pages` because it is borrowed"),
-    ("make_up_landed", "6:14: error[E0451]: fields `landing` and `range` of struct `Landed` are private"),
+    ("keep_received_bytes", "7:5: error[E0515]: cannot return value referencing local variable `received`"),
+    (
+        "make_up_received_bytes",
+        "6:21: error[E0451]: fields `buffer` and `range` of struct `ReceivedBytes` are private",
+    ),
     ("open_a_library_of_ones_own", "6:5: error[E0521]: borrowed data escapes outside of function"),
-    ("write_before_connecting", "6:11: error[E0599]: no method named `write` found for reference `&Fresh`"),
+    (
+        "write_before_connecting",
+        "6:10: error[E0599]: no method named `post_writes` found for reference `&UnconnectedQueuePair`",
+    ),
 ];
 
-/// Returns the crate as it was built last, which is what this test is linked with.
+/// Returns the path of the newest build of the crate, the one that this test is linked with.
 fn library() -> PathBuf {
     let program = env::current_exe().expect("a test has a file");
     let folder = program.parent().expect("which is in the folder of dependencies");
@@ -36,7 +42,7 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn what_must_not_compile_does_not() {
+fn each_misuse_is_refused_by_the_compiler() {
     assert_eq!(fs::read_dir("tests/misuse").unwrap().count(), REFUSED.len(), "a file that is not tried");
     let library = library();
     let scratch = tempfile::tempdir().unwrap();

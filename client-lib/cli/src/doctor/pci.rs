@@ -40,10 +40,10 @@ impl Function {
     /// The bridges between the two and what is known of each, if they are below the same switch. If they are not, packets pass the host
     /// bridge anyway.
     pub(super) fn between<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a str, Acs)> {
-        let shared = self.pci.place.shared(&other.pci.place);
+        let shared = self.pci.path.shared_bridges(&other.pci.path);
         let below = move |function: &'a Self| {
             let bridges =
-                function.pci.place.bridges.iter().map(String::as_str).zip(function.acs.iter().copied());
+                function.pci.path.bridges.iter().map(String::as_str).zip(function.acs.iter().copied());
             bridges.skip(if shared == 0 { usize::MAX } else { shared })
         };
         below(self).chain(below(other))
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     fn function(path: &str) -> Function {
-        let place = pci::Place::parse(path).unwrap();
-        let acs = vec![Acs::Absent; place.bridges.len()];
-        Function { pci: pci::Function { place, numa: None }, acs }
+        let path = pci::PciPath::parse(path).unwrap();
+        let acs = vec![Acs::Absent; path.bridges.len()];
+        Function { pci: pci::Function { path, numa: None }, acs }
     }
 
     /// A configuration space with capabilities of these numbers, the last of which has this control register.

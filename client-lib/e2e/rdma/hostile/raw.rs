@@ -5,10 +5,10 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_client::gid::{self, Local, Place};
+use multinet_client::gid::{self, DeviceGid, SourceAddress};
 use multinet_client::verbs::{
-    Class, Completion, Depths, Domain, Endpoint as End, Fresh, Landing, Library, Pair, Path, Queue, Region,
-    Remote, Write,
+    Capacities, Class, Completion, CompletionQueue, Library, MemoryRegion, Path, ProtectionDomain, QueuePair,
+    QueuePairAddress, ReceiveBuffer, RemoteAddress, UnconnectedQueuePair, Write,
 };
 use multinet_client::{Endpoint, Listener};
 use serde_json::{Value, json};
@@ -30,11 +30,11 @@ const RING: Form = (REQUESTS as u64, 192, 40);
 
 /// What one side has before it is connected.
 struct Ours {
-    place: Place,
-    region: Region,
-    landing: Landing,
-    queue: Queue,
-    fresh: Vec<Fresh>,
+    place: DeviceGid,
+    region: MemoryRegion,
+    receive_buffer: ReceiveBuffer,
+    queue: CompletionQueue,
+    unconnected: Vec<UnconnectedQueuePair>,
     end: Value,
 }
 
@@ -42,13 +42,13 @@ struct Ours {
 pub(super) struct Raw {
     pub(super) stream: TcpStream,
     /// Fewer, when a test lets go of some.
-    pub(super) pairs: Vec<Pair>,
-    pub(super) queue: Queue,
-    pub(super) region: Region,
+    pub(super) pairs: Vec<QueuePair>,
+    pub(super) queue: CompletionQueue,
+    pub(super) region: MemoryRegion,
     /// `None`, when a test lets go of it.
-    pub(super) landing: Option<Landing>,
+    pub(super) receive_buffer: Option<ReceiveBuffer>,
     /// What the other side offers.
-    pub(super) theirs: Remote,
+    pub(super) theirs: RemoteAddress,
     form: Form,
 }
 
@@ -57,47 +57,51 @@ pub(super) struct Receiver(TcpListener);
 
 impl Ours {
     fn new(address: IpAddr, (places, stride, prefix): Form, count: usize) -> Result<Self> {
-        let local = Local { address, interface: "rdma0", port_gid: None };
-        let place = gid::choose(&gid::local_ports()?, local).chosen.context("no row")?;
+        let local = SourceAddress { address, interface: "rdma0", port_gid: None };
+        let place = gid::choose(&gid::local_ports()?, local).chosen.context("no GID")?;
         let context = Library::load()?.devices()?.first().context("no device")?.open()?;
-        let domain = Domain::new(&context)?;
+        let domain = ProtectionDomain::new(&context)?;
         let length = |length| NonZeroUsize::new(length).context("zero");
-        let (region, landing) = (
-            domain.region(length(usize::from(REQUESTS) * 192)?)?,
-            domain.landing(length((places * stride) as usize)?)?,
+        let (region, receive_buffer) = (
+            domain.memory_region(length(usize::from(REQUESTS) * 192)?)?,
+            domain.receive_buffer(length((places * stride) as usize)?)?,
         );
-        let queue = Queue::new(&context, 2000)?;
-        let depths = Depths { send: 128, receive: REQUESTS };
-        let fresh = (0..count).map(|_| Fresh::new(&domain, &queue, depths)).collect::<Result<Vec<_>, _>>()?;
-        let Remote { address, key } = landing.remote(0)?;
-        let ends: Vec<End> = fresh.iter().map(|fresh| fresh.endpoint(place.gid, 0)).collect();
+        let queue = CompletionQueue::new(&context, 2000)?;
+        let capacities = Capacities { send: 128, receive: REQUESTS };
+        let unconnected = (0..count)
+            .map(|_| UnconnectedQueuePair::new(&domain, &queue, capacities))
+            .collect::<Result<Vec<_>, _>>()?;
+        let RemoteAddress { address, key } = receive_buffer.remote(0)?;
+        let ends: Vec<QueuePairAddress> =
+            unconnected.iter().map(|unconnected| unconnected.address(place.gid, 0)).collect();
         let first = ends.first().context("no pair")?;
         let further: Vec<Value> =
-            ends[1..].iter().map(|end| json!({"qpn": end.number, "psn": end.sequence})).collect();
+            ends[1..].iter().map(|end| json!({"qpn": end.qpn, "psn": end.psn})).collect();
         let end = json!({
-            "device": "by hand", "qpn": first.number, "psn": first.sequence, "gid": first.gid, "mtu": 1024,
+            "device": "by hand", "qpn": first.qpn, "psn": first.psn, "gid": first.gid, "mtu": 1024,
             "address": address, "rkey": key, "places": places, "stride": stride, "prefix": prefix, "further": further,
         });
-        Ok(Self { place, region, landing, queue, fresh, end })
+        Ok(Self { place, region, receive_buffer, queue, unconnected, end })
     }
 
     fn connect(self, stream: TcpStream, theirs: &Value) -> Result<Raw> {
         ensure!(theirs.is_object(), "it offers no RDMA");
         let number = |of: &Value, name: &str| of[name].as_u64().with_context(|| format!("no {name} in {of}"));
-        let row = u8::try_from(self.place.index)?;
-        let path = Path { port: 1, row, mtu: 1024, class: Class::default(), is_global: true };
+        let gid_index = u8::try_from(self.place.index)?;
+        let path = Path { port: 1, gid_index, mtu: 1024, class: Class::default(), is_global: true };
         let gid = serde_json::from_value(theirs["gid"].clone())?;
         let none = Vec::new();
         let further = theirs["further"].as_array().unwrap_or(&none);
         let mut pairs = Vec::new();
-        for (of, fresh) in [theirs].into_iter().chain(further).zip(self.fresh) {
+        for (of, unconnected) in [theirs].into_iter().chain(further).zip(self.unconnected) {
             let (qpn, psn) = (number(of, "qpn")? as u32, number(of, "psn")? as u32);
-            pairs.push(fresh.connect(path, End { number: qpn, sequence: psn, gid, lid: 0 })?);
+            pairs.push(unconnected.connect(path, QueuePairAddress { qpn, psn, gid, lid: 0 })?);
         }
-        let remote = Remote { address: number(theirs, "address")?, key: number(theirs, "rkey")? as u32 };
+        let remote =
+            RemoteAddress { address: number(theirs, "address")?, key: number(theirs, "rkey")? as u32 };
         let form = (number(theirs, "places")?, number(theirs, "stride")?, number(theirs, "prefix")?);
-        let (queue, region, landing) = (self.queue, self.region, Some(self.landing));
-        Ok(Raw { stream, pairs, queue, region, landing, theirs: remote, form })
+        let (queue, region, receive_buffer) = (self.queue, self.region, Some(self.receive_buffer));
+        Ok(Raw { stream, pairs, queue, region, receive_buffer, theirs: remote, form })
     }
 }
 
@@ -118,7 +122,7 @@ impl Raw {
     pub(super) fn is_ready(&self, count: u16) -> Result<()> {
         for (number, pair) in (0..).zip(&self.pairs) {
             for _ in 0..count {
-                pair.receive(number)?;
+                pair.post_receive(number)?;
             }
         }
         Ok(())
@@ -135,7 +139,7 @@ impl Raw {
         self.region.write(0, &[header, body].concat())?;
         let (_, stride, prefix) = self.form;
         let at = place * stride + prefix - header.len() as u64;
-        let remote = Remote { address: self.theirs.address + at, key: self.theirs.key };
+        let remote = RemoteAddress { address: self.theirs.address + at, key: self.theirs.key };
         self.writes_to(pair, remote, header.len() + body.len(), immediate).await?
     }
 
@@ -143,14 +147,21 @@ impl Raw {
     pub(super) async fn writes_to(
         &self,
         pair: usize,
-        remote: Remote,
+        remote: RemoteAddress,
         length: usize,
         immediate: u32,
     ) -> Result<Result<()>> {
-        let part = (length > 0).then_some((&self.region, 0..length));
+        let sge = (length > 0).then_some((&self.region, 0..length));
         let immediate = Some(immediate);
         let pair = self.pairs.get(pair).context("no such pair")?;
-        pair.write(&[Write { id: WRITTEN, part, lent: None, remote, immediate, is_signalled: true }])?;
+        pair.post_writes(&[Write {
+            id: WRITTEN,
+            sge,
+            zero_copy: None,
+            remote,
+            immediate,
+            is_signalled: true,
+        }])?;
         loop {
             let Completion { id, status, .. } = self.completes().await?;
             if id == WRITTEN {

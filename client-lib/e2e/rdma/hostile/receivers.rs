@@ -118,15 +118,15 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
     // At which places of the ring it says what, by which immediate. What else cannot be is refused by the tests of the accounts, of the
     // wire format, and of peers by TCP.
     let cases: [(Vec<Entry>, &str); 5] = [
-        (vec![(0, 0, control(1, 1, &[1], 0))], "it tells of place 1, which is free already"),
+        (vec![(0, 0, control(1, 1, &[1], 0))], "it names slot 1, which is free already"),
         (
             vec![(0, 0, control(1, 1, &[0], 0)), (1, 1, control(0, 1, &[], 0))],
             "0 frames have left their slots, after it said 1",
         ),
-        (vec![(0, u32::MAX, control(1, 1, &[0], 0))], "which is not the next one"),
+        (vec![(0, u32::MAX, control(1, 1, &[0], 0))], "which is not the next ring entry"),
         (
             vec![(0, 0, control(0, 0, &[], 0)), (0, 0, control(0, 0, &[], 0))],
-            "it tells of place 0, which is not the next one",
+            "it names slot 0, which is not the next ring entry",
         ),
         (vec![(0, 0, control(0, 0, &[], 100))], "a control message of 800 bytes, where 128 are allowed"),
     ];
@@ -151,7 +151,7 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
     let message = control(1, 1, &[0], 0);
     raw.writes(1, 0, message.split_at(HEADER), 0).await?;
     let said = raw.goodbye().await?;
-    ensure!(said.contains("it answers by queue pair 1, which carries parts of frames"), "{said}");
+    ensure!(said.contains("it answers on queue pair 1, which only carries stripes of frames"), "{said}");
     victim.serves(&good).await?;
     // What belongs into the ring comes by TCP.
     let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
@@ -176,13 +176,13 @@ async fn receivers_whose_ends_cannot_be_get_no_frame() -> Result<()> {
     };
     let cases: [(Change, u16, &str); 6] = [
         (end("gid", "::ffff:10.9.0.77".into()), READY, "the peer's GID is not that of its address"),
-        (end("stride", 8192.into()), READY, "the peer's memory for RDMA is less than it should be"),
+        (end("stride", 8192.into()), READY, "the peer offers too little memory for RDMA"),
         // Found by devices.
         (end("address", 4096.into()), READY, "remote access error"),
         (Box::new(flip), READY, "remote access error"),
         (end("qpn", 0x00ab_cdef.into()), READY, "transport retry counter exceeded"),
         // No receive request.
-        (Box::new(|_| {}), 0, "nothing is heard of a write within"),
+        (Box::new(|_| {}), 0, "a test write has not completed within"),
     ];
     for (change, ready, reason) in cases {
         let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
@@ -211,7 +211,7 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
         if is_pair {
             raw.pairs.clear();
         } else {
-            raw.landing = None;
+            raw.receive_buffer = None;
         }
         // Not taken, if the connection has ended by now.
         let _ = bad.send(vec![2; SIZE as usize]).now_or_never();
@@ -305,8 +305,8 @@ async fn a_large_frame_comes_in_parts() -> Result<()> {
             all.extend((1..expected as u64).map(|pair| (pair, 0x0400_0000 | place)));
             ensure!(told == all, "{told:x?}, not {all:x?}");
             let mut found = vec![0; SIZE as usize];
-            let landing = raw.landing.as_ref().context("no memory")?;
-            landing.read(slot * (4416 + SIZE as usize) + 4416, &mut found)?;
+            let receive_buffer = raw.receive_buffer.as_ref().context("no memory")?;
+            receive_buffer.read(slot * (4416 + SIZE as usize) + 4416, &mut found)?;
             ensure!(found == buffer.bytes(), "{expected} pairs, slot {slot}: other bytes");
         }
         // A small one goes by one.

@@ -1,7 +1,7 @@
 //! Senders that have been let in.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use multinet_client::verbs::Remote;
+use multinet_client::verbs::RemoteAddress;
 use multinet_client::{Acknowledge, Listener, Received};
 use multinet_testing::in_guest;
 use multinet_testing::wait::eventually;
@@ -45,26 +45,26 @@ async fn senders_that_break_the_rules_are_cut_off() -> Result<()> {
 
     // What else cannot be is refused by the tests of the accounts, of the layout, of parts, and of peers by TCP.
     let cases: &[(usize, &[Deed], &str)] = &[
-        (1, &[Deed::Immediate(0x0500_0000)], "an immediate of 0x05000000, which means nothing"),
-        (1, &[Deed::Immediate(0x0100_0000)], "it says that it has heard more than it was told"),
+        (1, &[Deed::Immediate(0x0500_0000)], "the immediate 0x05000000, which has no meaning"),
+        (1, &[Deed::Immediate(0x0100_0000)], "it acknowledges more ring entries than it was sent"),
         (
             1,
             &[Deed::Frame(0, data(1, 10)), Deed::Frame(0, data(2, 10))],
-            "place 0, which it has not been told is free",
+            "slot 0, which is not the sender's to write to",
         ),
         (1, &[Deed::Frame(1, [0; HEADER])], "a message of kind 0, which there is not"),
         (1, &[Deed::Frame(3, data(1, FRAME_SIZE + 1))], "a frame of 262145 bytes, where 262144 are allowed"),
-        (1, &[Deed::Immediate(0x0200_0000), Deed::Immediate(0x0200_0000)], "it tries the way again"),
+        (1, &[Deed::Immediate(0x0200_0000), Deed::Immediate(0x0200_0000)], "it sends a second ping"),
         (1, &[Deed::Stream(data(1, 10))], "a frame by TCP, where RDMA was agreed"),
         // By several pairs: a part by the first, a frame by another, and too many parts of one.
-        (2, &[Deed::Immediate(0x0400_0000)], "an immediate of 0x04000000, which means nothing"),
-        (2, &[Deed::Beside(0x0000_0000)], "an immediate of 0x00000000, which means nothing"),
+        (2, &[Deed::Immediate(0x0400_0000)], "the immediate 0x04000000, which has no meaning"),
+        (2, &[Deed::Beside(0x0000_0000)], "the immediate 0x00000000, which has no meaning"),
         (
             2,
             &[Deed::Beside(0x0400_0001), Deed::Beside(0x0400_0001)],
-            "a part of the frame in slot 1 comes twice by queue pair 1",
+            "it sends the stripe of queue pair 1 for slot 1 twice",
         ),
-        (2, &[Deed::Beside(0x0200_0000), Deed::Beside(0x0200_0000)], "it tries the way again"),
+        (2, &[Deed::Beside(0x0200_0000), Deed::Beside(0x0200_0000)], "it sends a second ping"),
     ];
     for (number, (pairs, deeds, reason)) in (1..).zip(cases) {
         let mut raw =
@@ -126,7 +126,7 @@ async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
             "RDMA cannot be used: the peer's GID is not that of its address",
         ),
         (changed("psn", u32::MAX.into()), "of more than 24 bits"),
-        (changed("prefix", 0.into()), "the peer's memory for RDMA is less than it should be"),
+        (changed("prefix", 0.into()), "the peer offers too little memory for RDMA"),
     ];
     for (number, (end, reason)) in (1000..).zip(cases) {
         let mut stream = TcpStream::connect(address).await?;
@@ -151,8 +151,8 @@ async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
 async fn pairs_that_fail(listener: &Listener) -> Result<()> {
     for (session, key, beyond) in [(2000, 1, 0), (2001, 0, 1 << 30)] {
         let mut raw = Raw::admitted(listener, session, 1).await?;
-        let Remote { address, key: theirs } = raw.theirs;
-        let remote = Remote { address: address + beyond, key: theirs ^ key };
+        let RemoteAddress { address, key: theirs } = raw.theirs;
+        let remote = RemoteAddress { address: address + beyond, key: theirs ^ key };
         let outcome = raw.writes_to(0, remote, 8, 0).await?;
         ensure!(outcome.is_err(), "it has been written");
         let said = raw.goodbye().await?;
@@ -165,7 +165,7 @@ async fn pairs_that_fail(listener: &Listener) -> Result<()> {
     let said = raw.goodbye().await?;
     ensure!(said.contains("transport retry counter exceeded"), "{said}");
     let mut raw = Raw::admitted(listener, 2003, 1).await?;
-    raw.landing = None;
+    raw.receive_buffer = None;
     does(&mut raw, Deed::Frame(0, data(1, 10))).await?;
     drop(next(listener).await?);
     let said = raw.goodbye().await?;

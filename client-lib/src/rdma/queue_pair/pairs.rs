@@ -1,42 +1,44 @@
-//! The pairs of a connection, until it is hung up.
+//! The queue pairs of one connection, until it is closed.
 
 use std::sync::{PoisonError, RwLock};
 
-use multinet_verbs::{Error, Pair, Write};
+use multinet_verbs::{Error, QueuePair, Write};
 
-use crate::rdma::stripes::Ticket;
+use crate::rdma::stripes::WorkRequestId;
 
-pub(super) struct Pairs {
-    /// None any more once they have been taken.
-    all: RwLock<Vec<Pair>>,
-    further: usize,
+pub(super) struct QueuePairs {
+    /// Empty once they have been taken.
+    all: RwLock<Vec<QueuePair>>,
+    extra: usize,
 }
 
-impl Pairs {
-    /// The first one, and those that only carry parts of large frames.
-    pub(super) fn new(all: Vec<Pair>) -> Self {
-        Self { further: all.len().saturating_sub(1), all: RwLock::new(all) }
+impl QueuePairs {
+    /// Takes the first queue pair, and those that only carry stripes.
+    pub(super) fn new(all: Vec<QueuePair>) -> Self {
+        Self { extra: all.len().saturating_sub(1), all: RwLock::new(all) }
     }
 
-    /// How many there are beside the first.
-    pub(super) fn further(&self) -> usize {
-        self.further
+    /// Returns the number of queue pairs beside the first.
+    pub(super) fn extra(&self) -> usize {
+        self.extra
     }
 
-    /// Posts to one of them, from 0. If they have gone, the other side will not miss it.
-    pub(super) fn write(&self, number: usize, writes: &[Write<'_>]) -> Result<(), Error> {
+    /// Posts writes to one of the queue pairs. Does nothing once they have been taken: the peer will
+    /// notice that the connection has ended.
+    pub(super) fn post_writes(&self, number: usize, writes: &[Write<'_>]) -> Result<(), Error> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.get(number).map_or(Ok(()), |pair| pair.write(writes))
+        all.get(number).map_or(Ok(()), |pair| pair.post_writes(writes))
     }
 
-    /// The other side may send one more immediate by this one.
-    pub(super) fn receive(&self, number: u8) -> Result<(), Error> {
+    /// Posts a receive request, so that the peer may send one more immediate by this queue pair.
+    pub(super) fn post_receive(&self, number: u8) -> Result<(), Error> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.get(usize::from(number)).map_or(Ok(()), |pair| pair.receive(Ticket::Received(number).encode()))
+        let id = WorkRequestId::Receive(number).encode();
+        all.get(usize::from(number)).map_or(Ok(()), |pair| pair.post_receive(id))
     }
 
-    /// All of them, to be let go of.
-    pub(super) fn take(&self) -> Vec<Pair> {
+    /// Takes all queue pairs out, to be destroyed.
+    pub(super) fn take(&self) -> Vec<QueuePair> {
         std::mem::take(&mut *self.all.write().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -6,15 +6,14 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
-use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::mman::{MsFlags, msync};
 use rdma_sys::{
     ibv_access_flags, ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_port_attr, ibv_port_state, ibv_wc_status,
 };
 
-use super::objects::{Context, Device, Domain, List, MOST_DEVICES, Raw, Region};
-use super::{CURRENT, Verb, fault, pairs, queues, state, wire};
+use super::objects::{Context, Device, List, MOST_DEVICES, MemoryRegion, ProtectionDomain, Raw};
+use super::{CURRENT, Verb, completion_queues, fault, made, queue_pairs, returned, state, wire};
 use crate::library::{GidEntry, Library};
 
 pub(super) fn table() -> Library {
@@ -31,33 +30,20 @@ pub(super) fn table() -> Library {
         reg_mr,
         reg_dmabuf_mr: Some(reg_dmabuf_mr),
         dereg_mr,
-        create_cq: queues::create_cq,
-        destroy_cq: queues::destroy_cq,
-        create_comp_channel: queues::create_comp_channel,
-        destroy_comp_channel: queues::destroy_comp_channel,
-        get_cq_event: queues::get_cq_event,
-        ack_cq_events: queues::ack_cq_events,
-        get_async_event: queues::get_async_event,
-        ack_async_event: queues::ack_async_event,
-        create_qp: pairs::create_qp,
-        modify_qp: pairs::modify_qp,
-        destroy_qp: pairs::destroy_qp,
+        create_cq: completion_queues::create_cq,
+        destroy_cq: completion_queues::destroy_cq,
+        create_comp_channel: completion_queues::create_comp_channel,
+        destroy_comp_channel: completion_queues::destroy_comp_channel,
+        get_cq_event: completion_queues::get_cq_event,
+        ack_cq_events: completion_queues::ack_cq_events,
+        get_async_event: completion_queues::get_async_event,
+        ack_async_event: completion_queues::ack_async_event,
+        create_qp: queue_pairs::create_qp,
+        modify_qp: queue_pairs::modify_qp,
+        destroy_qp: queue_pairs::destroy_qp,
         wc_status_str,
         _object: libloading::os::unix::Library::this().into(),
     }
-}
-
-/// What a call returns that makes something.
-pub(super) fn made<T>(made: Result<*mut T, i32>) -> *mut T {
-    made.unwrap_or_else(|errno| {
-        Errno::set_raw(errno);
-        std::ptr::null_mut()
-    })
-}
-
-/// What a call returns that is an error or none.
-pub(super) fn returned(done: Result<(), i32>) -> c_int {
-    done.err().unwrap_or_default()
 }
 
 extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
@@ -87,13 +73,13 @@ extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     // SAFETY: it is still there, and nobody else's.
     let devices = unsafe { *list.raw.pointer() };
     for device in devices.into_iter().filter(|device| !device.is_null()) {
-        state.let_go(device);
+        state.release_device(device);
     }
 }
 
 impl super::State {
     /// One holds a device less.
-    fn let_go(&mut self, device: *mut ibv_device) {
+    fn release_device(&mut self, device: *mut ibv_device) {
         let Ok(found) = self.devices.get(device) else { return };
         found.holders -= 1;
         if found.holders == 0 {
@@ -120,8 +106,8 @@ extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
         // SAFETY: a structure of numbers and functions that may be missing.
         let mut context: ibv_context = unsafe { std::mem::zeroed() };
         context.device = device;
-        context.ops.poll_cq = Some(queues::poll_cq);
-        context.ops.req_notify_cq = Some(queues::req_notify_cq);
+        context.ops.poll_cq = Some(completion_queues::poll_cq);
+        context.ops.req_notify_cq = Some(completion_queues::req_notify_cq);
         context.ops.post_send = Some(wire::post_send);
         context.ops.post_recv = Some(wire::post_recv);
         // It waits at first, as those of devices do.
@@ -138,15 +124,15 @@ extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     let mut state = state();
     let close = |state: &mut super::State| {
         let world = state.contexts.get(context)?.world;
-        state.domains.need("context", world, |domain| domain.context == context.addr())?;
-        state.queues.need("context", world, |queue| queue.context == context.addr())?;
-        state.channels.need("context", world, |channel| channel.context == context.addr())?;
+        state.domains.check_not_needed("context", world, |domain| domain.context == context.addr())?;
+        state.queues.check_not_needed("context", world, |queue| queue.context == context.addr())?;
+        state.channels.check_not_needed("context", world, |channel| channel.context == context.addr())?;
         // SAFETY: it is still there.
         let device = unsafe { (*context).device };
         if state.contexts.remove(context)?.got > 0 {
             fault(world, "a context is closed before its events are acknowledged");
         }
-        state.let_go(device);
+        state.release_device(device);
         Ok(())
     };
     returned(close(&mut state))
@@ -177,7 +163,7 @@ extern "C" fn query_port(context: *mut ibv_context, port: u8, to: *mut ibv_port_
 extern "C" fn query_gid_ex(
     context: *mut ibv_context,
     port: u32,
-    row: u32,
+    gid_index: u32,
     to: *mut GidEntry,
     flags: u32,
     size: usize,
@@ -186,7 +172,7 @@ extern "C" fn query_gid_ex(
     let query = |state: &mut super::State| {
         let world = state.contexts.get(context)?.world;
         let world = state.world(world);
-        let gid = *world.gids.get(row as usize).ok_or(libc::ENODATA)?;
+        let gid = *world.gids.get(gid_index as usize).ok_or(libc::ENODATA)?;
         if port != 1 || flags != 0 || size != size_of::<GidEntry>() {
             return Err(libc::EINVAL);
         }
@@ -194,7 +180,7 @@ extern "C" fn query_gid_ex(
         let to = unsafe { &mut *to };
         let bits = gid.to_bits().to_be_bytes();
         to.gid = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|index| bits[at + index])));
-        (to.index, to.port, to.kind, to.interface) = (row, port, 2, world.interface);
+        (to.index, to.port, to.kind, to.interface) = (gid_index, port, 2, world.interface);
         Ok(())
     };
     returned(query(&mut state))
@@ -206,7 +192,7 @@ extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let world = state.contexts.get(context)?.world;
         state.call(world, Verb::AllocPd)?;
         let raw = Raw::new(ibv_pd { context, handle: 0 });
-        Ok(state.domains.insert(Domain { world, raw, context: context.addr() }))
+        Ok(state.domains.insert(ProtectionDomain { world, raw, context: context.addr() }))
     };
     made(alloc(&mut state))
 }
@@ -215,8 +201,8 @@ extern "C" fn dealloc_pd(domain: *mut ibv_pd) -> c_int {
     let mut state = state();
     let dealloc = |state: &mut super::State| {
         let world = state.domains.get(domain)?.world;
-        state.regions.need("domain", world, |region| region.domain == domain.addr())?;
-        state.pairs.need("domain", world, |pair| pair.domain == domain.addr())?;
+        state.regions.check_not_needed("domain", world, |region| region.domain == domain.addr())?;
+        state.pairs.check_not_needed("domain", world, |pair| pair.domain == domain.addr())?;
         state.domains.remove(domain).map(drop)
     };
     returned(dealloc(&mut state))
@@ -271,7 +257,7 @@ fn register(
         let (lkey, rkey) = (state.number(), state.number());
         let raw = Raw::new(ibv_mr { context, pd: domain, addr: start, length, handle: 0, lkey, rkey });
         let (domain, start) = (domain.addr(), start.expose_provenance());
-        Ok(state.regions.insert(Region { world, raw, domain, start, length, access }))
+        Ok(state.regions.insert(MemoryRegion { world, raw, domain, start, length, access }))
     };
     made(register(&mut state))
 }

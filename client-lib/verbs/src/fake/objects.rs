@@ -6,11 +6,10 @@ use std::ptr::NonNull;
 
 use nix::sys::eventfd::EventFd;
 use rdma_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_state, ibv_wc,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_state, ibv_sge, ibv_wc,
 };
 
-use super::wire::Send;
-use super::{GONE, fault};
+use super::{CHANGED, fault};
 
 /// More than any test lists.
 pub(super) const MOST_DEVICES: usize = 4;
@@ -89,7 +88,7 @@ impl<T: Made> Table<T> {
         self.get(raw)?;
         let made = self.live.remove(&raw.addr()).expect("it has been found");
         self.gone.insert(raw.addr(), made.world());
-        GONE.notify_all();
+        CHANGED.notify_all();
         Ok(made)
     }
 
@@ -106,7 +105,12 @@ impl<T: Made> Table<T> {
     }
 
     /// Takes note of it if something is still needed by such as these.
-    pub(super) fn need(&self, what: &str, world: u64, needs: impl Fn(&T) -> bool) -> Result<(), i32> {
+    pub(super) fn check_not_needed(
+        &self,
+        what: &str,
+        world: u64,
+        needs: impl Fn(&T) -> bool,
+    ) -> Result<(), i32> {
         if self.all(world).any(needs) {
             fault(world, format!("a {what} is destroyed before its {}", self.kind));
             return Err(libc::EBUSY);
@@ -114,7 +118,7 @@ impl<T: Made> Table<T> {
         Ok(())
     }
 
-    pub(super) fn tell(&self, world: u64, to: &mut String) {
+    pub(super) fn describe(&self, world: u64, to: &mut String) {
         let count = self.count(world);
         if count > 0 {
             *to += &format!("{count} {} ", self.kind);
@@ -144,14 +148,14 @@ pub(super) struct Context {
     pub(super) got: usize,
 }
 
-pub(super) struct Domain {
+pub(super) struct ProtectionDomain {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_pd>,
     pub(super) context: usize,
 }
 
 /// Memory that is registered.
-pub(super) struct Region {
+pub(super) struct MemoryRegion {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_mr>,
     pub(super) domain: usize,
@@ -160,7 +164,7 @@ pub(super) struct Region {
     pub(super) access: u32,
 }
 
-pub(super) struct Channel {
+pub(super) struct CompletionChannel {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_comp_channel>,
     pub(super) context: usize,
@@ -170,7 +174,7 @@ pub(super) struct Channel {
     pub(super) events: VecDeque<usize>,
 }
 
-pub(super) struct Queue {
+pub(super) struct CompletionQueue {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_cq>,
     pub(super) context: usize,
@@ -179,7 +183,7 @@ pub(super) struct Queue {
     pub(super) entries: VecDeque<Entry>,
     pub(super) is_armed: bool,
     /// It has overflowed.
-    pub(super) is_lost: bool,
+    pub(super) has_overflowed: bool,
     /// Events that have been got and not acknowledged.
     pub(super) got: usize,
 }
@@ -192,7 +196,7 @@ pub(super) struct Entry {
     pub(super) frees: usize,
 }
 
-pub(super) struct Pair {
+pub(super) struct QueuePair {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_qp>,
     pub(super) number: u32,
@@ -204,17 +208,36 @@ pub(super) struct Pair {
     pub(super) most_parts: usize,
     pub(super) inline: u32,
     pub(super) access: u32,
-    pub(super) way: Way,
-    pub(super) sends: VecDeque<Send>,
+    pub(super) route: Route,
+    pub(super) sends: VecDeque<PostedWrite>,
     pub(super) receives: VecDeque<u64>,
     /// Places of the send queue that are taken, and how many of them await a later one's completion.
     pub(super) taken: usize,
-    pub(super) silent: usize,
+    pub(super) unsignalled: usize,
+}
+
+/// A posted write that has not been executed.
+#[derive(Clone)]
+pub(super) struct PostedWrite {
+    pub(super) id: u64,
+    pub(super) payload: Payload,
+    pub(super) address: u64,
+    pub(super) key: u32,
+    /// In network byte order.
+    pub(super) immediate: Option<u32>,
+    pub(super) is_signalled: bool,
+}
+
+/// The bytes of a write: copied when it was posted, or read when it is executed.
+#[derive(Clone)]
+pub(super) enum Payload {
+    Inline(Vec<u8>),
+    ScatterGather(Vec<ibv_sge>),
 }
 
 /// How a pair reaches its peer.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Way {
+pub(super) struct Route {
     pub(super) peer: u32,
     /// Our GID's row and the peer's GID; or the peer's local identifier.
     pub(super) global: Option<(u8, [u8; 16])>,
@@ -245,9 +268,9 @@ made! {
     List: [*mut ibv_device; MOST_DEVICES],
     Device: ibv_device,
     Context: ibv_context,
-    Domain: ibv_pd,
-    Region: ibv_mr,
-    Channel: ibv_comp_channel,
-    Queue: ibv_cq,
-    Pair: ibv_qp,
+    ProtectionDomain: ibv_pd,
+    MemoryRegion: ibv_mr,
+    CompletionChannel: ibv_comp_channel,
+    CompletionQueue: ibv_cq,
+    QueuePair: ibv_qp,
 }

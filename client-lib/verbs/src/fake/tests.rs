@@ -2,16 +2,18 @@
 #![allow(unsafe_code, reason = "does what the wrappers never do")]
 
 use super::{Fake, Verb};
-use crate::{Call, Channel, Domain, Queue};
+use crate::{Call, CompletionChannel, CompletionQueue, ProtectionDomain};
 
 #[test]
 fn what_is_destroyed_before_what_needs_it_is_a_fault() {
     let fake = Fake::new();
     let (library, context) = (fake.library(), fake.open());
-    let (domain, channel) = (Domain::new(&context).unwrap(), Channel::new(&context).unwrap());
-    let region = domain.region(9.try_into().unwrap()).unwrap();
-    let queue = Queue::reporting(&channel, 1, 1).unwrap();
-    let pair = crate::Fresh::new(&domain, &queue, crate::Depths { send: 1, receive: 1 }).unwrap();
+    let (domain, channel) =
+        (ProtectionDomain::new(&context).unwrap(), CompletionChannel::new(&context).unwrap());
+    let region = domain.memory_region(9.try_into().unwrap()).unwrap();
+    let queue = CompletionQueue::with_channel(&channel, 1, 1).unwrap();
+    let pair =
+        crate::UnconnectedQueuePair::new(&domain, &queue, crate::Capacities { send: 1, receive: 1 }).unwrap();
     // SAFETY: the fake refuses what is needed.
     let outcomes = unsafe {
         [
@@ -36,7 +38,7 @@ fn what_is_destroyed_twice_or_never_is_a_fault() {
     let domain = unsafe { (library.alloc_pd)(context.raw()) };
     drop(context);
     assert_eq!(fake.faults(), ["a context is destroyed before its domain"]);
-    assert_eq!(fake.left(), "1 device 1 context 1 domain ");
+    assert_eq!(fake.remaining(), "1 device 1 context 1 domain ");
     // SAFETY: nothing has it; the second time, the fake only compares the address.
     let outcomes = unsafe { [(library.dealloc_pd)(domain), (library.dealloc_pd)(domain)] };
     assert_eq!(outcomes, [0, libc::EBADF]);
@@ -49,7 +51,7 @@ fn what_is_destroyed_twice_or_never_is_a_fault() {
 #[test]
 fn memory_that_is_given_back_too_early_is_a_fault() {
     let fake = Fake::new();
-    let domain = Domain::new(&fake.open()).unwrap();
+    let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let memory = crate::memory::Memory::new(4096.try_into().unwrap()).unwrap();
     let (start, length) = (memory.start(), memory.length());
     let region = crate::memory::register(&domain, Call::Register, start, length, 0).unwrap();
@@ -69,7 +71,7 @@ fn a_fault_fails_its_test() {
 #[test]
 fn calls_are_counted_and_fail_as_they_are_told_to() {
     let fake = Fake::new();
-    fake.fail_one(1, libc::EPERM);
+    fake.fail_call(1, libc::EPERM);
     let devices = fake.library().devices().unwrap();
     let error = devices[0].open().unwrap_err();
     assert_eq!(error.errno(), Some(libc::EPERM));

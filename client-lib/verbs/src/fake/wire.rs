@@ -9,27 +9,8 @@ use rdma_sys::{
     ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
-use super::control::returned;
-use super::objects::{Entry, Pair};
-use super::{State, Verb, fault, state};
-
-/// A write that is on its way.
-#[derive(Clone)]
-pub(super) struct Send {
-    id: u64,
-    payload: Payload,
-    address: u64,
-    key: u32,
-    /// In the order of the network.
-    immediate: Option<u32>,
-    is_signalled: bool,
-}
-
-#[derive(Clone)]
-enum Payload {
-    Inline(Vec<u8>),
-    Parts(Vec<ibv_sge>),
-}
+use super::objects::{Entry, Payload, PostedWrite, QueuePair};
+use super::{State, Verb, fault, returned, state};
 
 pub(super) unsafe extern "C" fn post_send(
     pair: *mut ibv_qp,
@@ -47,12 +28,12 @@ pub(super) unsafe extern "C" fn post_send(
             if let Err(errno) = state.pairs.get(pair)?.post(request) {
                 // SAFETY: the caller's place.
                 unsafe { *bad = next };
-                state.settle(world, pair);
+                state.after_post(world, pair);
                 return Err(errno);
             }
             next = request.next;
         }
-        state.settle(world, pair);
+        state.after_post(world, pair);
         Ok(())
     };
     returned(post(&mut state))
@@ -77,13 +58,13 @@ pub(super) unsafe extern "C" fn post_recv(
             return Err(libc::ENOMEM);
         }
         found.receives.push_back(request.wr_id);
-        state.settle(world, pair);
+        state.after_post(world, pair);
         Ok(())
     };
     returned(post(&mut state))
 }
 
-impl Pair {
+impl QueuePair {
     fn post(&mut self, request: &ibv_send_wr) -> Result<(), i32> {
         if !matches!(self.state, ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_ERR) {
             return Err(libc::EINVAL);
@@ -95,17 +76,17 @@ impl Pair {
         if count > self.most_parts {
             return Err(libc::EINVAL);
         }
-        let mut parts = Vec::new();
+        let mut sges = Vec::new();
         for index in 0..count {
             // SAFETY: the caller's list has so many.
-            parts.push(unsafe { *request.sg_list.add(index) });
+            sges.push(unsafe { *request.sg_list.add(index) });
         }
         let payload = match request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 {
-            0 => Payload::Parts(parts),
-            _ if parts.iter().map(|part| u64::from(part.length)).sum::<u64>() > self.inline.into() => {
+            0 => Payload::ScatterGather(sges),
+            _ if sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>() > self.inline.into() => {
                 return Err(libc::EINVAL);
             }
-            _ => Payload::Inline(parts.iter().flat_map(|part| read(part.addr, part.length)).collect()),
+            _ => Payload::Inline(sges.iter().flat_map(|sge| read(sge.addr, sge.length)).collect()),
         };
         // SAFETY: the fields of the unions that these operations have, all of them numbers.
         let (immediate, remote) =
@@ -117,7 +98,14 @@ impl Pair {
         };
         let is_signalled = request.send_flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0;
         let (address, key) = (remote.remote_addr, remote.rkey);
-        self.sends.push_back(Send { id: request.wr_id, payload, address, key, immediate, is_signalled });
+        self.sends.push_back(PostedWrite {
+            id: request.wr_id,
+            payload,
+            address,
+            key,
+            immediate,
+            is_signalled,
+        });
         self.taken += 1;
         Ok(())
     }
@@ -134,7 +122,7 @@ fn read(address: u64, length: u32) -> Vec<u8> {
 
 impl State {
     /// Something has been posted.
-    fn settle(&mut self, world: u64, pair: *mut ibv_qp) {
+    fn after_post(&mut self, world: u64, pair: *mut ibv_qp) {
         if self.pairs.at(pair.addr()).is_some_and(|pair| pair.state == ibv_qp_state::IBV_QPS_ERR) {
             self.flush(pair.addr());
         }
@@ -149,44 +137,44 @@ impl State {
         let mut has_moved = true;
         while has_moved {
             let all: Vec<_> = self.pairs.all(world).map(|pair| pair.raw.pointer().addr()).collect();
-            has_moved = all.into_iter().filter(|&pair| self.carry(pair)).count() > 0;
+            has_moved = all.into_iter().filter(|&pair| self.execute_next(pair)).count() > 0;
         }
     }
 
     /// Does what is next in a send queue. Whether there was something, and the peer was ready for it.
-    fn carry(&mut self, sender: usize) -> bool {
+    fn execute_next(&mut self, sender: usize) -> bool {
         let Some(pair) = self.pairs.at(sender) else { return false };
         let Some(send) = pair.sends.front().cloned() else { return false };
         let Some(outcome) = self.transfer(sender, &send) else { return false };
         let Some(pair) = self.pairs.at(sender) else { return false };
         pair.sends.pop_front();
         if outcome == ibv_wc_status::IBV_WC_SUCCESS {
-            pair.silent += 1;
+            pair.unsignalled += 1;
             if send.is_signalled {
                 self.sent(sender, &send, outcome);
             }
             return true;
         }
         pair.state = ibv_qp_state::IBV_QPS_ERR;
-        pair.silent += 1;
+        pair.unsignalled += 1;
         self.sent(sender, &send, outcome);
         self.flush(sender);
         true
     }
 
     /// Copies a write's bytes. Nothing, if the peer has no receive request yet.
-    fn transfer(&mut self, sender: usize, send: &Send) -> Option<ibv_wc_status::Type> {
+    fn transfer(&mut self, sender: usize, send: &PostedWrite) -> Option<ibv_wc_status::Type> {
         let (world, domain) = self.pairs.at(sender).map(|pair| (pair.world, pair.domain))?;
         let mut bytes = match &send.payload {
             Payload::Inline(bytes) => bytes.clone(),
-            Payload::Parts(parts) => {
-                if !parts.iter().all(|part| self.is_readable(world, domain, part)) {
+            Payload::ScatterGather(sges) => {
+                if !sges.iter().all(|sge| self.is_readable(world, domain, sge)) {
                     return Some(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
                 }
-                parts.iter().flat_map(|part| read(part.addr, part.length)).collect()
+                sges.iter().flat_map(|sge| read(sge.addr, sge.length)).collect()
             }
         };
-        if self.world(world).is_noisy {
+        if self.world(world).corrupts_bytes {
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
         }
         let Some(receiver) = self.peer(sender) else { return Some(ibv_wc_status::IBV_WC_RETRY_EXC_ERR) };
@@ -216,28 +204,30 @@ impl State {
         Some(ibv_wc_status::IBV_WC_SUCCESS)
     }
 
-    fn is_readable(&self, world: u64, domain: usize, part: &ibv_sge) -> bool {
+    fn is_readable(&self, world: u64, domain: usize, sge: &ibv_sge) -> bool {
         let mut all = self.regions.all(world);
         // SAFETY: what is registered is there.
-        let known = all.find(|region| unsafe { (*region.raw.pointer()).lkey } == part.lkey);
-        known.is_some_and(|it| it.domain == domain && it.has(part.addr, part.length as usize))
+        let known = all.find(|region| unsafe { (*region.raw.pointer()).lkey } == sge.lkey);
+        known.is_some_and(|it| it.domain == domain && it.has(sge.addr, sge.length as usize))
     }
 
     /// The pair at the other end of a way that both ends agree on.
     fn peer(&mut self, sender: usize) -> Option<usize> {
         let pair = self.pairs.at(sender)?;
-        let (world, number, way) = (pair.world, pair.number, pair.way);
+        let (world, number, route) = (pair.world, pair.number, pair.route);
         let lid = self.world(world).lid;
         let gids = self.world(world).gids.clone();
-        let row = |row: u8| gids.get(usize::from(row)).map(Ipv6Addr::octets);
-        let peer = self.pairs.all(world).find(|pair| pair.number == way.peer)?;
-        let is_there = match (way.global, peer.way.global) {
-            (Some((ours, to)), Some((theirs, back))) => row(theirs) == Some(to) && row(ours) == Some(back),
-            (None, None) => way.lid == lid && peer.way.lid == lid,
+        let gid_index = |gid_index: u8| gids.get(usize::from(gid_index)).map(Ipv6Addr::octets);
+        let peer = self.pairs.all(world).find(|pair| pair.number == route.peer)?;
+        let is_there = match (route.global, peer.route.global) {
+            (Some((ours, to)), Some((theirs, back))) => {
+                gid_index(theirs) == Some(to) && gid_index(ours) == Some(back)
+            }
+            (None, None) => route.lid == lid && peer.route.lid == lid,
             _ => false,
         };
         let is_ready = matches!(peer.state, ibv_qp_state::IBV_QPS_RTR | ibv_qp_state::IBV_QPS_RTS);
-        let agrees = peer.way.peer == number && peer.way.receive_sequence == way.send_sequence;
+        let agrees = peer.route.peer == number && peer.route.receive_sequence == route.send_sequence;
         (is_there && is_ready && agrees).then(|| peer.raw.pointer().addr())
     }
 
@@ -245,7 +235,7 @@ impl State {
     fn writable(
         &mut self,
         receiver: usize,
-        send: &Send,
+        send: &PostedWrite,
         length: usize,
     ) -> Result<*mut u8, ibv_wc_status::Type> {
         let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
@@ -266,13 +256,13 @@ impl State {
     }
 
     /// A write has come to its end, and with it those before it that say nothing.
-    fn sent(&mut self, sender: usize, send: &Send, status: ibv_wc_status::Type) {
+    fn sent(&mut self, sender: usize, send: &PostedWrite, status: ibv_wc_status::Type) {
         let mut found = completion(send.id, status);
         if status == ibv_wc_status::IBV_WC_SUCCESS {
             found.opcode = ibv_wc_opcode::IBV_WC_RDMA_WRITE;
         }
         let Some(pair) = self.pairs.at(sender) else { return };
-        let (queue, frees) = (pair.queue, std::mem::take(&mut pair.silent));
+        let (queue, frees) = (pair.queue, std::mem::take(&mut pair.unsignalled));
         self.complete(queue, Entry { found, pair: sender, frees });
     }
 
@@ -281,7 +271,7 @@ impl State {
         let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         while let Some(found) = self.pairs.at(pair) {
             if let Some(send) = found.sends.pop_front() {
-                found.silent += 1;
+                found.unsignalled += 1;
                 self.sent(pair, &send, flushed);
             } else if let Some(id) = found.receives.pop_front() {
                 let queue = found.queue;
@@ -304,7 +294,7 @@ fn completion(id: u64, status: ibv_wc_status::Type) -> ibv_wc {
     found
 }
 
-impl super::Region {
+impl super::MemoryRegion {
     /// Whether all of a range is within it.
     fn has(&self, address: u64, length: usize) -> bool {
         let end = (address as usize).checked_add(length);

@@ -2,81 +2,84 @@ use std::sync::mpsc;
 use std::thread;
 
 use crate::fake::Verb;
-use crate::{Call, Channel, Queue, Report};
+use crate::{Call, ChannelEvent, CompletionChannel, CompletionQueue};
 
 use super::{Rig, assert_fails, connect, outcomes};
 
 #[test]
 fn a_queue_reports_once_each_time_it_is_armed() {
     let rig = Rig::new();
-    let channel = Channel::new(&rig.context).unwrap();
-    let queues = [3, u64::MAX].map(|number| Queue::reporting(&channel, number, 16).unwrap());
+    let channel = CompletionChannel::new(&rig.context).unwrap();
+    let queues = [3, u64::MAX].map(|number| CompletionQueue::with_channel(&channel, number, 16).unwrap());
     let (one, other) = connect((&rig.domain, &queues[0]), (&rig.domain, &queues[1]));
     // Nobody has asked.
-    one.write(&[rig.part(1, 0..1)]).unwrap();
-    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
+    assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
     queues[0].arm().unwrap();
     // What has come already is not reported.
-    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
-    one.write(&[rig.part(2, 0..1), rig.part(3, 0..1)]).unwrap();
-    assert_eq!(channel.try_wait().unwrap(), Report::Queue(3));
-    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
+    one.post_writes(&[rig.sge(2, 0..1), rig.sge(3, 0..1)]).unwrap();
+    assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Completion(3));
+    assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
     queues.iter().for_each(|queue| queue.arm().unwrap());
-    other.write(&[rig.part(4, 0..1)]).unwrap();
-    assert_eq!(channel.wait().unwrap(), Report::Queue(u64::MAX));
-    one.write(&[rig.part(5, 0..1)]).unwrap();
-    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
+    other.post_writes(&[rig.sge(4, 0..1)]).unwrap();
+    assert_eq!(channel.wait().unwrap(), ChannelEvent::Completion(u64::MAX));
+    one.post_writes(&[rig.sge(5, 0..1)]).unwrap();
+    assert_eq!(channel.wait().unwrap(), ChannelEvent::Completion(3));
     assert_eq!(outcomes(&queues[0]), [(1, None), (2, None), (3, None), (5, None)]);
 }
 
 #[test]
 fn who_waits_is_told_that_the_channel_is_closed() {
     let rig = Rig::new();
-    let channel = Channel::new(&rig.context).unwrap();
-    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let channel = CompletionChannel::new(&rig.context).unwrap();
+    let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
     let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
     thread::scope(|scope| {
         let waiting: Vec<_> = (0..4).map(|_| scope.spawn(|| channel.wait().unwrap())).collect();
         channel.close();
         for waiting in waiting {
-            assert_eq!(waiting.join().unwrap(), Report::Closed);
+            assert_eq!(waiting.join().unwrap(), ChannelEvent::Closed);
         }
     });
     // Whatever is to be reported.
     queue.arm().unwrap();
-    one.write(&[rig.part(1, 0..1)]).unwrap();
-    assert_eq!((channel.wait().unwrap(), channel.try_wait().unwrap()), (Report::Closed, Report::Closed));
+    one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
+    assert_eq!(
+        (channel.wait().unwrap(), channel.try_wait().unwrap()),
+        (ChannelEvent::Closed, ChannelEvent::Closed)
+    );
 }
 
 #[test]
 fn a_queue_that_has_gone_reports_nothing() {
     let rig = Rig::new();
-    let channel = Channel::new(&rig.context).unwrap();
-    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let channel = CompletionChannel::new(&rig.context).unwrap();
+    let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
     let (one, other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
     queue.arm().unwrap();
-    one.write(&[rig.part(1, 0..1)]).unwrap();
+    one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
     drop((one, other, queue));
-    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
 }
 
 #[test]
 fn a_device_that_is_gone_ends_the_waiting() {
     let rig = Rig::new();
-    let channel = Channel::new(&rig.context).unwrap();
-    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let channel = CompletionChannel::new(&rig.context).unwrap();
+    let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
     let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
     queue.arm().unwrap();
-    one.write(&[rig.part(1, 0..1)]).unwrap();
+    one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
     rig.fake.fail(Verb::GetEvent, libc::EIO);
     assert_fails(channel.wait(), Call::Wait, libc::EIO);
     // Two who were told of one report, and one that was interrupted.
     for errno in [libc::EAGAIN, libc::EINTR] {
         rig.fake.fail(Verb::GetEvent, errno);
-        assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+        assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
     }
-    rig.fake.heal();
-    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
+    rig.fake.stop_failing();
+    assert_eq!(channel.wait().unwrap(), ChannelEvent::Completion(3));
     rig.fake.fail(Verb::Arm, libc::ENODEV);
     assert_fails(queue.arm(), Call::Arm, libc::ENODEV);
 }
@@ -87,30 +90,30 @@ fn a_device_that_says_that_it_is_gone_ends_the_waiting() {
     const PORT_ERROR: u32 = 10;
     const FATAL: u32 = 8;
     let rig = Rig::new();
-    let channel = Channel::new(&rig.context).unwrap();
-    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let channel = CompletionChannel::new(&rig.context).unwrap();
+    let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
     let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
     // A later library may know of more.
     for kind in [PORT_ERROR, 1000] {
-        rig.fake.happens(kind);
-        assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+        rig.fake.raise_event(kind);
+        assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
     }
-    rig.fake.happens(PORT_ERROR);
+    rig.fake.raise_event(PORT_ERROR);
     queue.arm().unwrap();
-    one.write(&[rig.part(1, 0..1)]).unwrap();
-    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
-    rig.fake.happens(FATAL);
+    one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
+    assert_eq!(channel.wait().unwrap(), ChannelEvent::Completion(3));
+    rig.fake.raise_event(FATAL);
     queue.arm().unwrap();
-    one.write(&[rig.part(2, 0..1)]).unwrap();
+    one.post_writes(&[rig.sge(2, 0..1)]).unwrap();
     let error = channel.wait().unwrap_err();
     assert_eq!((error.call(), error.errno()), (Call::Event, Some(libc::ENODEV)));
     assert_eq!(error.to_string(), "fake_0: cannot go on with the device: No such device (os error 19)");
     assert!(error.hint().unwrap().starts_with("it has been removed"));
     // Whoever waits meanwhile hears of it, too, but it is said once.
-    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
+    assert_eq!(channel.wait().unwrap(), ChannelEvent::Completion(3));
     let waiting = channel.clone();
     let waits = thread::spawn(move || waiting.wait());
-    rig.fake.happens(FATAL);
+    rig.fake.raise_event(FATAL);
     assert_fails(waits.join().unwrap(), Call::Event, libc::ENODEV);
 }
 
@@ -123,20 +126,26 @@ fn what_has_broken_is_told_by_the_number_of_its_queue() {
     const ACCESS_ERROR: u32 = 3;
     const PORT_ERROR: u32 = 10;
     let rig = Rig::new();
-    let channel = Channel::new(&rig.context).unwrap();
-    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let channel = CompletionChannel::new(&rig.context).unwrap();
+    let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
     let (_one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
     let reports = |queues, pairs| {
-        rig.fake.breaks(queues, pairs);
+        rig.fake.raise_error_events(queues, pairs);
         [(); 3].map(|()| channel.try_wait().unwrap())
     };
-    assert_eq!(reports(QUEUE_ERROR, PORT_ERROR), [Report::Broken(3), Report::Nothing, Report::Nothing]);
-    assert_eq!(reports(PORT_ERROR, PAIR_FATAL), [Report::Nothing, Report::Broken(3), Report::Nothing]);
+    assert_eq!(
+        reports(QUEUE_ERROR, PORT_ERROR),
+        [ChannelEvent::Failed(3), ChannelEvent::Nothing, ChannelEvent::Nothing]
+    );
+    assert_eq!(
+        reports(PORT_ERROR, PAIR_FATAL),
+        [ChannelEvent::Nothing, ChannelEvent::Failed(3), ChannelEvent::Nothing]
+    );
     for kind in [REQUEST_ERROR, ACCESS_ERROR] {
-        assert_eq!(reports(PORT_ERROR, kind), [Report::Nothing; 3]);
+        assert_eq!(reports(PORT_ERROR, kind), [ChannelEvent::Nothing; 3]);
     }
-    rig.fake.breaks(QUEUE_ERROR, PAIR_FATAL);
-    assert_eq!([channel.wait().unwrap(), channel.wait().unwrap()], [Report::Broken(3); 2]);
+    rig.fake.raise_error_events(QUEUE_ERROR, PAIR_FATAL);
+    assert_eq!([channel.wait().unwrap(), channel.wait().unwrap()], [ChannelEvent::Failed(3); 2]);
 }
 
 /// Threads that wait for the same reports, while the queues that report come and go.
@@ -144,13 +153,13 @@ fn what_has_broken_is_told_by_the_number_of_its_queue() {
 fn threads_share_reports_while_queues_go() {
     const ROUNDS: usize = 200;
     let rig = Rig::new();
-    let channel = Channel::new(&rig.context).unwrap();
+    let channel = CompletionChannel::new(&rig.context).unwrap();
     let (tell, heard) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..3 {
             let (channel, tell) = (channel.clone(), tell.clone());
             scope.spawn(move || {
-                while channel.wait().unwrap() == Report::Queue(3) {
+                while channel.wait().unwrap() == ChannelEvent::Completion(3) {
                     tell.send(()).unwrap();
                 }
             });
@@ -158,10 +167,10 @@ fn threads_share_reports_while_queues_go() {
         // When all have ended, nothing is heard.
         drop(tell);
         for round in 0..ROUNDS {
-            let queue = Queue::reporting(&channel, 3, 16).unwrap();
+            let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
             let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
             queue.arm().unwrap();
-            one.write(&[rig.part(1, 0..1)]).unwrap();
+            one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
             // The others go with what they have to report.
             if round % 2 == 0 {
                 heard.recv().unwrap();

@@ -3,15 +3,18 @@ use std::net::Ipv6Addr;
 use rdma_sys::ibv_mtu;
 
 use crate::fake::{Fake, Verb, gid};
-use crate::{Call, Class, Context, Depths, Domain, Endpoint, Fresh, Path, Queue, Write};
+use crate::{
+    Call, Capacities, Class, CompletionQueue, Context, Path, ProtectionDomain, QueuePairAddress,
+    UnconnectedQueuePair, Write,
+};
 
-use super::{DEPTHS, INLINE, LENGTH, PATH, Rig, assert_fails, end, outcomes, size};
+use super::{CAPACITIES, LENGTH, MAX_INLINE_DATA, PATH, Rig, assert_fails, end, outcomes, size};
 
 struct Ends {
-    one: Fresh,
-    other: Fresh,
-    queue: Queue,
-    domain: Domain,
+    one: UnconnectedQueuePair,
+    other: UnconnectedQueuePair,
+    queue: CompletionQueue,
+    domain: ProtectionDomain,
     context: Context,
     fake: Fake,
 }
@@ -19,15 +22,16 @@ struct Ends {
 fn ends() -> Ends {
     let fake = Fake::new();
     let context = fake.open();
-    let (domain, queue) = (Domain::new(&context).unwrap(), Queue::new(&context, 16).unwrap());
-    let [one, other] = [(); 2].map(|()| Fresh::new(&domain, &queue, DEPTHS).unwrap());
+    let (domain, queue) =
+        (ProtectionDomain::new(&context).unwrap(), CompletionQueue::new(&context, 16).unwrap());
+    let [one, other] = [(); 2].map(|()| UnconnectedQueuePair::new(&domain, &queue, CAPACITIES).unwrap());
     Ends { one, other, queue, domain, context, fake }
 }
 
 #[test]
 fn devices_and_ports_are_what_they_are() {
     let fake = Fake::new();
-    fake.set(|world| {
+    fake.configure(|world| {
         world.devices = vec!["fake_0", "fake_1"];
         (world.is_active, world.mtu, world.lid) = (false, ibv_mtu::IBV_MTU_4096, 3);
     });
@@ -35,18 +39,18 @@ fn devices_and_ports_are_what_they_are() {
     assert_eq!(format!("{devices:?}"), r#"[Device("fake_0"), Device("fake_1")]"#);
     let context = devices[1].open().unwrap();
     drop(devices);
-    let port = context.port(1).unwrap();
+    let port = context.query_port(1).unwrap();
     assert_eq!((context.name(), port.is_active, port.mtu, port.lid), ("fake_1", false, 4096, 3));
-    assert_fails(context.port(2), Call::Query, libc::EINVAL);
+    assert_fails(context.query_port(2), Call::Query, libc::EINVAL);
     // A row without an interface, and rows with one; no such row, and no such port.
-    assert_eq!(context.interface(1, 0), None);
-    fake.set(|world| world.interface = 42);
+    assert_eq!(context.interface_index(1, 0), None);
+    fake.configure(|world| world.interface = 42);
     assert_eq!(
-        [(1, 1), (1, 2), (2, 1)].map(|(port, row)| context.interface(port, row)),
+        [(1, 1), (1, 2), (2, 1)].map(|(port, gid_index)| context.interface_index(port, gid_index)),
         [Some(42), None, None]
     );
     drop(context);
-    fake.set(|world| world.devices = Vec::new());
+    fake.configure(|world| world.devices = Vec::new());
     assert!(fake.library().devices().unwrap().is_empty());
     fake.fail(Verb::List, libc::ENOSYS);
     let error = fake.library().devices().unwrap_err();
@@ -58,32 +62,33 @@ fn devices_and_ports_are_what_they_are() {
 fn a_path_that_the_device_does_not_have_is_an_error() {
     let paths = [
         (Path { port: 2, ..PATH }, Call::Init, libc::EINVAL),
-        (Path { row: 9, ..PATH }, Call::ReadyToReceive, libc::EINVAL),
+        (Path { gid_index: 9, ..PATH }, Call::ReadyToReceive, libc::EINVAL),
         (Path { mtu: 2048, ..PATH }, Call::ReadyToReceive, libc::EINVAL),
     ];
     for (path, call, errno) in paths {
         let ends = ends();
         assert_fails(ends.one.connect(path, end(&ends.other)), call, errno);
-        assert!(ends.fake.left().ends_with(" 1 pair "), "{}", ends.fake.left());
+        assert!(ends.fake.remaining().ends_with(" 1 pair "), "{}", ends.fake.remaining());
     }
     let ends = ends();
-    let peer = Endpoint { gid: "fd00::2".parse().unwrap(), ..end(&ends.other) };
+    let peer = QueuePairAddress { gid: "fd00::2".parse().unwrap(), ..end(&ends.other) };
     let error = ends.one.connect(PATH, peer).unwrap_err();
     assert_eq!((error.call(), error.errno()), (Call::ReadyToReceive, Some(libc::ENETUNREACH)));
-    assert!(error.hint().unwrap().contains("no way to the peer's GID"));
+    assert!(error.hint().unwrap().contains("no route to the peer's GID"));
 }
 
 #[test]
 fn without_gids_pairs_meet_by_local_identifiers() {
     for (lid, is_heard) in [(7, true), (8, false)] {
         let rig = ends();
-        let path = Path { is_global: false, row: 99, ..PATH };
-        let ends = [&rig.one, &rig.other].map(|fresh| fresh.endpoint(gid(), lid));
+        let path = Path { is_global: false, gid_index: 99, ..PATH };
+        let ends = [&rig.one, &rig.other].map(|unconnected| unconnected.address(gid(), lid));
         let one = rig.one.connect(path, ends[1]).unwrap();
         let _other = rig.other.connect(path, ends[0]).unwrap();
-        let (region, landing) = (rig.domain.region(size(9)).unwrap(), rig.domain.landing(size(9)).unwrap());
-        let part = Some((&region, 0..9));
-        one.write(&[Write { part, ..super::bare(1, landing.remote(0).unwrap()) }]).unwrap();
+        let (region, receive_buffer) =
+            (rig.domain.memory_region(size(9)).unwrap(), rig.domain.receive_buffer(size(9)).unwrap());
+        let sge = Some((&region, 0..9));
+        one.post_writes(&[Write { sge, ..super::bare(1, receive_buffer.remote(0).unwrap()) }]).unwrap();
         assert_eq!(matches!(outcomes(&rig.queue)[..], [(1, None)]), is_heard);
     }
 }
@@ -93,9 +98,9 @@ fn without_gids_pairs_meet_by_local_identifiers() {
 fn a_port_that_needs_gids_gets_them_wherever_there_are_some() {
     for peer in [gid(), Ipv6Addr::UNSPECIFIED] {
         let rig = ends();
-        rig.fake.set(|world| world.needs_gids = true);
+        rig.fake.configure(|world| world.needs_gids = true);
         let path = Path { is_global: Path::has_gids(gid(), peer), ..PATH };
-        let connected = rig.one.connect(path, rig.other.endpoint(peer, 7));
+        let connected = rig.one.connect(path, rig.other.address(peer, 7));
         if peer == gid() {
             connected.unwrap();
             continue;
@@ -114,7 +119,7 @@ fn each_side_says_as_what_its_packets_travel() {
     let (class, peer) = (Class { service_level: 5, traffic_class: 106 }, Class::default());
     for (is_global, expected) in [(true, (5, 106)), (false, (5, 0))] {
         let rig = ends();
-        let ends = [&rig.one, &rig.other].map(|fresh| fresh.endpoint(gid(), 7));
+        let ends = [&rig.one, &rig.other].map(|unconnected| unconnected.address(gid(), 7));
         let _one = rig.one.connect(Path { class, is_global, ..PATH }, ends[1]).unwrap();
         let _other = rig.other.connect(Path { class: peer, is_global, ..PATH }, ends[0]).unwrap();
         let mut classes = rig.fake.classes();
@@ -128,41 +133,47 @@ fn each_side_says_as_what_its_packets_travel() {
 fn sequence_numbers_have_24_bits() {
     for _ in 0..16 {
         let ends = ends();
-        assert!(end(&ends.one).sequence < 1 << 24);
+        assert!(end(&ends.one).psn < 1 << 24);
         let peer = end(&ends.other);
-        ends.one.connect(PATH, Endpoint { sequence: peer.sequence | 0xff00_0000, ..peer }).unwrap();
+        ends.one.connect(PATH, QueuePairAddress { psn: peer.psn | 0xff00_0000, ..peer }).unwrap();
     }
 }
 
 #[test]
 fn a_queue_of_another_context_is_refused_before_the_device_sees_it() {
     let ends = ends();
-    let foreign = Queue::new(&ends.fake.open(), 16).unwrap();
+    let foreign = CompletionQueue::new(&ends.fake.open(), 16).unwrap();
     let before = ends.fake.calls().len();
-    assert_fails(Fresh::new(&ends.domain, &foreign, DEPTHS), Call::Pair, libc::EINVAL);
+    assert_fails(
+        UnconnectedQueuePair::new(&ends.domain, &foreign, CAPACITIES),
+        Call::QueuePair,
+        libc::EINVAL,
+    );
     assert_eq!(ends.fake.calls().len(), before);
 }
 
 #[test]
 fn queues_have_room_for_something() {
     let ends = ends();
-    assert_fails(Queue::new(&ends.context, 0), Call::Queue, libc::EINVAL);
+    assert_fails(CompletionQueue::new(&ends.context, 0), Call::CompletionQueue, libc::EINVAL);
 }
 
 /// A device that takes less with a request, and one that gives more than was asked for.
 #[test]
 fn what_goes_with_requests_is_what_the_device_takes() {
-    for (most, least, longest) in [(INLINE - 1, 0, 0), (0, 0, 0), (512, 300, 300), (512, 0, INLINE)] {
+    for (most, least, longest) in
+        [(MAX_INLINE_DATA - 1, 0, 0), (0, 0, 0), (512, 300, 300), (512, 0, MAX_INLINE_DATA)]
+    {
         let fake = Fake::new();
-        fake.set(|world| world.inline = (most as u32, least as u32));
+        fake.configure(|world| world.inline = (most as u32, least as u32));
         let rig = Rig::with(fake);
         rig.fake.hold();
-        let writes = [rig.part(1, 0..longest), rig.part(2, 1000..1000 + longest + 1)];
-        rig.sender.write(&writes).unwrap();
+        let writes = [rig.sge(1, 0..longest), rig.sge(2, 1000..1000 + longest + 1)];
+        rig.sender.post_writes(&writes).unwrap();
         rig.region.write(0, &[0xee; LENGTH]).unwrap();
         rig.fake.release();
-        assert!(!rig.landed()[..longest].contains(&0xee));
-        assert_eq!(rig.landed()[1000..1000 + longest + 1], vec![0xee; longest + 1]);
+        assert!(!rig.received()[..longest].contains(&0xee));
+        assert_eq!(rig.received()[1000..1000 + longest + 1], vec![0xee; longest + 1]);
         assert_eq!(outcomes(&rig.sent), [(1, None), (2, None)]);
     }
 }
@@ -172,9 +183,9 @@ fn a_pair_that_the_device_does_not_have_is_an_error() {
     let ends = ends();
     let before = ends.fake.calls().len();
     ends.fake.fail(Verb::CreateQp, libc::ENOMEM);
-    let depths = Depths { send: u16::MAX, receive: u16::MAX };
-    let error = Fresh::new(&ends.domain, &ends.queue, depths).unwrap_err();
-    assert_eq!((error.call(), error.errno()), (Call::Pair, Some(libc::ENOMEM)));
+    let capacities = Capacities { send: u16::MAX, receive: u16::MAX };
+    let error = UnconnectedQueuePair::new(&ends.domain, &ends.queue, capacities).unwrap_err();
+    assert_eq!((error.call(), error.errno()), (Call::QueuePair, Some(libc::ENOMEM)));
     assert!(error.hint().unwrap().contains("queues that deep"));
     // Once more without what goes with requests.
     assert_eq!(ends.fake.calls()[before..], [Verb::CreateQp; 2]);

@@ -11,9 +11,16 @@ use multinet_memory::{DmaBuf, Forced, Gpu, GpuError, GpuMemory, HostMemory, Meth
 
 use super::{LENGTH, Rig, assert_fails, outcomes, pattern, size};
 use crate::fake::{Fake, Verb, gid};
-use crate::gpu::{AGAIN, Refused};
+use crate::gpu::{RETRY_AFTER, Refusal};
 use crate::memory::Memory;
-use crate::{Call, Domain, GpuPages, Lent, ProbeError, TRIED, Unreachable, Write, probe_gpu, reach_gpu};
+use crate::{
+    Call, GPU_PROBE_SIZE, GpuAccessError, GpuPages, ProbeError, ProtectionDomain, SourceGid, Write, ZeroCopy,
+    choose_gpu_method, probe_gpu,
+};
+
+fn source() -> SourceGid {
+    SourceGid { port: 1, gid_index: 1, gid: gid() }
+}
 
 #[derive(Debug)]
 struct Mapping(Arc<Mapped>);
@@ -113,14 +120,14 @@ fn it_is_sent_from_where_it_lies_behind_what_is_copied() {
         memory.write(0, &pattern(LENGTH)).unwrap();
         let pages = GpuPages::new(Arc::clone(&memory));
         let send = |range| {
-            let lent = Some((Lent::Gpu(&pages), range));
-            rig.sender.write(&[Write { lent, ..rig.part(1, 0..10) }])
+            let zero_copy = Some((ZeroCopy::Gpu(&pages), range));
+            rig.sender.post_writes(&[Write { zero_copy, ..rig.sge(1, 0..10) }])
         };
         assert_fails(send(0..1), Call::Reach, libc::EINVAL);
         pages.register(&rig.domain, method).unwrap();
         assert_fails(send(0..LENGTH + 1), Call::Reach, libc::EINVAL);
         send(5..5005).unwrap();
-        assert_eq!(rig.landed()[10..5010], pattern(LENGTH)[5..5005]);
+        assert_eq!(rig.received()[10..5010], pattern(LENGTH)[5..5005]);
         assert_eq!(outcomes(&rig.sent), [(1, None)]);
     }
 }
@@ -132,12 +139,12 @@ fn few_bytes_are_not_read_by_the_processor() {
     let pages = GpuPages::new(Arc::clone(&memory));
     pages.register(&rig.domain, Method::DmaBuf).unwrap();
     rig.fake.hold();
-    let lent = Some((Lent::Gpu(&pages), 0..4));
-    rig.sender.write(&[Write { lent, ..rig.part(1, 0..1) }]).unwrap();
+    let zero_copy = Some((ZeroCopy::Gpu(&pages), 0..4));
+    rig.sender.post_writes(&[Write { zero_copy, ..rig.sge(1, 0..1) }]).unwrap();
     // What went with the request would have been read already.
     memory.write(0, b"late").unwrap();
     rig.fake.release();
-    assert_eq!(rig.landed()[1..5], *b"late");
+    assert_eq!(rig.received()[1..5], *b"late");
 }
 
 #[test]
@@ -145,16 +152,16 @@ fn a_peer_writes_to_it() {
     for (method, _, _) in METHODS {
         let rig = Rig::new();
         let (memory, mapped) = mapping(LENGTH);
-        let landing = rig.domain.gpu_landing(memory, method).unwrap();
-        let remote = landing.remote();
-        rig.sender.write(&[Write { remote, ..rig.part(1, 0..LENGTH) }]).unwrap();
+        let receive_buffer = rig.domain.gpu_receive_buffer(memory, method).unwrap();
+        let remote = receive_buffer.remote();
+        rig.sender.post_writes(&[Write { remote, ..rig.sge(1, 0..LENGTH) }]).unwrap();
         let mut found = vec![0; LENGTH];
-        landing.memory().read(0, &mut found).unwrap();
+        receive_buffer.memory().read(0, &mut found).unwrap();
         assert_eq!(found, pattern(LENGTH));
         // Both the landing and the fake's registration hold it.
-        drop(landing);
+        drop(receive_buffer);
         assert_eq!(Arc::strong_count(&mapped), 1);
-        rig.sender.write(&[Write { remote, ..rig.part(2, 0..1) }]).unwrap();
+        rig.sender.post_writes(&[Write { remote, ..rig.sge(2, 0..1) }]).unwrap();
         let outcomes = outcomes(&rig.sent);
         assert!(matches!(outcomes[..], [(1, None), (2, Some(_))]), "{outcomes:?}");
     }
@@ -164,15 +171,15 @@ fn a_peer_writes_to_it() {
 fn what_cannot_be_registered_says_which_side_does_not() {
     let (memory, _) = mapping(LENGTH);
     let reach =
-        |rig: &Rig, method| rig.domain.gpu_landing(Arc::clone(&memory), method).map(drop).unwrap_err();
+        |rig: &Rig, method| rig.domain.gpu_receive_buffer(Arc::clone(&memory), method).map(drop).unwrap_err();
     for (method, verb, call) in METHODS {
         let rig = Rig::new();
         rig.fake.fail(verb, libc::EOPNOTSUPP);
-        assert!(matches!(reach(&rig, method), Unreachable::Call { call: error } if error.call() == call));
+        assert!(matches!(reach(&rig, method), GpuAccessError::Call { call: error } if error.call() == call));
     }
     let rig = Rig::new();
-    assert!(matches!(reach(&rig, Method::Staging), Unreachable::Method(Method::Staging)));
-    assert!(Domain::new(&rig.context).unwrap().takes_dma_buf().unwrap());
+    assert!(matches!(reach(&rig, Method::Staging), GpuAccessError::Method(Method::Staging)));
+    assert!(ProtectionDomain::new(&rig.context).unwrap().supports_dma_buf().unwrap());
 }
 
 /// What is short is the GPU's or the device's; only where the kernel finds it by its address it may be the memory that may be locked.
@@ -182,7 +189,7 @@ fn what_cannot_be_registered_says_what_is_short() {
     let hint = |(method, verb, _), errno| {
         let rig = Rig::new();
         rig.fake.fail(verb, errno);
-        let error = rig.domain.gpu_landing(Arc::clone(&memory), method).map(drop).unwrap_err();
+        let error = rig.domain.gpu_receive_buffer(Arc::clone(&memory), method).map(drop).unwrap_err();
         error.to_string()
     };
     let [dma_buf, peer_memory] = METHODS;
@@ -232,16 +239,16 @@ fn what_there_was_no_room_for_is_tried_again_later() {
         let pages = GpuPages::new(mapping(LENGTH).0);
         rig.fake.fail(Verb::RegDmaBuf, errno);
         let error = pages.register(&rig.domain, Method::DmaBuf).unwrap_err();
-        let refused = Refused::by(&error, now);
+        let refused = Refusal::by(&error, now);
         let holds = |after| refused.holds(|| now + after);
-        assert!(holds(AGAIN / 2), "{errno}");
-        assert_eq!(holds(AGAIN), !is_later, "{errno}");
+        assert!(holds(RETRY_AFTER / 2), "{errno}");
+        assert_eq!(holds(RETRY_AFTER), !is_later, "{errno}");
         // What another device has for good, one that is full does not change.
         rig.fake.fail(Verb::RegDmaBuf, libc::ENOMEM);
         pages.register(&rig.domain, Method::DmaBuf).unwrap_err();
         assert!(pages.is_refused());
     }
-    assert!(!Refused::default().holds(|| now));
+    assert!(!Refusal::default().holds(|| now));
 }
 
 /// A device that could take the memory, and one that never will.
@@ -249,26 +256,34 @@ fn what_there_was_no_room_for_is_tried_again_later() {
 fn what_stands_against_a_method_may_pass() {
     let cases =
         [(libc::ENOMEM, true), (libc::EAGAIN, true), (libc::EOPNOTSUPP, false), (libc::EFAULT, false)];
-    for (errno, may_pass) in cases {
+    for (errno, is_temporary) in cases {
         let fake = Fake::new();
-        let (memory, _) = mapping(TRIED.get());
+        let (memory, _) = mapping(GPU_PROBE_SIZE.get());
         let context = fake.open();
         fake.fail(Verb::RegDmaBuf, errno);
-        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
-        assert_eq!((reached.method, reached.may_pass), (Some(Method::Staging), may_pass), "{reached:?}");
+        let reached = choose_gpu_method(&context, source(), &memory, Forced::No);
+        assert_eq!(
+            (reached.method, reached.is_temporary),
+            (Some(Method::Staging), is_temporary),
+            "{reached:?}"
+        );
         // Nothing was asked of the memory.
         fake.fail(Verb::AllocPd, errno);
-        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
-        assert_eq!((reached.method, reached.may_pass), (Some(Method::Staging), may_pass), "{reached:?}");
-        fake.heal();
-        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
-        assert_eq!((reached.method, reached.may_pass), (Some(Method::DmaBuf), false), "{reached:?}");
+        let reached = choose_gpu_method(&context, source(), &memory, Forced::No);
+        assert_eq!(
+            (reached.method, reached.is_temporary),
+            (Some(Method::Staging), is_temporary),
+            "{reached:?}"
+        );
+        fake.stop_failing();
+        let reached = choose_gpu_method(&context, source(), &memory, Forced::No);
+        assert_eq!((reached.method, reached.is_temporary), (Some(Method::DmaBuf), false), "{reached:?}");
         // Other bytes than were written may be there again next time, and are not asked for.
-        fake.set(|world| world.is_noisy = true);
-        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
-        assert_eq!((reached.method, reached.may_pass), (Some(Method::Staging), false), "{reached:?}");
+        fake.configure(|world| world.corrupts_bytes = true);
+        let reached = choose_gpu_method(&context, source(), &memory, Forced::No);
+        assert_eq!((reached.method, reached.is_temporary), (Some(Method::Staging), false), "{reached:?}");
         drop(context);
-        fake.until(str::is_empty);
+        fake.wait_until(str::is_empty);
     }
 }
 
@@ -278,16 +293,16 @@ fn it_is_tried_both_ways_before_it_is_trusted() {
         let fake = Fake::new();
         let (memory, mapped) = mapping(64 << 10);
         let context = fake.open();
-        let tried = || probe_gpu(&context, (1, 1, gid()), &memory, method);
+        let tried = || probe_gpu(&context, source(), &memory, method);
         tried().unwrap();
         // What the GPU is told to have does not come out of it.
         mapped.is_deaf.store(true, Ordering::Relaxed);
         assert!(matches!(tried(), Err(ProbeError::Different { .. })));
         mapped.is_deaf.store(false, Ordering::Relaxed);
-        fake.set(|world| world.is_noisy = true);
+        fake.configure(|world| world.corrupts_bytes = true);
         assert!(matches!(tried(), Err(ProbeError::Different { .. })));
         drop(context);
         // The last of it is let go of by a thread of its own.
-        fake.until(str::is_empty);
+        fake.wait_until(str::is_empty);
     }
 }

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use crate::fake::{Fake, Verb};
-use crate::{Call, Domain, Pages, Write};
+use crate::{Call, Pages, ProtectionDomain, Write};
 
 use super::{LENGTH, Rig, assert_fails, pattern, size};
 
@@ -25,42 +25,42 @@ fn a_region_takes_what_is_within_it() {
 fn a_landing_gives_what_is_within_it() {
     let rig = Rig::new();
     for (offset, length) in [(0, LENGTH), (LENGTH, 0), (LENGTH - 1, 1)] {
-        rig.landing.read(offset, &mut vec![1; length]).unwrap();
-        assert_eq!(rig.landing.landed(offset..offset + length).unwrap().len(), length);
-        rig.landing.remote(offset).unwrap();
+        rig.receive_buffer.read(offset, &mut vec![1; length]).unwrap();
+        assert_eq!(rig.receive_buffer.received(offset..offset + length).unwrap().len(), length);
+        rig.receive_buffer.remote(offset).unwrap();
     }
     for (offset, length) in OUTSIDE {
-        assert_fails(rig.landing.read(offset, &mut vec![0; length]), Call::Reach, libc::EINVAL);
-        let landed = rig.landing.landed(offset..offset.wrapping_add(length));
-        assert_fails(landed, Call::Reach, libc::EINVAL);
+        assert_fails(rig.receive_buffer.read(offset, &mut vec![0; length]), Call::Reach, libc::EINVAL);
+        let received = rig.receive_buffer.received(offset..offset.wrapping_add(length));
+        assert_fails(received, Call::Reach, libc::EINVAL);
     }
-    assert_fails(rig.landing.remote(LENGTH + 1), Call::Reach, libc::EINVAL);
-    assert_fails(rig.landing.landed(Range { start: 2, end: 1 }), Call::Reach, libc::EINVAL);
+    assert_fails(rig.receive_buffer.remote(LENGTH + 1), Call::Reach, libc::EINVAL);
+    assert_fails(rig.receive_buffer.received(Range { start: 2, end: 1 }), Call::Reach, libc::EINVAL);
 }
 
 #[test]
 fn memory_is_zero_at_first() {
     let rig = Rig::new();
-    let region = rig.domain.region(size(LENGTH)).unwrap();
+    let region = rig.domain.memory_region(size(LENGTH)).unwrap();
     rig.region.write(0, &[0xff; LENGTH]).unwrap();
-    rig.sender.write(&[rig.part(1, 0..LENGTH)]).unwrap();
-    assert_eq!(rig.landed(), [0xff; LENGTH]);
-    let part = Some((&region, 0..LENGTH));
-    rig.sender.write(&[Write { part, ..rig.part(2, 0..0) }]).unwrap();
-    assert_eq!(rig.landed(), [0; LENGTH]);
-    assert_eq!(&*rig.domain.landing(size(LENGTH)).unwrap().landed(0..LENGTH).unwrap(), [0; LENGTH]);
+    rig.sender.post_writes(&[rig.sge(1, 0..LENGTH)]).unwrap();
+    assert_eq!(rig.received(), [0xff; LENGTH]);
+    let sge = Some((&region, 0..LENGTH));
+    rig.sender.post_writes(&[Write { sge, ..rig.sge(2, 0..0) }]).unwrap();
+    assert_eq!(rig.received(), [0; LENGTH]);
+    assert_eq!(&*rig.domain.receive_buffer(size(LENGTH)).unwrap().received(0..LENGTH).unwrap(), [0; LENGTH]);
 }
 
 #[test]
 fn what_has_landed_outlives_all_that_it_came_by() {
     let rig = Rig::new();
-    rig.sender.write(&[rig.part(1, 0..LENGTH)]).unwrap();
-    let landed = rig.landing.landed(3..LENGTH).unwrap();
-    let again = landed.clone();
+    rig.sender.post_writes(&[rig.sge(1, 0..LENGTH)]).unwrap();
+    let received = rig.receive_buffer.received(3..LENGTH).unwrap();
+    let again = received.clone();
     let fake = rig.end();
-    assert_eq!(fake.left(), "1 device 1 context 1 domain 1 region ");
-    assert_eq!(&*landed, &pattern(LENGTH)[3..]);
-    drop(landed);
+    assert_eq!(fake.remaining(), "1 device 1 context 1 domain 1 region ");
+    assert_eq!(&*received, &pattern(LENGTH)[3..]);
+    drop(received);
     assert_eq!(&*again, &pattern(LENGTH)[3..]);
     drop(again);
 }
@@ -68,26 +68,26 @@ fn what_has_landed_outlives_all_that_it_came_by() {
 #[test]
 fn peers_reach_landings_only() {
     let fake = Fake::new();
-    let domain = Domain::new(&fake.open()).unwrap();
-    let (_region, pages) = (domain.region(size(9)).unwrap(), Pages::new(size(9)).unwrap());
+    let domain = ProtectionDomain::new(&fake.open()).unwrap();
+    let (_region, pages) = (domain.memory_region(size(9)).unwrap(), Pages::new(size(9)).unwrap());
     pages.register(&domain).unwrap();
     assert_eq!((fake.registrations(), fake.reachable()), (2, 0));
-    let _landing = domain.landing(size(9)).unwrap();
+    let _landing = domain.receive_buffer(size(9)).unwrap();
     assert_eq!((fake.registrations(), fake.reachable()), (3, 1));
 }
 
 #[test]
 fn memory_is_given_back() {
     let fake = Fake::new();
-    let domain = Domain::new(&fake.open()).unwrap();
+    let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let before = address_space();
     for _ in 0..64 {
         // Nobody touches it, so the machine need not have it.
-        drop(domain.region(size(256 << 20)).unwrap());
-        drop(domain.landing(size(256 << 20)).unwrap());
+        drop(domain.memory_region(size(256 << 20)).unwrap());
+        drop(domain.receive_buffer(size(256 << 20)).unwrap());
         fake.fail(Verb::RegMr, libc::ENOMEM);
-        assert_fails(domain.region(size(256 << 20)), Call::Register, libc::ENOMEM);
-        fake.heal();
+        assert_fails(domain.memory_region(size(256 << 20)), Call::Register, libc::ENOMEM);
+        fake.stop_failing();
     }
     // What other tests have at the same time is less by far.
     assert!(address_space() < before + (8 << 30));
@@ -103,11 +103,12 @@ fn address_space() -> usize {
 #[test]
 fn what_cannot_be_registered_says_why() {
     let fake = Fake::new();
-    let domain = Domain::new(&fake.open()).unwrap();
+    let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let hint = |errno| {
         fake.fail(Verb::RegMr, errno);
-        let (region, landing) = (domain.region(size(1)).unwrap_err(), domain.landing(size(1)).unwrap_err());
-        assert_eq!(region.to_string(), landing.to_string());
+        let (region, receive_buffer) =
+            (domain.memory_region(size(1)).unwrap_err(), domain.receive_buffer(size(1)).unwrap_err());
+        assert_eq!(region.to_string(), receive_buffer.to_string());
         assert!(region.to_string().starts_with("fake_0: cannot register memory: "), "{region}");
         assert_eq!((region.call(), region.errno()), (Call::Register, Some(errno)));
         region.hint()
@@ -122,8 +123,8 @@ fn what_cannot_be_registered_says_why() {
 #[test]
 fn more_memory_than_there_is_is_an_error() {
     let fake = Fake::new();
-    let domain = Domain::new(&fake.open()).unwrap();
-    let error = domain.region(size(isize::MAX as usize & !0xfff)).unwrap_err();
+    let domain = ProtectionDomain::new(&fake.open()).unwrap();
+    let error = domain.memory_region(size(isize::MAX as usize & !0xfff)).unwrap_err();
     assert_eq!((error.call(), error.errno()), (Call::Allocate, Some(libc::ENOMEM)));
     assert!(error.hint().unwrap().contains("memory"));
 }

@@ -1,24 +1,25 @@
 use crate::fake::Fake;
 use crate::{
-    Channel, Context, Device, Domain, Fresh, Landed, Landing, Lent, Pages, Pair, Queue, Region, Report, Write,
+    ChannelEvent, CompletionChannel, CompletionQueue, Context, Device, MemoryRegion, Pages, ProtectionDomain,
+    QueuePair, ReceiveBuffer, ReceivedBytes, UnconnectedQueuePair, Write, ZeroCopy,
 };
 
-use super::{DEPTHS, PATH, bare, connect, end, size};
+use super::{CAPACITIES, PATH, bare, connect, end, size};
 
 /// Anything that has to be let go of.
 #[expect(dead_code, reason = "only held")]
 enum Handle {
     Device(Device),
     Context(Context),
-    Channel(Channel),
-    Queue(Queue),
-    Domain(Domain),
-    Region(Region),
-    Landing(Landing),
-    Landed(Landed),
+    CompletionChannel(CompletionChannel),
+    CompletionQueue(CompletionQueue),
+    ProtectionDomain(ProtectionDomain),
+    MemoryRegion(MemoryRegion),
+    ReceiveBuffer(ReceiveBuffer),
+    ReceivedBytes(ReceivedBytes),
     Pages(Pages),
-    Fresh(Fresh),
-    Pair(Pair),
+    UnconnectedQueuePair(UnconnectedQueuePair),
+    QueuePair(QueuePair),
 }
 
 /// Calls for each order of so many things.
@@ -45,7 +46,7 @@ fn in_each_order<const N: usize>(make: impl Fn(&Fake) -> [Handle; N]) {
         for &index in order {
             handles[index] = None;
         }
-        fake.until(str::is_empty);
+        fake.wait_until(str::is_empty);
         let faults = fake.faults();
         assert!(faults.is_empty(), "{order:?}: {faults:#?}");
     });
@@ -62,25 +63,26 @@ fn orders_are_all_there_are() {
 fn a_connection_ends_in_any_order() {
     in_each_order(|fake| {
         let context = fake.open();
-        let channel = Channel::new(&context).unwrap();
-        let queue = Queue::reporting(&channel, 1, 16).unwrap();
-        let domain = Domain::new(&context).unwrap();
-        let (region, landing) = (domain.region(size(9)).unwrap(), domain.landing(size(9)).unwrap());
+        let channel = CompletionChannel::new(&context).unwrap();
+        let queue = CompletionQueue::with_channel(&channel, 1, 16).unwrap();
+        let domain = ProtectionDomain::new(&context).unwrap();
+        let (region, receive_buffer) =
+            (domain.memory_region(size(9)).unwrap(), domain.receive_buffer(size(9)).unwrap());
         let (one, other) = connect((&domain, &queue), (&domain, &queue));
         queue.arm().unwrap();
-        let part = Some((&region, 0..9));
-        one.write(&[Write { part, ..bare(1, landing.remote(0).unwrap()) }]).unwrap();
-        assert_eq!(channel.try_wait().unwrap(), Report::Queue(1));
-        let landed = landing.landed(0..9).unwrap();
-        drop((context, landing));
+        let sge = Some((&region, 0..9));
+        one.post_writes(&[Write { sge, ..bare(1, receive_buffer.remote(0).unwrap()) }]).unwrap();
+        assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Completion(1));
+        let received = receive_buffer.received(0..9).unwrap();
+        drop((context, receive_buffer));
         [
-            Handle::Channel(channel),
-            Handle::Queue(queue),
-            Handle::Domain(domain),
-            Handle::Region(region),
-            Handle::Landed(landed),
-            Handle::Pair(one),
-            Handle::Pair(other),
+            Handle::CompletionChannel(channel),
+            Handle::CompletionQueue(queue),
+            Handle::ProtectionDomain(domain),
+            Handle::MemoryRegion(region),
+            Handle::ReceivedBytes(received),
+            Handle::QueuePair(one),
+            Handle::QueuePair(other),
         ]
     });
 }
@@ -90,24 +92,26 @@ fn a_connection_ends_in_any_order() {
 fn a_connection_ends_in_any_order_with_work_under_way() {
     in_each_order(|fake| {
         let context = fake.open();
-        let channel = Channel::new(&context).unwrap();
-        let queue = Queue::reporting(&channel, 1, 16).unwrap();
-        let domain = Domain::new(&context).unwrap();
-        let (region, landing) = (domain.region(size(999)).unwrap(), domain.landing(size(999)).unwrap());
+        let channel = CompletionChannel::new(&context).unwrap();
+        let queue = CompletionQueue::with_channel(&channel, 1, 16).unwrap();
+        let domain = ProtectionDomain::new(&context).unwrap();
+        let (region, receive_buffer) =
+            (domain.memory_region(size(999)).unwrap(), domain.receive_buffer(size(999)).unwrap());
         let (one, other) = connect((&domain, &queue), (&domain, &queue));
         queue.arm().unwrap();
-        other.receive(3).unwrap();
-        let write = |id| Write { part: Some((&region, 0..999)), ..bare(id, landing.remote(0).unwrap()) };
-        one.write(&[write(1)]).unwrap();
+        other.post_receive(3).unwrap();
+        let write =
+            |id| Write { sge: Some((&region, 0..999)), ..bare(id, receive_buffer.remote(0).unwrap()) };
+        one.post_writes(&[write(1)]).unwrap();
         fake.hold();
-        one.write(&[write(2), write(3)]).unwrap();
+        one.post_writes(&[write(2), write(3)]).unwrap();
         [
             Handle::Context(context),
-            Handle::Channel(channel),
-            Handle::Queue(queue),
-            Handle::Region(region),
-            Handle::Landing(landing),
-            Handle::Pair(one),
+            Handle::CompletionChannel(channel),
+            Handle::CompletionQueue(queue),
+            Handle::MemoryRegion(region),
+            Handle::ReceiveBuffer(receive_buffer),
+            Handle::QueuePair(one),
         ]
     });
 }
@@ -117,16 +121,17 @@ fn what_is_not_connected_ends_in_any_order() {
     in_each_order(|fake| {
         let device = fake.library().devices().unwrap().remove(0);
         let context = device.open().unwrap();
-        let (domain, queue) = (Domain::new(&context).unwrap(), Queue::new(&context, 16).unwrap());
-        let [one, other] = [(); 2].map(|()| Fresh::new(&domain, &queue, DEPTHS).unwrap());
+        let (domain, queue) =
+            (ProtectionDomain::new(&context).unwrap(), CompletionQueue::new(&context, 16).unwrap());
+        let [one, other] = [(); 2].map(|()| UnconnectedQueuePair::new(&domain, &queue, CAPACITIES).unwrap());
         let pair = one.connect(PATH, end(&other)).unwrap();
         [
             Handle::Device(device),
             Handle::Context(context),
-            Handle::Domain(domain),
-            Handle::Queue(queue),
-            Handle::Fresh(other),
-            Handle::Pair(pair),
+            Handle::ProtectionDomain(domain),
+            Handle::CompletionQueue(queue),
+            Handle::UnconnectedQueuePair(other),
+            Handle::QueuePair(pair),
         ]
     });
 }
@@ -136,27 +141,28 @@ fn what_is_not_connected_ends_in_any_order() {
 fn pages_end_in_any_order() {
     in_each_order(|fake| {
         let context = fake.open();
-        let (domain, other) = (Domain::new(&context).unwrap(), Domain::new(&context).unwrap());
-        let queue = Queue::new(&context, 16).unwrap();
-        let landing = domain.landing(size(9)).unwrap();
+        let (domain, other) =
+            (ProtectionDomain::new(&context).unwrap(), ProtectionDomain::new(&context).unwrap());
+        let queue = CompletionQueue::new(&context, 16).unwrap();
+        let receive_buffer = domain.receive_buffer(size(9)).unwrap();
         let (one, _) = connect((&domain, &queue), (&domain, &queue));
         let pages = Pages::new(size(9)).unwrap();
         pages.register(&domain).unwrap();
         pages.register(&other).unwrap();
         fake.hold();
-        one.write(&[Write {
-            lent: Some((Lent::Pages(&pages), 0..9)),
-            ..bare(1, landing.remote(0).unwrap())
+        one.post_writes(&[Write {
+            zero_copy: Some((ZeroCopy::Pages(&pages), 0..9)),
+            ..bare(1, receive_buffer.remote(0).unwrap())
         }])
         .unwrap();
-        drop(landing);
+        drop(receive_buffer);
         [
             Handle::Context(context),
-            Handle::Domain(domain),
-            Handle::Domain(other),
-            Handle::Queue(queue),
+            Handle::ProtectionDomain(domain),
+            Handle::ProtectionDomain(other),
+            Handle::CompletionQueue(queue),
             Handle::Pages(pages),
-            Handle::Pair(one),
+            Handle::QueuePair(one),
         ]
     });
 }

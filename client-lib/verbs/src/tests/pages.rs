@@ -4,7 +4,7 @@ use std::thread;
 use rdma_sys::ibv_wc_status::{IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR};
 
 use crate::fake::Verb;
-use crate::{Call, Domain, Lent, Pages, Queue, Write};
+use crate::{Call, CompletionQueue, Pages, ProtectionDomain, Write, ZeroCopy};
 
 use super::{LENGTH, Rig, assert_fails, bare, connect, outcomes, pattern, size};
 
@@ -19,7 +19,7 @@ fn a_domain_that_is_released_keeps_no_registration() {
     let rig = Rig::new();
     let pages: Vec<_> = (0..100).map(|_| Pages::new(size(LENGTH)).unwrap()).collect();
     let before = rig.fake.registrations();
-    let [domain, other] = [(); 2].map(|()| Domain::new(&rig.context).unwrap());
+    let [domain, other] = [(); 2].map(|()| ProtectionDomain::new(&rig.context).unwrap());
     for pages in &pages {
         pages.register(&domain).unwrap();
         pages.register(&other).unwrap();
@@ -41,11 +41,11 @@ fn they_are_sent_from_where_they_lie() {
     let mut pages = filled();
     pages.register(&rig.domain).unwrap();
     rig.fake.hold();
-    rig.sender.write(&[rig.lent(1, &pages, 1..LENGTH)]).unwrap();
+    rig.sender.post_writes(&[rig.zero_copy(1, &pages, 1..LENGTH)]).unwrap();
     pages.bytes_mut()[1] = 0xee;
     rig.fake.release();
-    assert_eq!(rig.landed()[0], 0xee);
-    assert_eq!(rig.landed()[1..LENGTH - 1], pattern(LENGTH)[2..]);
+    assert_eq!(rig.received()[0], 0xee);
+    assert_eq!(rig.received()[1..LENGTH - 1], pattern(LENGTH)[2..]);
     assert_eq!(outcomes(&rig.sent), [(1, None)]);
 }
 
@@ -54,18 +54,18 @@ fn they_go_behind_what_is_copied() {
     let rig = Rig::new();
     let pages = filled();
     pages.register(&rig.domain).unwrap();
-    let lent = Some((Lent::Pages(&pages), 0..5000));
-    rig.sender.write(&[Write { lent, ..rig.part(1, 0..100) }]).unwrap();
-    assert_eq!(rig.landed()[..100], pattern(LENGTH)[..100]);
-    assert_eq!(rig.landed()[100..5100], pattern(LENGTH)[..5000]);
-    assert_eq!(rig.landed()[5100..], [0; LENGTH - 5100]);
+    let zero_copy = Some((ZeroCopy::Pages(&pages), 0..5000));
+    rig.sender.post_writes(&[Write { zero_copy, ..rig.sge(1, 0..100) }]).unwrap();
+    assert_eq!(rig.received()[..100], pattern(LENGTH)[..100]);
+    assert_eq!(rig.received()[100..5100], pattern(LENGTH)[..5000]);
+    assert_eq!(rig.received()[5100..], [0; LENGTH - 5100]);
 }
 
 #[test]
 fn only_what_is_registered_under_the_pairs_domain_is_sent() {
     let rig = Rig::new();
-    let (pages, other) = (filled(), Domain::new(&rig.context).unwrap());
-    let write = |range| rig.sender.write(&[rig.lent(1, &pages, range)]);
+    let (pages, other) = (filled(), ProtectionDomain::new(&rig.context).unwrap());
+    let write = |range| rig.sender.post_writes(&[rig.zero_copy(1, &pages, range)]);
     assert_fails(write(0..1), Call::Reach, libc::EINVAL);
     pages.register(&other).unwrap();
     assert_fails(write(0..1), Call::Reach, libc::EINVAL);
@@ -76,14 +76,14 @@ fn only_what_is_registered_under_the_pairs_domain_is_sent() {
     assert_fails(write(std::ops::Range { start: 2, end: 1 }), Call::Reach, libc::EINVAL);
     write(LENGTH..LENGTH).unwrap();
     write(0..LENGTH).unwrap();
-    assert_eq!(rig.landed(), pattern(LENGTH));
+    assert_eq!(rig.received(), pattern(LENGTH));
 }
 
 #[test]
 fn they_are_registered_once_for_each_domain_until_it_is_retired() {
     let rig = Rig::new();
     let before = rig.fake.registrations();
-    let domains = [(); 3].map(|()| Domain::new(&rig.context).unwrap());
+    let domains = [(); 3].map(|()| ProtectionDomain::new(&rig.context).unwrap());
     let pages = filled();
     for domain in domains.iter().cycle().take(9) {
         pages.register(domain).unwrap();
@@ -96,9 +96,9 @@ fn they_are_registered_once_for_each_domain_until_it_is_retired() {
     assert_eq!(rig.fake.registrations(), before + 1);
     // Of those that are gone, nothing is held.
     drop(domains);
-    assert!(rig.fake.left().contains(" 2 domain "), "{}", rig.fake.left());
+    assert!(rig.fake.remaining().contains(" 2 domain "), "{}", rig.fake.remaining());
     drop(pages);
-    rig.fake.until(|left| left.contains(" 1 domain "));
+    rig.fake.wait_until(|left| left.contains(" 1 domain "));
     assert_eq!(rig.fake.registrations(), before);
 }
 
@@ -109,12 +109,12 @@ fn what_cannot_be_registered_is_not_remembered() {
     for errno in [libc::ENOMEM, libc::EOPNOTSUPP, libc::EFAULT] {
         rig.fake.fail(Verb::RegMr, errno);
         assert_fails(pages.register(&rig.domain), Call::Register, errno);
-        assert_fails(rig.sender.write(&[rig.lent(1, &pages, 0..1)]), Call::Reach, libc::EINVAL);
+        assert_fails(rig.sender.post_writes(&[rig.zero_copy(1, &pages, 0..1)]), Call::Reach, libc::EINVAL);
     }
-    rig.fake.heal();
+    rig.fake.stop_failing();
     pages.register(&rig.domain).unwrap();
-    rig.sender.write(&[rig.lent(1, &pages, 0..LENGTH)]).unwrap();
-    assert_eq!(rig.landed(), pattern(LENGTH));
+    rig.sender.post_writes(&[rig.zero_copy(1, &pages, 0..LENGTH)]).unwrap();
+    assert_eq!(rig.received(), pattern(LENGTH));
 }
 
 #[test]
@@ -124,12 +124,12 @@ fn what_ends_before_it_is_read_is_not_sent() {
     pages.register(&rig.domain).unwrap();
     rig.fake.hold();
     let registrations = rig.fake.registrations();
-    rig.sender.write(&[rig.lent(1, &pages, 0..LENGTH), rig.part(2, 0..1)]).unwrap();
+    rig.sender.post_writes(&[rig.zero_copy(1, &pages, 0..LENGTH), rig.sge(2, 0..1)]).unwrap();
     drop(pages);
-    rig.fake.until(|left| left.contains(&format!(" {} region ", registrations - 1)));
+    rig.fake.wait_until(|left| left.contains(&format!(" {} region ", registrations - 1)));
     rig.fake.release();
     assert_eq!(outcomes(&rig.sent), [(1, Some(IBV_WC_LOC_PROT_ERR)), (2, Some(IBV_WC_WR_FLUSH_ERR))]);
-    assert_eq!(rig.landed(), [0; LENGTH]);
+    assert_eq!(rig.received(), [0; LENGTH]);
 }
 
 #[test]
@@ -137,24 +137,27 @@ fn threads_register_them_once_and_send_from_them() {
     const THREADS: usize = 8;
     let rig = Rig::new();
     let (before, pages, barrier) = (rig.fake.registrations(), Arc::new(filled()), Barrier::new(THREADS));
-    let queues = [(); THREADS].map(|()| Queue::new(&rig.context, 16).unwrap());
+    let queues = [(); THREADS].map(|()| CompletionQueue::new(&rig.context, 16).unwrap());
     let pairs = queues.each_ref().map(|queue| connect((&rig.domain, queue), (&rig.domain, &rig.received)));
     thread::scope(|scope| {
         for (index, (pair, queue)) in pairs.iter().zip(&queues).enumerate() {
             let (rig, pages, barrier) = (&rig, Arc::clone(&pages), &barrier);
             scope.spawn(move || {
                 let range = index * 1000..index * 1000 + 1000;
-                let remote = rig.landing.remote(range.start).unwrap();
+                let remote = rig.receive_buffer.remote(range.start).unwrap();
                 barrier.wait();
                 pages.register(&rig.domain).unwrap();
                 pair.0
-                    .write(&[Write { lent: Some((Lent::Pages(&pages), range)), ..bare(1, remote) }])
+                    .post_writes(&[Write {
+                        zero_copy: Some((ZeroCopy::Pages(&pages), range)),
+                        ..bare(1, remote)
+                    }])
                     .unwrap();
                 assert_eq!(outcomes(queue), [(1, None)]);
             });
         }
     });
     assert_eq!(rig.fake.registrations(), before + 1);
-    assert_eq!(rig.landed()[..8000], pattern(LENGTH)[..8000]);
+    assert_eq!(rig.received()[..8000], pattern(LENGTH)[..8000]);
     assert_eq!(pages.bytes(), pattern(LENGTH));
 }

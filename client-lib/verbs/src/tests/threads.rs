@@ -2,7 +2,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::fake::Fake;
-use crate::{Channel, Domain, Lent, Pages, Queue, Write};
+use crate::{CompletionChannel, CompletionQueue, Pages, ProtectionDomain, Write, ZeroCopy};
 
 use super::{LENGTH, Rig, bare, connect, polled, size};
 
@@ -20,14 +20,14 @@ fn writers_and_senders_share_a_region() {
         for round in 1..=ROUNDS {
             rig.region.write(start, &[(round + thread) as u8; SHARE]).unwrap();
             let id = (thread * ROUNDS + round) as u64;
-            rig.sender.write(&[rig.part(id, start..start + SHARE)]).unwrap();
+            rig.sender.post_writes(&[rig.sge(id, start..start + SHARE)]).unwrap();
             // Of any thread: each finds as many as it has posted.
             let found = std::iter::repeat_with(|| rig.sent.poll().unwrap()).flatten().next().unwrap();
             found.status.unwrap();
             seen.push(found.id);
             // Whatever others do, our share is as we have written it.
             let mut bytes = [0; SHARE];
-            rig.landing.read(start, &mut bytes).unwrap();
+            rig.receive_buffer.read(start, &mut bytes).unwrap();
             assert_eq!(bytes, [(round + thread) as u8; SHARE]);
         }
         seen
@@ -47,7 +47,8 @@ fn what_threads_copy_to_one_place_is_one_of_theirs() {
     const LONG: usize = 1 << 20;
     const THREADS: u8 = 4;
     let rig = Rig::new();
-    let (region, landing) = (rig.domain.region(size(LONG)).unwrap(), rig.domain.landing(size(LONG)).unwrap());
+    let (region, receive_buffer) =
+        (rig.domain.memory_region(size(LONG)).unwrap(), rig.domain.receive_buffer(size(LONG)).unwrap());
     for round in 0..50 {
         let barrier = Barrier::new(THREADS.into());
         thread::scope(|scope| {
@@ -60,11 +61,11 @@ fn what_threads_copy_to_one_place_is_one_of_theirs() {
                 });
             }
         });
-        let part = Some((&region, 0..LONG));
-        rig.sender.write(&[Write { part, ..bare(round, landing.remote(0).unwrap()) }]).unwrap();
+        let sge = Some((&region, 0..LONG));
+        rig.sender.post_writes(&[Write { sge, ..bare(round, receive_buffer.remote(0).unwrap()) }]).unwrap();
         assert_eq!(polled(&rig.sent).len(), 1);
-        let landed = landing.landed(0..LONG).unwrap();
-        assert!(landed.iter().all(|&byte| byte == landed[0]), "a mixture");
+        let received = receive_buffer.received(0..LONG).unwrap();
+        assert!(received.iter().all(|&byte| byte == received[0]), "a mixture");
     }
 }
 
@@ -74,20 +75,21 @@ fn the_last_handle_may_be_any_threads() {
     let fake = Fake::new();
     for _ in 0..100 {
         let context = fake.open();
-        let channel = Channel::new(&context).unwrap();
-        let queue = Queue::reporting(&channel, 1, 16).unwrap();
-        let domain = Domain::new(&context).unwrap();
-        let (region, landing) = (domain.region(size(9)).unwrap(), domain.landing(size(9)).unwrap());
+        let channel = CompletionChannel::new(&context).unwrap();
+        let queue = CompletionQueue::with_channel(&channel, 1, 16).unwrap();
+        let domain = ProtectionDomain::new(&context).unwrap();
+        let (region, receive_buffer) =
+            (domain.memory_region(size(9)).unwrap(), domain.receive_buffer(size(9)).unwrap());
         let (one, other) = connect((&domain, &queue), (&domain, &queue));
-        let part = Some((&region, 0..9));
-        one.write(&[Write { part, ..bare(1, landing.remote(0).unwrap()) }]).unwrap();
+        let sge = Some((&region, 0..9));
+        one.post_writes(&[Write { sge, ..bare(1, receive_buffer.remote(0).unwrap()) }]).unwrap();
         assert_eq!(polled(&queue).len(), 1);
-        let landed = landing.landed(0..9).unwrap();
+        let received = receive_buffer.received(0..9).unwrap();
         let pairs = [Some(one), Some(other), None];
         let barrier = Barrier::new(pairs.len());
         thread::scope(|scope| {
             for pair in pairs {
-                let handles = (landed.clone(), region.clone(), landing.clone(), domain.clone());
+                let handles = (received.clone(), region.clone(), receive_buffer.clone(), domain.clone());
                 let handles = (handles, queue.clone(), channel.clone(), context.clone(), pair);
                 let barrier = &barrier;
                 scope.spawn(move || {
@@ -95,9 +97,9 @@ fn the_last_handle_may_be_any_threads() {
                     drop(handles);
                 });
             }
-            drop((landed, region, landing, domain, queue, channel, context));
+            drop((received, region, receive_buffer, domain, queue, channel, context));
         });
-        assert_eq!(fake.left(), "");
+        assert_eq!(fake.remaining(), "");
     }
 }
 
@@ -109,14 +111,15 @@ fn pages_are_sent_while_connections_come_and_go() {
     let context = fake.open();
     let shared = Pages::new(size(LENGTH)).unwrap();
     let connection = || {
-        let (domain, queue) = (Domain::new(&context).unwrap(), Queue::new(&context, 16).unwrap());
+        let (domain, queue) =
+            (ProtectionDomain::new(&context).unwrap(), CompletionQueue::new(&context, 16).unwrap());
         let (one, _other) = connect((&domain, &queue), (&domain, &queue));
-        let landing = domain.landing(size(LENGTH)).unwrap();
+        let receive_buffer = domain.receive_buffer(size(LENGTH)).unwrap();
         let own = Pages::new(size(LENGTH)).unwrap();
         for pages in [&shared, &own] {
             pages.register(&domain).unwrap();
-            let lent = Some((Lent::Pages(pages), 0..LENGTH));
-            one.write(&[Write { lent, ..bare(1, landing.remote(0).unwrap()) }]).unwrap();
+            let zero_copy = Some((ZeroCopy::Pages(pages), 0..LENGTH));
+            one.post_writes(&[Write { zero_copy, ..bare(1, receive_buffer.remote(0).unwrap()) }]).unwrap();
             let [completion] = &polled(&queue)[..] else { panic!("one write, one completion") };
             assert_eq!(completion.status, Ok(()));
         }
@@ -128,5 +131,5 @@ fn pages_are_sent_while_connections_come_and_go() {
         }
     });
     drop(shared);
-    fake.until(|left| left == "1 device 1 context ");
+    fake.wait_until(|left| left == "1 device 1 context ");
 }

@@ -1,8 +1,8 @@
-//! A region's bytes are copied in, under a lock, and never lent out.
+//! The bytes of a memory region are copied in under a lock. They are never borrowed.
 
-use multinet_verbs::Region;
+use multinet_verbs::MemoryRegion;
 
-fn borrow(region: &Region) -> &[u8] {
+fn borrow(region: &MemoryRegion) -> &[u8] {
     region
 }
 

@@ -1,9 +1,9 @@
 //! A queue pair is connected to one peer.
 
-use multinet_verbs::{Endpoint, Error, Fresh, Pair, Path};
+use multinet_verbs::{Error, Path, QueuePair, QueuePairAddress, UnconnectedQueuePair};
 
-fn both(fresh: Fresh, path: Path, peers: [Endpoint; 2]) -> Result<[Pair; 2], Error> {
-    Ok([fresh.connect(path, peers[0])?, fresh.connect(path, peers[1])?])
+fn both(pair: UnconnectedQueuePair, path: Path, peers: [QueuePairAddress; 2]) -> Result<[QueuePair; 2], Error> {
+    Ok([pair.connect(path, peers[0])?, pair.connect(path, peers[1])?])
 }
 
 fn main() {}

@@ -1,12 +1,12 @@
-//! A region that a write names is there when it is posted.
+//! A write borrows its memory region until it is posted.
 
-use multinet_verbs::{Error, Pair, Region, Remote, Write};
+use multinet_verbs::{Error, MemoryRegion, QueuePair, RemoteAddress, Write};
 
-fn gone(pair: &Pair, region: Region, remote: Remote) -> Result<(), Error> {
-    let part = Some((&region, 0..1));
-    let write = Write { id: 1, part, lent: None, remote, immediate: None, is_signalled: true };
+fn gone(pair: &QueuePair, region: MemoryRegion, remote: RemoteAddress) -> Result<(), Error> {
+    let sge = Some((&region, 0..1));
+    let write = Write { id: 1, sge, zero_copy: None, remote, immediate: None, is_signalled: true };
     drop(region);
-    pair.write(&[write])
+    pair.post_writes(&[write])
 }
 
 fn main() {}

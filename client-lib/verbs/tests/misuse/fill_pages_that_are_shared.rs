@@ -1,4 +1,4 @@
-//! Pages are not written to while somebody else has a handle, such as who has posted a write from them.
+//! Pages are not written to while another handle exists, such as that of a posted write.
 
 use std::sync::Arc;
 

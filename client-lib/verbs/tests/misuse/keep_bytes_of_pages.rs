@@ -1,4 +1,4 @@
-//! What was read from pages does not outlive them.
+//! Bytes are not borrowed from pages for longer than the pages live.
 
 use multinet_verbs::Pages;
 

@@ -1,4 +1,4 @@
-//! The library's functions stay loaded, as there is only the one for ever.
+//! Only the library that is loaded for the whole program lists devices: its functions are never unloaded.
 
 use multinet_verbs::{Device, Error, Library};
 

@@ -1,9 +1,9 @@
-//! Nothing is posted to a queue pair that is connected to nobody.
+//! An unconnected queue pair takes no writes.
 
-use multinet_verbs::{Error, Fresh, Write};
+use multinet_verbs::{Error, UnconnectedQueuePair, Write};
 
-fn early(fresh: &Fresh, writes: &[Write<'_>]) -> Result<(), Error> {
-    fresh.write(writes)
+fn early(pair: &UnconnectedQueuePair, writes: &[Write<'_>]) -> Result<(), Error> {
+    pair.post_writes(writes)
 }
 
 fn main() {}

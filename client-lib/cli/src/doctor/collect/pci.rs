@@ -51,7 +51,7 @@ fn function(folder: &Path) -> Option<Function> {
     let folder_of = |address: &str| {
         folder.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == address))
     };
-    let acs = pci.place.bridges.iter().map(|bridge| folder_of(bridge).map_or(Acs::Hidden, acs)).collect();
+    let acs = pci.path.bridges.iter().map(|bridge| folder_of(bridge).map_or(Acs::Hidden, acs)).collect();
     Some(Function { pci, acs })
 }
 
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((gpus.on_node, gpus.of_pod.len()), (2, 1), "{gpus:?}");
         let (gpu, nic) = (&gpus.of_pod[0], nic(machine.0.path(), "mlx5_2").unwrap());
         assert_eq!(
-            (&*gpu.pci.place.address, &*nic.pci.place.address, gpu.pci.numa),
+            (&*gpu.pci.path.address, &*nic.pci.path.address, gpu.pci.numa),
             ("0000:03:00.0", "0000:04:00.2", Some(1))
         );
         assert_eq!(gpu.pci.distance(&nic.pci), Distance::Pix);

@@ -24,9 +24,9 @@ pub(super) async fn gids(interfaces: &[Nic], can_try: bool) -> Vec<Gid> {
 }
 
 async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: bool) -> Gid {
-    let local = gid::Local { address, interface, port_gid: gid::port_gid(interface) };
-    let gid::Choice { chosen, rejected, .. } = gid::choose(ports, local);
-    let is_other = |(_, reason): &(gid::Place, _)| *reason == gid::Rejection::OtherAddress;
+    let local = gid::SourceAddress { address, interface, port_gid: gid::port_gid(interface) };
+    let gid::GidChoice { chosen, rejected, .. } = gid::choose(ports, local);
+    let is_other = |(_, reason): &(gid::DeviceGid, _)| *reason == gid::Rejection::OtherAddress;
     let (others, of_this): (Vec<_>, Vec<_>) = rejected.into_iter().partition(is_other);
     let row = match chosen {
         Some(place) => Some(Row {
@@ -47,12 +47,13 @@ async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: 
 }
 
 /// Has the device write to itself.
-async fn writes(place: gid::Place) -> Result<u32, Failure> {
+async fn writes(place: gid::DeviceGid) -> Result<u32, Failure> {
     // Verbs have a byte for either.
-    let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
+    let (Ok(port), Ok(gid_index)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
         return Err(Failure { what: format!("verbs cannot name {place}"), fix: None });
     };
-    let probed = patiently(PATIENCE, move || verbs::probe(&place.device, port, row, place.gid)).await?;
+    let source = verbs::SourceGid { port, gid_index, gid: place.gid };
+    let probed = patiently(PATIENCE, move || verbs::probe(&place.device, source)).await?;
     let failed = |error: verbs::ProbeError| Failure { what: error.to_string(), fix: error.hint() };
     probed.map(|probed| probed.mtu).map_err(failed)
 }
@@ -88,6 +89,8 @@ fn dma_buf(device: &str) -> Result<DmaBuf, Failure> {
     let found = devices.iter().find(|found| found.name() == device);
     let gone = || Failure { what: format!("libibverbs does not show {device} any more"), fix: None };
     let context = found.ok_or_else(gone)?.open().map_err(failed)?;
-    let takes = verbs::Domain::new(&context).and_then(|domain| domain.takes_dma_buf()).map_err(failed)?;
+    let takes = verbs::ProtectionDomain::new(&context)
+        .and_then(|domain| domain.supports_dma_buf())
+        .map_err(failed)?;
     Ok(if takes { DmaBuf::Taken } else { DmaBuf::Refused })
 }

@@ -98,7 +98,7 @@ fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
         Distance::Sys => (Warning, "on another NUMA node"),
     };
     let others: String = others.iter().map(|(distance, name)| format!("; {name}: {distance}")).collect();
-    let address = &gpu.pci.place.address;
+    let address = &gpu.pci.path.address;
     let found = format!("GPU {address}: nearest is {name}, {words} ({nearest}){others}");
     let finding = Finding::new(level, "gpu", found);
     Some(match level {

@@ -1,6 +1,6 @@
 //! What is found of RDMA, GPUs and locked memory.
 
-use multinet_client::pci::{self, Place};
+use multinet_client::pci::{self, PciPath};
 
 use super::super::super::pci::Function;
 use super::*;
@@ -10,8 +10,8 @@ const SAME_SWITCH: &str = "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0";
 
 /// A function below `pci0000:00`, on NUMA node 0, all of whose bridges have this ACS.
 pub(super) fn function(path: &str, acs: Acs) -> Function {
-    let place = Place::parse(&format!("/sys/devices/pci0000:00/{path}")).unwrap();
-    Function { acs: vec![acs; place.bridges.len()], pci: pci::Function { place, numa: Some(0) } }
+    let path = PciPath::parse(&format!("/sys/devices/pci0000:00/{path}")).unwrap();
+    Function { acs: vec![acs; path.bridges.len()], pci: pci::Function { path, numa: Some(0) } }
 }
 
 fn with(change: impl FnOnce(&mut Machine)) -> Facts {
@@ -149,7 +149,7 @@ fn a_gpu_has_its_distance_to_the_nearest_device() {
     says(
         &with_gpu(SAME_SWITCH, Acs::Absent, |machine| {
             let mut far = function("0000:00:03.0", Acs::Absent);
-            (far.pci.numa, far.pci.place.root) = (Some(1), "/sys/devices/pci0000:80".to_owned());
+            (far.pci.numa, far.pci.path.root) = (Some(1), "/sys/devices/pci0000:80".to_owned());
             machine.functions.insert(0, ("mlx5_0".to_owned(), far));
         }),
         "GPU 0000:03:00.0: nearest is mlx5_2, behind the same PCIe switch (PIX); mlx5_0: SYS",
@@ -168,7 +168,7 @@ fn a_gpu_has_its_distance_to_the_nearest_device() {
     ] {
         let facts = with_gpu("0000:00:02.0/0000:10:00.0", Acs::Absent, |machine| {
             let gpu = &mut machine.gpus.of_pod[0].pci;
-            (gpu.numa, gpu.place.root) = (numa, "/sys/devices/pci0000:80".to_owned());
+            (gpu.numa, gpu.path.root) = (numa, "/sys/devices/pci0000:80".to_owned());
         });
         only(&facts, message, "Topology Manager");
     }

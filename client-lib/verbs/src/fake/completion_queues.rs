@@ -11,9 +11,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_qp_state, ibv_wc};
 
-use super::control::{made, returned};
-use super::objects::{Channel, Entry, Queue, Raw};
-use super::{GONE, PATIENCE, State, Verb, fault, state};
+use super::objects::{CompletionChannel, CompletionQueue, Entry, Raw};
+use super::{CHANGED, PATIENCE, State, Verb, fault, made, returned, state};
 use crate::library::AsyncEvent;
 
 pub(super) extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -26,7 +25,7 @@ pub(super) extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut 
         let file = EventFd::from_flags(flags).map_err(|errno| errno as i32)?;
         let raw = Raw::new(ibv_comp_channel { context, fd: file.as_raw_fd(), refcnt: 0 });
         let events = VecDeque::new();
-        Ok(state.channels.insert(Channel { world, raw, context: context.addr(), file, events }))
+        Ok(state.channels.insert(CompletionChannel { world, raw, context: context.addr(), file, events }))
     };
     made(create(&mut state))
 }
@@ -35,7 +34,7 @@ pub(super) extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     let mut state = state();
     let destroy = |state: &mut State| {
         let world = state.channels.get(channel)?.world;
-        state.queues.need("channel", world, |queue| queue.channel == channel.addr())?;
+        state.queues.check_not_needed("channel", world, |queue| queue.channel == channel.addr())?;
         state.channels.remove(channel).map(drop)
     };
     returned(destroy(&mut state))
@@ -83,7 +82,7 @@ pub(super) extern "C" fn ack_cq_events(queue: *mut ibv_cq, count: c_uint) {
         Some(got) => found.got = got,
         None => fault(found.world, "more events are acknowledged than there were"),
     }
-    GONE.notify_all();
+    CHANGED.notify_all();
 }
 
 pub(super) extern "C" fn get_async_event(context: *mut ibv_context, event: *mut AsyncEvent) -> c_int {
@@ -138,7 +137,7 @@ pub(super) extern "C" fn create_cq(
         // SAFETY: a structure of numbers and pointers.
         let mut raw: ibv_cq = unsafe { std::mem::zeroed() };
         (raw.context, raw.channel, raw.cq_context) = (context, channel, number);
-        Ok(state.queues.insert(Queue {
+        Ok(state.queues.insert(CompletionQueue {
             world,
             raw: Raw::new(raw),
             context: context.addr(),
@@ -146,7 +145,7 @@ pub(super) extern "C" fn create_cq(
             depth,
             entries: VecDeque::new(),
             is_armed: false,
-            is_lost: false,
+            has_overflowed: false,
             got: 0,
         }))
     };
@@ -156,14 +155,14 @@ pub(super) extern "C" fn create_cq(
 pub(super) extern "C" fn destroy_cq(queue: *mut ibv_cq) -> c_int {
     // Waits until what has been got is acknowledged, as libibverbs does.
     let is_got = |state: &mut State| state.queues.at(queue.addr()).is_some_and(|queue| queue.got > 0);
-    let waited = GONE.wait_timeout_while(state(), PATIENCE, is_got);
+    let waited = CHANGED.wait_timeout_while(state(), PATIENCE, is_got);
     let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
     let destroy = |state: &mut State| {
         let world = state.queues.get(queue)?.world;
         if timeout.timed_out() {
             fault(world, "a queue's events are not acknowledged");
         }
-        state.pairs.need("queue", world, |pair| pair.queue == queue.addr())?;
+        state.pairs.check_not_needed("queue", world, |pair| pair.queue == queue.addr())?;
         let queue = state.queues.remove(queue)?;
         // Nobody hears of it any more.
         if let Some(channel) = state.channels.at(queue.channel) {
@@ -194,12 +193,12 @@ pub(super) extern "C" fn poll_cq(queue: *mut ibv_cq, room: c_int, to: *mut ibv_w
     let poll = |state: &mut State| {
         let world = state.queues.get(queue)?.world;
         state.call(world, Verb::Poll)?;
-        let is_mad = state.world(world).is_mad;
+        let overfills_polls = state.world(world).overfills_polls;
         let found = state.queues.get(queue)?;
-        if found.is_lost {
+        if found.has_overflowed {
             return Err(libc::EIO);
         }
-        if is_mad {
+        if overfills_polls {
             return Ok(room + 1);
         }
         let room = usize::try_from(room).unwrap_or_default().min(found.entries.len());
@@ -222,7 +221,7 @@ impl State {
     pub(super) fn complete(&mut self, queue: usize, entry: Entry) {
         let Some(found) = self.queues.at(queue) else { return };
         if found.entries.len() == found.depth {
-            found.is_lost = true;
+            found.has_overflowed = true;
             let users: Vec<_> = self.pairs.all(found.world).filter(|pair| pair.queue == queue).collect();
             let users: Vec<_> = users.iter().map(|pair| pair.raw.pointer().addr()).collect();
             for user in users {

@@ -1,43 +1,42 @@
 //! By which method a device reaches a GPU's memory: what may work is tried, one after the other.
 
-use std::net::Ipv6Addr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use multinet_memory::{Findings, Forced, GpuMemory, Method, choose};
 
-use crate::context::Context;
+use crate::context::{Context, SourceGid};
 use crate::error::Error;
 use crate::gpu_direct::peermem;
-use crate::memory::Domain;
+use crate::memory::ProtectionDomain;
 use crate::probe::probe_gpu;
 
 /// How much of a GPU's memory a device is tried with.
-pub const TRIED: NonZeroUsize = NonZeroUsize::new(64 << 10).expect("not zero");
+pub const GPU_PROBE_SIZE: NonZeroUsize = NonZeroUsize::new(64 << 10).expect("not zero");
 
 /// What has come of trying.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct GpuMethodChoice {
     /// The first that works; `None` if one is [forced](Forced::To) and does not.
     pub method: Option<Method>,
     /// What speaks against those before it, in one line; empty if nothing does.
-    pub against: String,
+    pub rejections: String,
     /// Whether one of those was only out of room, or out of luck, when it was tried, so that it may work later.
-    pub may_pass: bool,
+    pub is_temporary: bool,
 }
 
 /// Tries by which method a device reaches a GPU's memory, by a port, a row of its GID table and what is there: writes there and back, as
-/// [`probe_gpu`] does, by each that may work. The memory has [`TRIED`] bytes, which nobody else uses meanwhile. Not for an async task.
+/// [`probe_gpu`] does, by each that may work. The memory has [`GPU_PROBE_SIZE`] bytes, which nobody else uses meanwhile. Not for an async task.
 ///
 /// [`Method::Staging`] needs nothing, so it is not tried.
-pub fn reach_gpu(
+pub fn choose_gpu_method(
     context: &Context,
-    place: (u8, u8, Ipv6Addr),
+    source: SourceGid,
     memory: &Arc<dyn GpuMemory>,
     forced: Forced,
-) -> Reached {
-    let import = Domain::new(context).and_then(|domain| domain.takes_dma_buf());
-    let mut may_pass = import.as_ref().is_err_and(Error::is_of_room);
+) -> GpuMethodChoice {
+    let import = ProtectionDomain::new(context).and_then(|domain| domain.supports_dma_buf());
+    let mut is_temporary = import.as_ref().is_err_and(Error::is_out_of_resources);
     let findings = Findings {
         export: memory.export().map(drop).map_err(|error| error.to_string()),
         import: match import {
@@ -48,19 +47,19 @@ pub fn reach_gpu(
         peer_memory: peermem(),
     };
     let choice = choose(&findings, forced);
-    let mut against = choice.rejected;
+    let mut rejected = choice.rejected;
     let method = choice.candidates.into_iter().find(|&method| {
         let tried = match method {
             Method::Staging => Ok(()),
-            _ => probe_gpu(context, place, memory, method),
+            _ => probe_gpu(context, source, memory, method),
         };
         let works = tried.is_ok();
         if let Err(error) = tried {
-            may_pass |= error.may_pass();
-            against.push((method, error.to_string()));
+            is_temporary |= error.is_temporary();
+            rejected.push((method, error.to_string()));
         }
         works
     });
-    let against: Vec<_> = against.iter().map(|(method, reason)| format!("{method}: {reason}")).collect();
-    Reached { method, against: against.join("; "), may_pass }
+    let reasons: Vec<_> = rejected.iter().map(|(method, reason)| format!("{method}: {reason}")).collect();
+    GpuMethodChoice { method, rejections: reasons.join("; "), is_temporary }
 }

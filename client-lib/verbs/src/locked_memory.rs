@@ -14,7 +14,7 @@ const ALL: &str = "4294967295";
 
 /// What a process may lock, and has locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Locking {
+pub struct LockedMemory {
     /// The limit, in bytes (`RLIMIT_MEMLOCK`).
     pub soft: u64,
     /// What the process may raise it to.
@@ -40,12 +40,12 @@ pub struct Privileges {
 
 /// More is to be locked than may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shortage {
+pub struct LockedMemoryShortage {
     wanted: u64,
-    locking: Locking,
+    locked: LockedMemory,
 }
 
-impl Locking {
+impl LockedMemory {
     /// That of this process, now. `None` if its limit cannot be read.
     pub fn read() -> Option<Self> {
         let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
@@ -57,12 +57,12 @@ impl Locking {
     ///
     /// # Errors
     ///
-    /// [`Shortage`], which says what is to be done.
-    pub fn may_lock(&self, wanted: u64) -> Result<(), Shortage> {
+    /// [`LockedMemoryShortage`], which says what is to be done.
+    pub fn check(&self, wanted: u64) -> Result<(), LockedMemoryShortage> {
         let fits = self.pinned.checked_add(wanted).is_some_and(|all| all <= self.soft);
         match fits || self.privileges.is_exempt() {
             true => Ok(()),
-            false => Err(Shortage { wanted, locking: *self }),
+            false => Err(LockedMemoryShortage { wanted, locked: *self }),
         }
     }
 }
@@ -112,15 +112,15 @@ impl Privileges {
     }
 }
 
-impl Shortage {
+impl LockedMemoryShortage {
     /// Whether it will be so the next time, too: what is in use now may be free by then.
     pub fn is_lasting(&self) -> bool {
-        self.wanted > self.locking.soft
+        self.wanted > self.locked.soft
     }
 
     /// What to do. It is no part of the message.
     pub fn hint(&self) -> String {
-        let Self { wanted, locking: Locking { hard, pinned, privileges, .. } } = self;
+        let Self { wanted, locked: LockedMemory { hard, pinned, privileges, .. } } = self;
         if pinned.checked_add(*wanted).is_some_and(|all| all <= *hard) {
             return "raise memlock: `ulimit -l unlimited` before the program starts".to_owned();
         }
@@ -129,9 +129,9 @@ impl Shortage {
     }
 }
 
-impl fmt::Display for Shortage {
+impl fmt::Display for LockedMemoryShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { wanted, locking: Locking { soft, pinned, privileges, .. } } = self;
+        let Self { wanted, locked: LockedMemory { soft, pinned, privileges, .. } } = self;
         let [wanted, soft, pinned] = [*wanted, *soft, *pinned].map(|bytes| bytes.div_ceil(1024));
         let (why, _) = privileges.why_not();
         write!(
@@ -141,7 +141,7 @@ impl fmt::Display for Shortage {
     }
 }
 
-impl std::error::Error for Shortage {}
+impl std::error::Error for LockedMemoryShortage {}
 
 fn status() -> String {
     fs::read_to_string("/proc/self/status").unwrap_or_default()
@@ -225,7 +225,7 @@ mod tests {
             (8192, 8192, u64::MAX, 1, nobody, Some(("1 KiB are needed", "LimitMEMLOCK=infinity"))),
         ];
         for (soft, hard, pinned, wanted, privileges, expected) in cases {
-            let found = Locking { soft, hard, pinned, privileges }.may_lock(wanted);
+            let found = LockedMemory { soft, hard, pinned, privileges }.check(wanted);
             match (found, expected) {
                 (Ok(()), None) => {}
                 (Err(shortage), Some((what, fix))) => {
@@ -240,8 +240,8 @@ mod tests {
     #[test]
     fn a_shortage_lasts_if_the_limit_alone_is_too_low() {
         let shortage = |pinned, wanted| {
-            let locking = Locking { soft: 8192, hard: 8192, pinned, privileges: Privileges::default() };
-            locking.may_lock(wanted).expect_err("there is too little")
+            let locked = LockedMemory { soft: 8192, hard: 8192, pinned, privileges: Privileges::default() };
+            locked.check(wanted).expect_err("there is too little")
         };
         let cases = [shortage(4096, 4097), shortage(8192, 8192), shortage(0, 8193), shortage(4096, 8193)];
         assert_eq!(cases.map(|shortage| shortage.is_lasting()), [false, false, true, true]);
@@ -249,14 +249,14 @@ mod tests {
 
     #[test]
     fn this_process_is_as_the_kernel_says() {
-        let locking = Locking::read().expect("a limit");
+        let locked = LockedMemory::read().expect("a limit");
         let limits = fs::read_to_string("/proc/self/limits").expect("limits");
         let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory")).expect("this one");
         let bytes =
             |limit: &str| if limit == "unlimited" { u64::MAX } else { limit.parse().expect("a number") };
         let limits: Vec<u64> = line.split_whitespace().take(2).map(bytes).collect();
-        assert_eq!([locking.soft, locking.hard], limits[..]);
+        assert_eq!([locked.soft, locked.hard], limits[..]);
         let user = fs::metadata("/proc/self").expect("this process").uid();
-        assert_eq!(locking.privileges.is_root, user == 0);
+        assert_eq!(locked.privileges.is_root, user == 0);
     }
 }

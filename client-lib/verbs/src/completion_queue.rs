@@ -8,28 +8,28 @@ use std::sync::Arc;
 
 use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
-use crate::channel::Channel;
+use crate::completion_channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Call, Error};
 
 /// So many completions are looked at by one call.
-const HANDFUL: usize = 16;
+const POLL_BATCH: usize = 16;
 
 /// A completion queue.
 #[derive(Clone, Debug)]
-pub struct Queue(Arc<Created>);
+pub struct CompletionQueue(Arc<Inner>);
 
-struct Created {
+struct Inner {
     context: Context,
     raw: NonNull<ibv_cq>,
     // Only held, for the queue reports to it.
-    _channel: Option<Channel>,
+    _channel: Option<CompletionChannel>,
 }
 
 // SAFETY: verbs may be called from all threads.
-unsafe impl Send for Created {}
+unsafe impl Send for Inner {}
 // SAFETY: as above.
-unsafe impl Sync for Created {}
+unsafe impl Sync for Inner {}
 
 /// What has become of one work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,10 +47,10 @@ pub struct Completion {
 pub struct Status {
     code: ibv_wc_status::Type,
     vendor: u32,
-    words: String,
+    text: String,
 }
 
-impl Queue {
+impl CompletionQueue {
     /// A completion queue for so many completions. It has to have room for everything that is posted to the pairs that use it and has not
     /// been polled: one that overflows is lost, and its pairs with it. Devices may let pairs have more requests than was asked for.
     ///
@@ -66,18 +66,23 @@ impl Queue {
     /// # Errors
     ///
     /// [`Error`], if the device has none that large.
-    pub fn reporting(channel: &Channel, number: u64, depth: u16) -> Result<Self, Error> {
+    pub fn with_channel(channel: &CompletionChannel, number: u64, depth: u16) -> Result<Self, Error> {
         Self::create(channel.context(), depth, Some(channel.clone()), number)
     }
 
-    fn create(context: &Context, depth: u16, channel: Option<Channel>, number: u64) -> Result<Self, Error> {
-        let to = channel.as_ref().map_or(std::ptr::null_mut(), Channel::raw);
+    fn create(
+        context: &Context,
+        depth: u16,
+        channel: Option<CompletionChannel>,
+        number: u64,
+    ) -> Result<Self, Error> {
+        let to = channel.as_ref().map_or(std::ptr::null_mut(), CompletionChannel::raw);
         // Only ever a number; processors have 64 bits wherever RDMA is.
         let number = std::ptr::without_provenance_mut(number as usize);
         // SAFETY: the context is open, and the channel is its own; the first vector is there on all devices.
         let raw = unsafe { (context.library().create_cq)(context.raw(), depth.into(), number, to, 0) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Queue, context.name()))?;
-        Ok(Self(Arc::new(Created { context: context.clone(), raw, _channel: channel })))
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::CompletionQueue, context.name()))?;
+        Ok(Self(Arc::new(Inner { context: context.clone(), raw, _channel: channel })))
     }
 
     /// Has the next completion reported to the channel. One that has come already is not: look once more after this.
@@ -109,9 +114,9 @@ impl Queue {
     /// # Errors
     ///
     /// [`Error`], if the device is gone.
-    pub fn poll_many(&self, to: &mut Vec<Completion>) -> Result<(), Error> {
+    pub fn poll_batch(&self, to: &mut Vec<Completion>) -> Result<(), Error> {
         // SAFETY: structures of numbers.
-        let mut found: [ibv_wc; HANDFUL] = unsafe { std::mem::zeroed() };
+        let mut found: [ibv_wc; POLL_BATCH] = unsafe { std::mem::zeroed() };
         to.extend(self.poll_into(&mut found)?.iter().map(|found| self.read(found)));
         Ok(())
     }
@@ -127,9 +132,11 @@ impl Queue {
     fn read(&self, found: &ibv_wc) -> Completion {
         let status = match found.status {
             ibv_wc_status::IBV_WC_SUCCESS => Ok(()),
-            code => {
-                Err(Status { code, vendor: found.vendor_err, words: self.context().library().words(code) })
-            }
+            code => Err(Status {
+                code,
+                vendor: found.vendor_err,
+                text: self.context().library().status_text(code),
+            }),
         };
         // Of a failure nothing else is defined; and soft-RoCE sets the flag for the sender of an immediate, too.
         let is_received = status.is_ok() && found.opcode & ibv_wc_opcode::IBV_WC_RECV != 0;
@@ -166,7 +173,7 @@ impl Status {
     }
 
     /// Whether packets got no answer, of which nobody knows how long that lasts.
-    pub(crate) fn is_of_the_way(&self) -> bool {
+    pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self.code, ibv_wc_status::IBV_WC_RETRY_EXC_ERR | ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
@@ -174,13 +181,13 @@ impl Status {
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code {
             ibv_wc_status::IBV_WC_LOC_PROT_ERR => {
-                "the device may not reach this memory; with a GPU's, look at PCIe ACS and the way between the two"
+                "the device may not reach this memory; with a GPU's, look at PCIe ACS and the route between the two"
             }
             ibv_wc_status::IBV_WC_REM_ACCESS_ERR => {
                 "the peer does not allow writing there: its memory is gone, its key is an old one, or its device may not reach it"
             }
             ibv_wc_status::IBV_WC_RETRY_EXC_ERR => {
-                "the peer's device does not answer: it is gone, or packets are lost (wrong GID row or RoCE version, MTU, flow control)"
+                "the peer's device does not answer: it is gone, or packets are lost (wrong GID index or RoCE version, MTU, flow control)"
             }
             ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => "the peer has no receive request posted",
             ibv_wc_status::IBV_WC_REM_INV_REQ_ERR | ibv_wc_status::IBV_WC_REM_OP_ERR => {
@@ -194,7 +201,7 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (status {}, vendor error {:#x})", self.words, self.code, self.vendor)
+        write!(f, "{} (status {}, vendor error {:#x})", self.text, self.code, self.vendor)
     }
 }
 
@@ -204,14 +211,14 @@ impl fmt::Debug for Status {
     }
 }
 
-impl Drop for Created {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: queue pairs hold the queue that they use, so nothing refers to it.
         let _ = unsafe { (self.context.library().destroy_cq)(self.raw.as_ptr()) };
     }
 }
 
-impl fmt::Debug for Created {
+impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.context.fmt(f)
     }

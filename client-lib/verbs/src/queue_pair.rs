@@ -11,12 +11,12 @@ use rdma_sys::{
     ibv_wr_opcode,
 };
 
+use crate::completion_queue::CompletionQueue;
 use crate::error::{Call, Error};
 use crate::gpu::GpuPages;
 use crate::library::bits;
-use crate::memory::{Domain, Region, Remote};
+use crate::memory::{MemoryRegion, ProtectionDomain, RemoteAddress};
 use crate::pages::Pages;
-use crate::queue::Queue;
 
 /// A packet that is not acknowledged is sent again after 4.096 us x 2^14, 67 ms.
 const TIMEOUT: u8 = 14;
@@ -25,59 +25,59 @@ const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 
 /// For ever. Who writes only what the peer has said that it is ready for never needs it.
-const RETRIES_IF_NOT_READY: u8 = 7;
+const RNR_RETRIES: u8 = 7;
 
 /// For so long a sender waits when the peer has no receive request: 0.64 ms (InfiniBand Architecture, table 46).
-const NOT_READY: u8 = 12;
+const MIN_RNR_TIMER: u8 = 12;
 
-const HOPS: u8 = 64;
+const HOP_LIMIT: u8 = 64;
 
 /// A packet sequence number has 24 bits.
-const SEQUENCE: u32 = 0x00ff_ffff;
+const PSN_MASK: u32 = 0x00ff_ffff;
 
 /// Writes of up to so many bytes go to the device with the request itself, which saves it a look at memory. More than that makes all
 /// requests larger.
-const INLINE: u32 = 192;
+const MAX_INLINE_DATA: u32 = 192;
 
 /// A write is from so many places: what is copied to be sent, and what is sent from where it lies.
-const PARTS: usize = 2;
+const MAX_SGE: usize = 2;
 
-/// The most writes that one [`Pair::write`] takes.
-pub const MOST_WRITES: usize = 16;
+/// The most writes that one [`QueuePair::write`] takes.
+pub const MAX_WRITES: usize = 16;
 
 /// A queue pair that is connected to nobody yet.
 #[derive(Debug)]
-pub struct Fresh {
-    owned: Owned,
-    sequence: u32,
+pub struct UnconnectedQueuePair {
+    inner: Inner,
+    psn: u32,
 }
 
 /// A queue pair that is connected to a peer's.
 #[derive(Debug)]
-pub struct Pair(Owned);
+pub struct QueuePair(Inner);
 
 /// A queue pair with what it needs.
-struct Owned {
+struct Inner {
     raw: NonNull<ibv_qp>,
     // Only held, for the device reports to it.
-    _queue: Queue,
-    domain: Domain,
+    _queue: CompletionQueue,
+    domain: ProtectionDomain,
     /// How long a write may be to go with its request.
     inline: u32,
 }
 
 // SAFETY: verbs may be called from all threads.
-unsafe impl Send for Owned {}
+unsafe impl Send for Inner {}
 // SAFETY: as above.
-unsafe impl Sync for Owned {}
+unsafe impl Sync for Inner {}
 
 /// What a peer has to know of a queue pair, beside its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct QueuePairAddress {
     /// Its number, 24 bits.
-    pub number: u32,
+    pub qpn: u32,
     /// The sequence number of its first packet, 24 bits.
-    pub sequence: u32,
+    pub psn: u32,
     /// The GID that it sends from.
     pub gid: Ipv6Addr,
     /// The local identifier of its port; 0 under RoCE.
@@ -86,7 +86,7 @@ pub struct Endpoint {
 
 /// How many requests may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depths {
+pub struct Capacities {
     /// Writes.
     pub send: u16,
     /// Immediates that the peer may send.
@@ -100,11 +100,11 @@ pub struct Write<'a> {
     /// The completion bears this number.
     pub id: u64,
     /// What is written, 1 GiB at most; with none, the peer only gets the immediate.
-    pub part: Option<(&'a Region, Range<usize>)>,
+    pub sge: Option<(&'a MemoryRegion, Range<usize>)>,
     /// What is written behind it, from where it lies. It has to be registered under the pair's domain.
-    pub lent: Option<(Lent<'a>, Range<usize>)>,
+    pub zero_copy: Option<(ZeroCopy<'a>, Range<usize>)>,
     /// Where it goes.
-    pub remote: Remote,
+    pub remote: RemoteAddress,
     /// What the peer is told when it is there. It needs a receive request for it.
     pub immediate: Option<u32>,
     /// Whether there is a completion if it succeeds. There is one in any case if it fails.
@@ -113,7 +113,7 @@ pub struct Write<'a> {
 
 /// Memory that is sent from where it lies.
 #[derive(Clone, Copy, Debug)]
-pub enum Lent<'a> {
+pub enum ZeroCopy<'a> {
     /// The machine's.
     Pages(&'a Pages),
     /// A GPU's.
@@ -126,7 +126,7 @@ pub struct Path {
     /// Our port, from 1.
     pub port: u8,
     /// The row of the GID that we send from.
-    pub row: u8,
+    pub gid_index: u8,
     /// The largest packet that both ends carry, in bytes of payload: 256 to 4096, a power of two.
     pub mtu: u32,
     /// As what packets travel.
@@ -152,58 +152,63 @@ impl Path {
     }
 }
 
-impl Fresh {
+impl UnconnectedQueuePair {
     /// A queue pair for so many requests, or what more the device gives.
     ///
     /// # Errors
     ///
     /// [`Error`], if the queue is of another context than the domain, or the device has no pair that deep or none left.
-    pub fn new(domain: &Domain, queue: &Queue, depths: Depths) -> Result<Self, Error> {
+    pub fn new(
+        domain: &ProtectionDomain,
+        queue: &CompletionQueue,
+        capacities: Capacities,
+    ) -> Result<Self, Error> {
         let context = domain.context();
-        if !context.is(queue.context()) {
-            return Err(Error::returned(Call::Pair, context.name(), libc::EINVAL));
+        if !context.is_same(queue.context()) {
+            return Err(Error::returned(Call::QueuePair, context.name(), libc::EINVAL));
         }
         // A device that has no room for small writes in its requests reads them from memory.
-        let created = create(domain, queue, depths, INLINE).or_else(|_| create(domain, queue, depths, 0));
+        let created = create(domain, queue, capacities, MAX_INLINE_DATA)
+            .or_else(|_| create(domain, queue, capacities, 0));
         let (raw, inline) = created?;
-        let owned = Owned { raw, _queue: queue.clone(), domain: domain.clone(), inline };
-        Ok(Self { owned, sequence: fastrand::u32(..) & SEQUENCE })
+        let inner = Inner { raw, _queue: queue.clone(), domain: domain.clone(), inline };
+        Ok(Self { inner, psn: fastrand::u32(..) & PSN_MASK })
     }
 
     /// What the peer has to know, given the port's identifiers.
-    pub fn endpoint(&self, gid: Ipv6Addr, lid: u16) -> Endpoint {
-        Endpoint { number: self.owned.number(), sequence: self.sequence, gid, lid }
+    pub fn address(&self, gid: Ipv6Addr, lid: u16) -> QueuePairAddress {
+        QueuePairAddress { qpn: self.inner.qpn(), psn: self.psn, gid, lid }
     }
 
     /// Connects it to a peer, who has to do the same.
     ///
     /// # Errors
     ///
-    /// [`Error`], most of all where the kernel finds no way to the peer's GID.
-    pub fn connect(self, path: Path, peer: Endpoint) -> Result<Pair, Error> {
-        self.owned.init(path.port)?;
-        self.owned.ready_to_receive(path, peer)?;
-        self.owned.ready_to_send(self.sequence)?;
-        Ok(Pair(self.owned))
+    /// [`Error`], most of all where the kernel finds no route to the peer's GID.
+    pub fn connect(self, path: Path, peer: QueuePairAddress) -> Result<QueuePair, Error> {
+        self.inner.init(path.port)?;
+        self.inner.ready_to_receive(path, peer)?;
+        self.inner.ready_to_send(self.psn)?;
+        Ok(QueuePair(self.inner))
     }
 }
 
-impl Lent<'_> {
-    fn part(self, domain: &Domain, range: &Range<usize>) -> Result<ibv_sge, Error> {
+impl ZeroCopy<'_> {
+    fn sge(self, domain: &ProtectionDomain, range: &Range<usize>) -> Result<ibv_sge, Error> {
         match self {
-            Self::Pages(pages) => pages.part(domain, range),
-            Self::Gpu(pages) => pages.part(domain, range),
+            Self::Pages(pages) => pages.sge(domain, range),
+            Self::Gpu(pages) => pages.sge(domain, range),
         }
     }
 }
 
-impl Pair {
+impl QueuePair {
     /// Takes note that the peer may send one more immediate. The completion bears this number.
     ///
     /// # Errors
     ///
     /// [`Error`], if the receive queue is full.
-    pub fn receive(&self, id: u64) -> Result<(), Error> {
+    pub fn post_receive(&self, id: u64) -> Result<(), Error> {
         let mut request =
             ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
         let mut bad = std::ptr::null_mut();
@@ -216,13 +221,13 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// [`Error`], if the send queue is full, a part is not within its region or longer than 1 GiB, or there are more than [`MOST_WRITES`]. Some of the
+    /// [`Error`], if the send queue is full, a part is not within its region or longer than 1 GiB, or there are more than [`MAX_WRITES`]. Some of the
     /// writes may have been posted then, and some not: nothing can be done with the pair but to let go of it.
-    pub fn write(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+    pub fn post_writes(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         match writes.len() {
             // One by itself needs no room for all.
             ..=1 => self.post::<1>(writes),
-            2..=MOST_WRITES => self.post::<MOST_WRITES>(writes),
+            2..=MAX_WRITES => self.post::<MAX_WRITES>(writes),
             _ => Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG)),
         }
     }
@@ -231,17 +236,18 @@ impl Pair {
     fn post<const N: usize>(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         // SAFETY: structures of numbers and pointers, for which zero means none.
         let mut requests: [ibv_send_wr; N] = unsafe { std::mem::zeroed() };
-        let mut parts = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; PARTS]; N];
-        for (write, (request, places)) in writes.iter().zip(requests.iter_mut().zip(&mut parts)) {
+        let mut sges = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE]; N];
+        for (write, (request, places)) in writes.iter().zip(requests.iter_mut().zip(&mut sges)) {
             request.wr_id = write.id;
             let mut flags = ibv_send_flags(0);
-            let part = write.part.as_ref().map(|(region, range)| region.part(range));
-            let lent = write.lent.as_ref().map(|(lent, range)| lent.part(&self.0.domain, range));
+            let sge = write.sge.as_ref().map(|(region, range)| region.sge(range));
+            let zero_copy =
+                write.zero_copy.as_ref().map(|(zero_copy, range)| zero_copy.sge(&self.0.domain, range));
             // The processor would read it, to put it into the request.
-            let is_readable = !matches!(write.lent, Some((Lent::Gpu(_), _)));
+            let is_readable = !matches!(write.zero_copy, Some((ZeroCopy::Gpu(_), _)));
             let (mut count, mut length) = (0, 0_u64);
-            for (place, part) in places.iter_mut().zip([part, lent].into_iter().flatten()) {
-                *place = part?;
+            for (place, sge) in places.iter_mut().zip([sge, zero_copy].into_iter().flatten()) {
+                *place = sge?;
                 count += 1;
                 length += u64::from(place.length);
             }
@@ -280,9 +286,9 @@ impl Pair {
 
 /// A queue pair, and how long a write may be to go with its request.
 fn create(
-    domain: &Domain,
-    queue: &Queue,
-    depths: Depths,
+    domain: &ProtectionDomain,
+    queue: &CompletionQueue,
+    capacities: Capacities,
     inline: u32,
 ) -> Result<(NonNull<ibv_qp>, u32), Error> {
     let context = domain.context();
@@ -293,19 +299,19 @@ fn create(
     wanted.send_cq = queue.raw();
     wanted.recv_cq = queue.raw();
     wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
-    wanted.cap.max_send_wr = depths.send.into();
-    wanted.cap.max_recv_wr = depths.receive.into();
-    wanted.cap.max_send_sge = PARTS as u32;
+    wanted.cap.max_send_wr = capacities.send.into();
+    wanted.cap.max_recv_wr = capacities.receive.into();
+    wanted.cap.max_send_sge = MAX_SGE as u32;
     wanted.cap.max_recv_sge = 1;
     wanted.cap.max_inline_data = inline;
     // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.
     let raw = unsafe { (context.library().create_qp)(domain.raw(), &raw mut wanted) };
-    let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Pair, context.name()))?;
+    let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::QueuePair, context.name()))?;
     Ok((raw, wanted.cap.max_inline_data))
 }
 
-impl Owned {
-    fn number(&self) -> u32 {
+impl Inner {
+    fn qpn(&self) -> u32 {
         // SAFETY: the pair is there; its number does not change.
         unsafe { self.raw.as_ref() }.qp_num
     }
@@ -322,13 +328,13 @@ impl Owned {
         )
     }
 
-    fn ready_to_receive(&self, path: Path, peer: Endpoint) -> Result<(), Error> {
+    fn ready_to_receive(&self, path: Path, peer: QueuePairAddress) -> Result<(), Error> {
         use ibv_qp_attr_mask as mask;
         let mut wanted = state(ibv_qp_state::IBV_QPS_RTR);
         wanted.path_mtu = mtu(path.mtu);
-        wanted.dest_qp_num = peer.number;
-        wanted.rq_psn = peer.sequence & SEQUENCE;
-        wanted.min_rnr_timer = NOT_READY;
+        wanted.dest_qp_num = peer.qpn;
+        wanted.rq_psn = peer.psn & PSN_MASK;
+        wanted.min_rnr_timer = MIN_RNR_TIMER;
         // Nobody reads from us.
         wanted.max_dest_rd_atomic = 0;
         wanted.ah_attr.port_num = path.port;
@@ -337,8 +343,8 @@ impl Owned {
         if path.is_global {
             wanted.ah_attr.is_global = 1;
             wanted.ah_attr.grh.dgid = ibv_gid { raw: peer.gid.octets() };
-            wanted.ah_attr.grh.sgid_index = path.row;
-            wanted.ah_attr.grh.hop_limit = HOPS;
+            wanted.ah_attr.grh.sgid_index = path.gid_index;
+            wanted.ah_attr.grh.hop_limit = HOP_LIMIT;
             wanted.ah_attr.grh.traffic_class = path.class.traffic_class;
         }
         let also = [
@@ -352,13 +358,13 @@ impl Owned {
         self.modify(Call::ReadyToReceive, wanted, &also)
     }
 
-    fn ready_to_send(&self, sequence: u32) -> Result<(), Error> {
+    fn ready_to_send(&self, psn: u32) -> Result<(), Error> {
         use ibv_qp_attr_mask as mask;
         let mut wanted = state(ibv_qp_state::IBV_QPS_RTS);
-        wanted.sq_psn = sequence;
+        wanted.sq_psn = psn;
         wanted.timeout = TIMEOUT;
         wanted.retry_cnt = RETRIES;
-        wanted.rnr_retry = RETRIES_IF_NOT_READY;
+        wanted.rnr_retry = RNR_RETRIES;
         wanted.max_rd_atomic = 0;
         let also = [
             mask::IBV_QP_TIMEOUT,
@@ -404,15 +410,15 @@ fn mtu(bytes: u32) -> ibv_mtu::Type {
     }
 }
 
-impl Drop for Owned {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: nobody else has it. From here on it sends nothing from its region any more.
         let _ = unsafe { (self.domain.context().library().destroy_qp)(self.raw.as_ptr()) };
     }
 }
 
-impl std::fmt::Debug for Owned {
+impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "queue pair {} of {}", self.number(), self.domain.context().name())
+        write!(f, "queue pair {} of {}", self.qpn(), self.domain.context().name())
     }
 }

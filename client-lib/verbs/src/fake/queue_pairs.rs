@@ -1,4 +1,4 @@
-//! Queue pairs, from one state to the next.
+//! CompletionQueue pairs, from one state to the next.
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
 use std::collections::VecDeque;
@@ -9,9 +9,8 @@ use rdma_sys::{
     ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
 };
 
-use super::control::{made, returned};
-use super::objects::{Pair, Raw, Way};
-use super::{State, Verb, World, fault, state};
+use super::objects::{QueuePair, Raw, Route};
+use super::{State, Verb, World, fault, made, returned, state};
 
 /// What takes a pair from one state to the next (InfiniBand Architecture, table 91).
 const STEPS: [(ibv_qp_state::Type, ibv_qp_state::Type, &[mask]); 3] = [
@@ -100,7 +99,7 @@ impl State {
         (raw.context, raw.pd, raw.qp_num) = (context, domain, number);
         raw.qp_context = wanted.qp_context;
         (raw.send_cq, raw.recv_cq) = (wanted.send_cq, wanted.recv_cq);
-        Ok(self.pairs.insert(Pair {
+        Ok(self.pairs.insert(QueuePair {
             world,
             raw: Raw::new(raw),
             number,
@@ -112,11 +111,11 @@ impl State {
             most_parts: wanted.cap.max_send_sge as usize,
             inline: wanted.cap.max_inline_data,
             access: 0,
-            way: Way::default(),
+            route: Route::default(),
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             taken: 0,
-            silent: 0,
+            unsignalled: 0,
         }))
     }
 
@@ -165,7 +164,7 @@ impl State {
         if is_global && !gids.contains(&Ipv6Addr::from(gid)) {
             return Err(libc::ENETUNREACH);
         }
-        self.pairs.get(pair)?.way = Way {
+        self.pairs.get(pair)?.route = Route {
             peer: wanted.dest_qp_num,
             global: is_global.then_some((address.grh.sgid_index, gid)),
             lid: address.dlid,
@@ -177,11 +176,11 @@ impl State {
     }
 
     fn ready_to_send(&mut self, pair: *mut ibv_qp, wanted: &ibv_qp_attr) -> Result<(), i32> {
-        self.pairs.get(pair)?.way.send_sequence = wanted.sq_psn;
+        self.pairs.get(pair)?.route.send_sequence = wanted.sq_psn;
         if is_24_bits(wanted.sq_psn) { Ok(()) } else { Err(libc::EINVAL) }
     }
 }
 
-fn is_24_bits(sequence: u32) -> bool {
-    sequence < 1 << 24
+fn is_24_bits(psn: u32) -> bool {
+    psn < 1 << 24
 }

@@ -15,24 +15,24 @@ use rdma_sys::{ibv_comp_channel, ibv_cq};
 use crate::context::Context;
 use crate::error::{Call, Error};
 
-/// Where [armed](crate::Queue::arm) queues report that something has completed. A clone is another handle.
+/// Where [armed](crate::CompletionQueue::arm) queues report that something has completed. A clone is another handle.
 #[derive(Clone, Debug)]
-pub struct Channel(Arc<Created>);
+pub struct CompletionChannel(Arc<Inner>);
 
 /// What a channel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum ChannelEvent {
     /// Something has completed in the queue that was made with this number.
-    Queue(u64),
+    Completion(u64),
     /// The queue that was made with this number, or a pair that uses it, can be used no more: it may never report again.
-    Broken(u64),
+    Failed(u64),
     /// No queue reports.
     Nothing,
     /// The channel has been closed.
     Closed,
 }
 
-struct Created {
+struct Inner {
     context: Context,
     raw: NonNull<ibv_comp_channel>,
     /// Readable when nobody is to wait any more.
@@ -40,23 +40,23 @@ struct Created {
 }
 
 // SAFETY: verbs may be called from all threads.
-unsafe impl Send for Created {}
+unsafe impl Send for Inner {}
 // SAFETY: as above.
-unsafe impl Sync for Created {}
+unsafe impl Sync for Inner {}
 
-impl Channel {
+impl CompletionChannel {
     /// A channel for queues of this device.
     ///
     /// # Errors
     ///
     /// [`Error`], if the process may have no more files.
     pub fn new(context: &Context) -> Result<Self, Error> {
-        let failed = |errno: Errno| Error::returned(Call::Channel, context.name(), errno as i32);
+        let failed = |errno: Errno| Error::returned(Call::CompletionChannel, context.name(), errno as i32);
         let closed = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(failed)?;
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().create_comp_channel)(context.raw()) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Channel, context.name()))?;
-        let created = Created { context: context.clone(), raw, closed };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::CompletionChannel, context.name()))?;
+        let created = Inner { context: context.clone(), raw, closed };
         // One of several queues may be asked of between our look and our call.
         fcntl(created.file(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(failed)?;
         Ok(Self(Arc::new(created)))
@@ -67,10 +67,10 @@ impl Channel {
     /// # Errors
     ///
     /// [`Error`], if the device is gone.
-    pub fn wait(&self) -> Result<Report, Error> {
+    pub fn wait(&self) -> Result<ChannelEvent, Error> {
         loop {
-            match self.look(PollTimeout::NONE)? {
-                Report::Nothing => {}
+            match self.poll_event(PollTimeout::NONE)? {
+                ChannelEvent::Nothing => {}
                 report => return Ok(report),
             }
         }
@@ -81,11 +81,11 @@ impl Channel {
     /// # Errors
     ///
     /// [`Error`], if the device is gone.
-    pub fn try_wait(&self) -> Result<Report, Error> {
-        self.look(PollTimeout::ZERO)
+    pub fn try_wait(&self) -> Result<ChannelEvent, Error> {
+        self.poll_event(PollTimeout::ZERO)
     }
 
-    fn look(&self, timeout: PollTimeout) -> Result<Report, Error> {
+    fn poll_event(&self, timeout: PollTimeout) -> Result<ChannelEvent, Error> {
         let mut files = [
             PollFd::new(self.0.closed.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.0.file(), PollFlags::POLLIN),
@@ -96,10 +96,14 @@ impl Channel {
             Err(errno) => return Err(self.error(errno)),
         }
         match files.map(|file| file.any().unwrap_or_default()) {
-            [true, ..] => Ok(Report::Closed),
-            [_, _, true] => Ok(self.0.context.hear()?.map_or(Report::Nothing, Report::Broken)),
-            [_, true, _] => Ok(self.report()?.map_or(Report::Nothing, Report::Queue)),
-            _ => Ok(Report::Nothing),
+            [true, ..] => Ok(ChannelEvent::Closed),
+            [_, _, true] => {
+                Ok(self.0.context.next_event()?.map_or(ChannelEvent::Nothing, ChannelEvent::Failed))
+            }
+            [_, true, _] => {
+                Ok(self.next_completion_event()?.map_or(ChannelEvent::Nothing, ChannelEvent::Completion))
+            }
+            _ => Ok(ChannelEvent::Nothing),
         }
     }
 
@@ -110,7 +114,7 @@ impl Channel {
     }
 
     /// The next report, if there is one.
-    fn report(&self) -> Result<Option<u64>, Error> {
+    fn next_completion_event(&self) -> Result<Option<u64>, Error> {
         let library = self.0.context.library();
         let (mut queue, mut number): (*mut ibv_cq, *mut c_void) =
             (std::ptr::null_mut(), std::ptr::null_mut());
@@ -141,21 +145,21 @@ impl Channel {
     }
 }
 
-impl Created {
+impl Inner {
     fn file(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is there, and with it its file.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 }
 
-impl Drop for Created {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: queues hold the channel that they report to, so nothing refers to it.
         let _ = unsafe { (self.context.library().destroy_comp_channel)(self.raw.as_ptr()) };
     }
 }
 
-impl std::fmt::Debug for Created {
+impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.context.fmt(f)
     }
