@@ -1,4 +1,4 @@
-//! Waiting until completion queues have something.
+//! Completion channels, which wait for the reports of completion queues.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::ffi::c_void;
@@ -15,18 +15,20 @@ use rdma_sys::{ibv_comp_channel, ibv_cq};
 use crate::context::Context;
 use crate::error::{Call, Error};
 
-/// Where [armed](crate::CompletionQueue::arm) queues report that something has completed. A clone is another handle.
+/// A channel to which [armed](crate::CompletionQueue::arm) completion queues report. A clone is
+/// another handle of the same channel.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel(Arc<Inner>);
 
-/// What a channel says.
+/// An event of a completion channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelEvent {
-    /// Something has completed in the queue that was made with this number.
+    /// The completion queue with this number has a completion.
     Completion(u64),
-    /// The queue that was made with this number, or a pair that uses it, can be used no more: it may never report again.
+    /// The completion queue with this number, or a queue pair that uses it, has failed. It may
+    /// never report again.
     Failed(u64),
-    /// No queue reports.
+    /// No event is pending.
     Nothing,
     /// The channel has been closed.
     Closed,
@@ -35,21 +37,21 @@ pub enum ChannelEvent {
 struct Inner {
     context: Context,
     raw: NonNull<ibv_comp_channel>,
-    /// Readable when nobody is to wait any more.
+    /// Readable once the channel is closed.
     closed: EventFd,
 }
 
-// SAFETY: verbs may be called from all threads.
+// SAFETY: verbs may be called from any thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl CompletionChannel {
-    /// A channel for queues of this device.
+    /// Creates a channel for the completion queues of a device.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the process may have no more files.
+    /// [`Error`], if the process may open no more files.
     pub fn new(context: &Context) -> Result<Self, Error> {
         let failed = |errno: Errno| Error::returned(Call::CompletionChannel, context.name(), errno as i32);
         let closed = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(failed)?;
@@ -57,12 +59,14 @@ impl CompletionChannel {
         let raw = unsafe { (context.library().create_comp_channel)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::CompletionChannel, context.name()))?;
         let created = Inner { context: context.clone(), raw, closed };
-        // One of several queues may be asked of between our look and our call.
+        // Non-blocking, since another thread may take the report between `poll` and
+        // `ibv_get_cq_event`.
         fcntl(created.file(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(failed)?;
         Ok(Self(Arc::new(created)))
     }
 
-    /// Waits until a queue reports, or the channel is [closed](Self::close). It hears of the device's own events, too.
+    /// Waits for a report, an asynchronous event of the device, or until the channel is
+    /// [closed](Self::close).
     ///
     /// # Errors
     ///
@@ -76,7 +80,7 @@ impl CompletionChannel {
         }
     }
 
-    /// As [`wait`](Self::wait), without waiting.
+    /// Returns the next event as [`wait`](Self::wait) does, or [`ChannelEvent::Nothing`].
     ///
     /// # Errors
     ///
@@ -107,21 +111,22 @@ impl CompletionChannel {
         }
     }
 
-    /// Nobody waits any more, from now on.
+    /// Closes the channel, which ends every wait, now and later.
     pub fn close(&self) {
-        // It fails only when it has been written to 2^64 times.
+        // It fails only after 2^64 writes.
         let _ = self.0.closed.write(1);
     }
 
-    /// The next report, if there is one.
+    /// Takes the next report, if there is one. Returns the number of its queue.
     fn next_completion_event(&self) -> Result<Option<u64>, Error> {
         let library = self.0.context.library();
         let (mut queue, mut number): (*mut ibv_cq, *mut c_void) =
             (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the channel is there. A queue that has reported is not destroyed before the report is acknowledged, which is next.
+        // SAFETY: the channel is alive. A queue that has reported is not destroyed before the
+        // report is acknowledged, which follows.
         match unsafe { (library.get_cq_event)(self.raw(), &raw mut queue, &raw mut number) } {
             0 => {
-                // SAFETY: once for the one report.
+                // SAFETY: acknowledges the one report.
                 unsafe { (library.ack_cq_events)(queue, 1) };
                 Ok(Some(number.addr() as u64))
             }
@@ -147,14 +152,15 @@ impl CompletionChannel {
 
 impl Inner {
     fn file(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is there, and with it its file.
+        // SAFETY: the channel is alive, and with it its file.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: queues hold the channel that they report to, so nothing refers to it.
+        // SAFETY: completion queues hold the channel that they report to, so none refers to it any
+        // more.
         let _ = unsafe { (self.context.library().destroy_comp_channel)(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Completion queues: what has become of what was posted.
+//! Completion queues, which report the outcome of posted requests.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::ffi::c_void;
@@ -12,33 +12,34 @@ use crate::completion_channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Call, Error};
 
-/// So many completions are looked at by one call.
+/// The most completions that one call polls.
 const POLL_BATCH: usize = 16;
 
-/// A completion queue.
+/// A completion queue. A clone is another handle of the same queue.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
 
 struct Inner {
     context: Context,
     raw: NonNull<ibv_cq>,
-    // Only held, for the queue reports to it.
+    // Held, since the queue reports to it.
     _channel: Option<CompletionChannel>,
 }
 
-// SAFETY: verbs may be called from all threads.
+// SAFETY: verbs may be called from any thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// What has become of one work request.
+/// The outcome of a work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The number that was given to the request.
+    /// The identifier of the request (`wr_id`).
     pub id: u64,
-    /// How it ended. Of a pair's failures only the first means anything: all later ones say that they were flushed.
+    /// Whether the request succeeded. When a queue pair fails, only its first error is meaningful:
+    /// the requests after it are flushed.
     pub status: Result<(), Status>,
-    /// What the other side sent along, if it did.
+    /// The immediate that the peer sent, for a receive request.
     pub immediate: Option<u32>,
 }
 
@@ -51,54 +52,60 @@ pub struct Status {
 }
 
 impl CompletionQueue {
-    /// A completion queue for so many completions. It has to have room for everything that is posted to the pairs that use it and has not
-    /// been polled: one that overflows is lost, and its pairs with it. Devices may let pairs have more requests than was asked for.
+    /// Creates a queue for `capacity` completions.
+    ///
+    /// The capacity has to cover all requests, of all queue pairs that use the queue, that have
+    /// been posted and whose completions have not been polled. A queue that overflows cannot be
+    /// used any more, nor can its queue pairs. Devices may give queue pairs larger capacities than
+    /// they were asked for.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the device has none that large.
-    pub fn new(context: &Context, depth: u16) -> Result<Self, Error> {
-        Self::create(context, depth, None, 0)
+    /// [`Error`], if the device has no queue of that capacity.
+    pub fn new(context: &Context, capacity: u16) -> Result<Self, Error> {
+        Self::create(context, capacity, None, 0)
     }
 
-    /// As [`new`](Self::new), with a number by which it reports to the channel, whenever it is [armed](Self::arm).
+    /// Creates a queue as [`new`](Self::new) does, which reports to the channel by this number
+    /// whenever it is [armed](Self::arm).
     ///
     /// # Errors
     ///
-    /// [`Error`], if the device has none that large.
-    pub fn with_channel(channel: &CompletionChannel, number: u64, depth: u16) -> Result<Self, Error> {
-        Self::create(channel.context(), depth, Some(channel.clone()), number)
+    /// [`Error`], if the device has no queue of that capacity.
+    pub fn with_channel(channel: &CompletionChannel, number: u64, capacity: u16) -> Result<Self, Error> {
+        Self::create(channel.context(), capacity, Some(channel.clone()), number)
     }
 
     fn create(
         context: &Context,
-        depth: u16,
+        capacity: u16,
         channel: Option<CompletionChannel>,
         number: u64,
     ) -> Result<Self, Error> {
         let to = channel.as_ref().map_or(std::ptr::null_mut(), CompletionChannel::raw);
-        // Only ever a number; processors have 64 bits wherever RDMA is.
+        // The pointer is only used as a number. All processors with RDMA have 64 bits.
         let number = std::ptr::without_provenance_mut(number as usize);
-        // SAFETY: the context is open, and the channel is its own; the first vector is there on all devices.
-        let raw = unsafe { (context.library().create_cq)(context.raw(), depth.into(), number, to, 0) };
+        // SAFETY: the context is open, and the channel belongs to it; all devices have a vector 0.
+        let raw = unsafe { (context.library().create_cq)(context.raw(), capacity.into(), number, to, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::CompletionQueue, context.name()))?;
         Ok(Self(Arc::new(Inner { context: context.clone(), raw, _channel: channel })))
     }
 
-    /// Has the next completion reported to the channel. One that has come already is not: look once more after this.
+    /// Arms the queue: its next completion is reported to the channel. A completion that is in the
+    /// queue already is not reported, so the caller polls once more after this call.
     ///
     /// # Errors
     ///
     /// [`Error`], if the device is gone.
     pub fn arm(&self) -> Result<(), Error> {
-        // SAFETY: the queue is there.
+        // SAFETY: the queue is alive.
         match unsafe { ibv_req_notify_cq(self.raw(), 0) } {
             0 => Ok(()),
             errno => Err(Error::returned(Call::Arm, self.context().name(), errno)),
         }
     }
 
-    /// The next completion, if there is one.
+    /// Takes the next completion, if there is one.
     ///
     /// # Errors
     ///
@@ -109,7 +116,7 @@ impl CompletionQueue {
         Ok(self.poll_into(&mut found)?.first().map(|found| self.read(found)))
     }
 
-    /// Adds the next completions that there are, up to a handful.
+    /// Appends the next completions, at most 16, to a list.
     ///
     /// # Errors
     ///
@@ -122,10 +129,11 @@ impl CompletionQueue {
     }
 
     fn poll_into<'a, const N: usize>(&self, found: &'a mut [ibv_wc; N]) -> Result<&'a [ibv_wc], Error> {
-        // SAFETY: the queue is there, and there is room for as many completions as are asked for.
+        // SAFETY: the queue is alive, and the array has room for as many completions as are
+        // requested.
         let count = unsafe { ibv_poll_cq(self.raw(), N as i32, found.as_mut_ptr()) };
         let polled = usize::try_from(count).ok().and_then(|count| found.get(..count));
-        // A negative number is none of errno(3).
+        // A negative result is not an error number.
         polled.ok_or_else(|| Error::returned(Call::Poll, self.context().name(), libc::EIO))
     }
 
@@ -138,10 +146,11 @@ impl CompletionQueue {
                 text: self.context().library().status_text(code),
             }),
         };
-        // Of a failure nothing else is defined; and soft-RoCE sets the flag for the sender of an immediate, too.
+        // Nothing else is defined for a failure. Soft-RoCE also sets the flag in completions of the
+        // sender.
         let is_received = status.is_ok() && found.opcode & ibv_wc_opcode::IBV_WC_RECV != 0;
         let has_immediate = is_received && found.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        // SAFETY: both of the union's fields are numbers.
+        // SAFETY: both fields of the union are numbers.
         let immediate = u32::from_be(unsafe { found.imm_data_invalidated_rkey_union.imm_data });
         Completion { id: found.wr_id, status, immediate: has_immediate.then_some(immediate) }
     }
@@ -150,9 +159,9 @@ impl CompletionQueue {
         &self.0.context
     }
 
-    /// That by which it reports, as verbs have it.
+    /// Returns the number by which the queue reports, as a pointer.
     pub(crate) fn number(&self) -> *mut c_void {
-        // SAFETY: the queue is there; its number does not change.
+        // SAFETY: the queue is alive, and its number never changes.
         unsafe { self.0.raw.as_ref() }.cq_context
     }
 
@@ -162,22 +171,22 @@ impl CompletionQueue {
 }
 
 impl Status {
-    /// The number of `enum ibv_wc_status`.
+    /// Returns the value of `enum ibv_wc_status`.
     pub fn code(&self) -> u32 {
         self.code
     }
 
-    /// Whether the request has only been given up because another one had failed: that one has the reason.
+    /// Returns whether the request was only flushed because another one had failed before it.
     pub fn is_flush(&self) -> bool {
         self.code == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }
 
-    /// Whether packets got no answer, of which nobody knows how long that lasts.
+    /// Returns whether the peer did not answer, which may be temporary.
     pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self.code, ibv_wc_status::IBV_WC_RETRY_EXC_ERR | ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
-    /// What is probably wrong. It is no part of the message.
+    /// Returns the likely cause. It is not part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code {
             ibv_wc_status::IBV_WC_LOC_PROT_ERR => {
@@ -213,7 +222,7 @@ impl fmt::Debug for Status {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: queue pairs hold the queue that they use, so nothing refers to it.
+        // SAFETY: queue pairs hold the queue that they use, so none refers to it any more.
         let _ = unsafe { (self.context.library().destroy_cq)(self.raw.as_ptr()) };
     }
 }

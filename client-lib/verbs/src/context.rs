@@ -1,4 +1,4 @@
-//! Devices, and what is asked of them.
+//! RDMA devices, the queries to an open device, and its asynchronous events.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::ffi::{CStr, c_uint};
@@ -17,14 +17,15 @@ use crate::library::{AsyncEvent, GidEntry, Library};
 /// `IBV_EVENT_CQ_ERR`: a completion queue has overflowed, or the device cannot write to it.
 const QUEUE_ERROR: c_uint = 0;
 
-/// `IBV_EVENT_QP_FATAL`: a queue pair has failed in a way that may leave no completion behind. Those by which a peer's requests are refused
-/// (`IBV_EVENT_QP_REQ_ERR`, `IBV_EVENT_QP_ACCESS_ERR`) are others: a peer can have them happen, and they come with an error of a request.
+/// `IBV_EVENT_QP_FATAL`: a queue pair has failed, perhaps without a completion. The events for
+/// refused requests of a peer (`IBV_EVENT_QP_REQ_ERR`, `IBV_EVENT_QP_ACCESS_ERR`) are ignored: a
+/// peer can cause them, and a request of ours fails with them.
 const PAIR_FATAL: c_uint = 1;
 
-/// `IBV_EVENT_DEVICE_FATAL`: it has been removed, or its driver has given it up.
+/// `IBV_EVENT_DEVICE_FATAL`: the device was removed, or its driver has given it up.
 const FATAL: c_uint = 8;
 
-/// An RDMA device.
+/// An RDMA device, which may be opened.
 #[derive(Clone)]
 pub struct Device {
     raw: NonNull<ibv_device>,
@@ -32,22 +33,23 @@ pub struct Device {
     name: String,
 }
 
-/// What `ibv_get_device_list` gave: its devices are there until it is freed, or opened.
+/// The result of `ibv_get_device_list`, whose devices live until it is freed.
 struct List {
     library: &'static Library,
     raw: NonNull<*mut ibv_device>,
 }
 
-// SAFETY: nothing but a reference count of the library's changes behind these pointers, under its own lock.
+// SAFETY: behind these pointers, only a reference count of the library changes, under a lock of its
+// own.
 unsafe impl Send for List {}
 // SAFETY: as above.
 unsafe impl Sync for List {}
-// SAFETY: as above; the list is there as long as the device is.
+// SAFETY: as above; the list lives as long as the device.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// A device that is open.
+/// An open device. A clone is another handle of the same context.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Inner>);
 
@@ -57,20 +59,21 @@ struct Inner {
     name: String,
 }
 
-// SAFETY: verbs may be called from all threads (InfiniBand Architecture, 10.1.2; `ibv_open_device(3)`).
+// SAFETY: verbs may be called from any thread (InfiniBand Architecture, 10.1.2;
+// `ibv_open_device(3)`).
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// What a port says of itself.
+/// The attributes of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortAttributes {
-    /// Whether it carries packets (InfiniBand Architecture, 7.2.7).
+    /// Whether the port carries packets (InfiniBand Architecture, 7.2.7).
     pub is_active: bool,
-    /// The largest packet that it carries now, in bytes of payload.
+    /// The current path MTU, in bytes of payload.
     pub mtu: u32,
-    /// Its local identifier; 0 under RoCE.
+    /// The local identifier of the port; 0 under RoCE.
     pub lid: u16,
 }
 
@@ -94,30 +97,32 @@ impl Device {
         let device = |index| {
             // SAFETY: the list has `count` entries.
             let raw = NonNull::new(unsafe { raw.add(index).read() })?;
-            // SAFETY: an entry of the list, which is not freed yet; its name is in the entry.
+            // SAFETY: an entry of the list, which is not freed yet and contains the name.
             let name = unsafe { CStr::from_ptr((library.get_device_name)(raw.as_ptr())) };
             Some(Self { raw, list: Arc::clone(&list), name: name.to_string_lossy().into_owned() })
         };
         (0..count).filter_map(device).collect()
     }
 
-    /// Its name, such as `mlx5_2`.
+    /// Returns the name of the device, such as `mlx5_2`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
     ///
-    /// [`Error`], most of all where the process has no right to, or the device is another network namespace's.
+    /// [`Error`], for example if the process lacks the permission, or if the device belongs to
+    /// another network namespace.
     pub fn open(&self) -> Result<Context, Error> {
         let library = self.list.library;
-        // SAFETY: the list, and so the device in it, is still there.
+        // SAFETY: the list is alive, and so is the device in it.
         let raw = unsafe { (library.open_device)(self.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Open, &self.name))?;
         let opened = Inner { library, raw, name: self.name.clone() };
-        // One of several may have taken an event between our look and our call.
+        // Non-blocking, since another thread may take the event between `poll` and
+        // `ibv_get_async_event`.
         fcntl(opened.events(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|errno| Error::returned(Call::Open, &self.name, errno as i32))?;
         Ok(Context(Arc::new(opened)))
@@ -125,12 +130,12 @@ impl Device {
 }
 
 impl Context {
-    /// The device's name.
+    /// Returns the name of the device.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What a port, from 1, says of itself.
+    /// Returns the attributes of a port, counted from 1.
     ///
     /// # Errors
     ///
@@ -138,7 +143,7 @@ impl Context {
     pub fn query_port(&self, number: u8) -> Result<PortAttributes, Error> {
         // SAFETY: a structure of numbers.
         let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: both are there during the call, which fills a beginning of the structure.
+        // SAFETY: both live during the call, which fills a prefix of the structure.
         let errno = unsafe { (self.library().query_port)(self.raw(), number, &raw mut attributes) };
         if errno != 0 {
             return Err(Error::returned(Call::Query, self.name(), errno));
@@ -150,30 +155,33 @@ impl Context {
         })
     }
 
-    /// The index of the interface that a row of a port's GID table belongs to, in that interface's network namespace. `None` if there is none, or libibverbs
-    /// (before rdma-core 32) or the kernel does not tell.
+    /// Returns the index of the interface that a GID belongs to, in that interface's network
+    /// namespace. It is `None` if there is none, or if libibverbs (before rdma-core 32) or the
+    /// kernel does not say.
     pub fn interface_index(&self, port: u8, gid_index: u8) -> Option<u32> {
         let mut entry = GidEntry::default();
         let size = size_of::<GidEntry>();
         let query = self.library().query_gid_ex?;
-        // SAFETY: both are there during the call, which fills as much of the structure as it is told that there is.
+        // SAFETY: both live during the call, which fills as many bytes of the structure as it is
+        // told.
         let errno = unsafe { query(self.raw(), port.into(), gid_index.into(), &raw mut entry, 0, size) };
         (errno == 0 && entry.interface != 0).then_some(entry.interface)
     }
 
-    /// Readable when the device has an event.
+    /// Returns a file that is readable while the device has an asynchronous event.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         self.0.events()
     }
 
-    /// Takes note of the device's next event, if there is one: the number of the queue that can be used no more, or whose pair cannot.
+    /// Takes the next asynchronous event, if there is one. Returns the number of the completion
+    /// queue that has failed, or whose queue pair has.
     ///
     /// # Errors
     ///
-    /// [`Error`], if it is that the device is gone: its queues say nothing any more then.
+    /// [`Error`], if the device is gone. Its completion queues do not report any more then.
     pub(crate) fn next_event(&self) -> Result<Option<u64>, Error> {
         let mut event = AsyncEvent::default();
-        // SAFETY: both are there during the call.
+        // SAFETY: both live during the call.
         if unsafe { (self.library().get_async_event)(self.raw(), &raw mut event) } != 0 {
             return match Errno::last() {
                 Errno::EAGAIN | Errno::EINTR => Ok(None),
@@ -183,17 +191,18 @@ impl Context {
         let kind = event.kind;
         let element = event.element as usize;
         let number = match kind {
-            // SAFETY: it is of a queue, which is there, or its last holder waits for what is next.
+            // SAFETY: the event's queue is alive: its destruction waits until the event is
+            // acknowledged, below.
             QUEUE_ERROR => Some(unsafe { (*with_exposed_provenance::<ibv_cq>(element)).cq_context }),
-            // SAFETY: it is of a pair, of which the same holds.
+            // SAFETY: as above, for the event's queue pair.
             PAIR_FATAL => Some(unsafe { (*with_exposed_provenance::<ibv_qp>(element)).qp_context }),
             _ => None,
         };
-        // SAFETY: once for the one event. What it is of is there, or its last holder waits for this.
+        // SAFETY: acknowledges the one event, whose object is alive until then.
         unsafe { (self.library().ack_async_event)(&raw mut event) };
         match kind {
             FATAL => Err(Error::returned(Call::Event, self.name(), libc::ENODEV)),
-            // Of a port: writes fail, and say why.
+            // Events of a port need no handling: writes fail with the reason.
             _ => Ok(number.map(|number| number.addr() as u64)),
         }
     }
@@ -218,21 +227,22 @@ impl Inner {
     }
 }
 
-/// A path MTU in bytes: 256 to 4096 (InfiniBand Architecture, 9.4.3).
+/// Returns a path MTU in bytes, 256 to 4096 (InfiniBand Architecture, 9.4.3).
 fn bytes_of(mtu: ibv_mtu::Type) -> u32 {
     128 << mtu.clamp(ibv_mtu::IBV_MTU_256, ibv_mtu::IBV_MTU_4096)
 }
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: as it was given, once. What is open has been counted by itself.
+        // SAFETY: freed once, as it was returned. Open devices hold references of their own.
         unsafe { (self.library.free_device_list)(self.raw.as_ptr()) };
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: everything of this context holds it, so nothing is left. Nothing can be done about a failure.
+        // SAFETY: every object of this context holds it, so none is left. A failure cannot be
+        // handled.
         let _ = unsafe { (self.library.close_device)(self.raw.as_ptr()) };
     }
 }

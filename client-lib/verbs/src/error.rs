@@ -1,21 +1,21 @@
-//! What fails, on which device, why, and what is probably wrong.
+//! The errors of verbs: the call, the device, the kernel's reason, and the likely cause.
 
 use std::fmt;
 use std::io;
 
 use thiserror::Error;
 
-/// Why there is no libibverbs.
+/// Why libibverbs cannot be used.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// It cannot be loaded.
+    /// The library cannot be loaded.
     #[error("libibverbs cannot be loaded ({reason})")]
     Missing {
         /// The loader's reason.
         reason: String,
     },
-    /// It lacks a function.
+    /// The library lacks a function.
     #[error("this libibverbs cannot be used ({reason})")]
     Function {
         /// The loader's reason.
@@ -24,7 +24,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// What to do.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "install libibverbs1 and ibverbs-providers, or rdma-core",
@@ -33,7 +33,7 @@ impl LoadError {
     }
 }
 
-/// A call that failed.
+/// A call of verbs that failed.
 #[derive(Debug)]
 pub struct Error {
     call: Call,
@@ -41,7 +41,7 @@ pub struct Error {
     source: io::Error,
 }
 
-/// What was to be done.
+/// The calls that may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
@@ -53,15 +53,15 @@ pub enum Call {
     Query,
     /// `ibv_alloc_pd`
     ProtectionDomain,
-    /// Memory of our own, before it is registered.
+    /// The allocation of memory that is to be registered.
     Allocate,
-    /// Memory that is registered, at an offset.
+    /// The access to a range of registered memory.
     Reach,
     /// `ibv_reg_mr`
     Register,
     /// `ibv_reg_dmabuf_mr`
     DmaBuf,
-    /// `ibv_reg_mr` of a GPU's address
+    /// `ibv_reg_mr` of an address in a GPU
     PeerMemory,
     /// `ibv_create_cq`
     CompletionQueue,
@@ -90,34 +90,35 @@ pub enum Call {
 }
 
 impl Error {
-    /// Of a call that leaves its reason in `errno`.
+    /// Makes the error of a call that sets `errno`.
     pub(crate) fn last(call: Call, device: &str) -> Self {
         let source = io::Error::last_os_error();
         Self { call, device: device.to_owned(), source }
     }
 
-    /// Of a call that returns its reason.
+    /// Makes the error of a call that returns an error number.
     pub(crate) fn returned(call: Call, device: &str, errno: i32) -> Self {
         Self { call, device: device.to_owned(), source: io::Error::from_raw_os_error(errno.abs()) }
     }
 
-    /// The call that failed.
+    /// Returns the call that failed.
     pub fn call(&self) -> Call {
         self.call
     }
 
-    /// The kernel's reason, a number of `errno(3)`.
+    /// Returns the kernel's reason, a number of `errno(3)`.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
 
-    /// Whether there was no room for it, which there may be the next time: memory, files, or what else the device counts.
+    /// Returns whether something was exhausted that may be available later: memory, file
+    /// descriptors, or a resource of the device.
     pub(crate) fn is_out_of_resources(&self) -> bool {
         let scarce = [libc::ENOMEM, libc::EAGAIN, libc::EBUSY, libc::ENOSPC, libc::EMFILE, libc::ENFILE];
         self.errno().is_some_and(|errno| scarce.contains(&errno))
     }
 
-    /// What is probably wrong, and what to do. It is no part of the message.
+    /// Returns the likely cause and the remedy. It is not part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match (self.call, self.errno()?) {
             (Call::List, libc::ENOSYS) => {
@@ -131,11 +132,11 @@ impl Error {
             (Call::Event, libc::ENODEV) => {
                 "it has been removed, or its driver has given it up; once it is back, it is opened anew"
             }
-            // Drivers lock the memory of queues, too.
+            // Drivers lock the memory of queues too.
             (Call::Register | Call::ProtectionDomain | Call::CompletionQueue, libc::ENOMEM) => {
                 "too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
             }
-            // Nothing of the machine's is locked for it.
+            // A dma-buf locks no memory of the machine.
             (Call::DmaBuf, libc::ENOMEM | libc::ENOSPC) => {
                 "the GPU's BAR1 (`nvidia-smi -q`, BAR1 Memory Usage) or the device has no room for it: fewer slots, or smaller frames"
             }
@@ -161,7 +162,8 @@ impl Error {
             (Call::QueuePair, libc::EINVAL) => {
                 "the device does not have queues that deep, or the completion queue is another device's"
             }
-            // The kernel has the one number for all of it, and does not say which link it is.
+            // The kernel has one error number for all these causes, and does not name the link
+            // layer.
             (Call::ReadyToReceive, libc::EINVAL) => {
                 "the kernel finds no route to the peer's GID: wrong GID index, or the interface or its route is not in this network namespace; under \
                  InfiniBand, an end without a GID on a port that needs one (GRH required), or a GID index that has changed since"
@@ -212,10 +214,10 @@ impl fmt::Display for Error {
     }
 }
 
-// The reason is in the message.
+// The message contains the reason, so there is no source.
 impl std::error::Error for Error {}
 
-/// The reason itself, which the loader wraps.
+/// Returns the message of the innermost source, which the loader's own error wraps.
 pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

@@ -1,8 +1,9 @@
-//! A device in this process, behind the table of functions that libibverbs fills otherwise, for tests of everything above that table.
+//! A fake device in this process, for tests of everything above the function table of libibverbs.
 //!
-//! It moves bytes from memory to memory as a device does, and is strict where devices are lenient or merely crash: it keeps account of all that is made, and
-//! a [`Fake`] fails its test if something is destroyed while it is needed, or twice, or never, or if what is given is against the rules. All is
-//! under one lock, and is done within the call that asks for it, unless the device is [held](Fake::hold).
+//! It copies bytes from memory to memory as a device does, but it is stricter. It tracks every
+//! object. A [`Fake`] fails its test if an object is destroyed while another needs it, twice or
+//! never, or if a call breaks a rule. All state is under one lock. Posted writes are executed
+//! within the call that posts them, unless the device is [held](Fake::hold).
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
 mod completion_queues;
@@ -28,33 +29,34 @@ use self::objects::{
 };
 use crate::library::Library;
 
-/// What a test has of the fake device: its rules, and what was done to it. When it goes, everything has to be gone.
+/// The handle of a test to its fake devices: it sets their properties and sees their state. When it
+/// is dropped, all objects have to be gone.
 pub(crate) struct Fake(u64);
 
-/// What one test says of its devices.
+/// The properties of the devices of one test.
 pub(crate) struct World {
     pub(crate) devices: Vec<&'static str>,
     pub(crate) is_active: bool,
     pub(crate) mtu: ibv_mtu::Type,
     pub(crate) lid: u16,
-    /// By their rows.
+    /// By their indexes.
     pub(crate) gids: Vec<Ipv6Addr>,
-    /// The index of the interface that they belong to.
+    /// The index of the interface that the GIDs belong to.
     pub(crate) interface: u32,
-    /// Its port takes no packets without GIDs.
+    /// The port refuses packets without GIDs.
     pub(crate) needs_gids: bool,
-    /// What a pair may be asked for at most, and what it gets at least.
+    /// The most inline data that a queue pair may request, and the least that it gets.
     pub(crate) inline: (u32, u32),
-    /// Says that it has given more completions than there was room for.
+    /// A poll claims to have returned more completions than there was room for.
     pub(crate) overfills_polls: bool,
-    /// Bytes turn over on their way.
+    /// All bytes are inverted on their way.
     pub(crate) corrupts_bytes: bool,
     is_held: bool,
     failing: Option<Failing>,
     calls: Vec<Verb>,
 }
 
-/// Calls that can be made to fail.
+/// The calls that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     List,
@@ -76,9 +78,9 @@ pub(crate) enum Verb {
 
 #[derive(Clone, Copy)]
 enum Failing {
-    /// All of this kind.
+    /// All calls of this kind.
     Every(Verb, i32),
-    /// The one with this number, of all kinds.
+    /// The call with this number, of any kind.
     One(usize, i32),
 }
 
@@ -93,21 +95,21 @@ struct State {
     channels: Table<CompletionChannel>,
     queues: Table<CompletionQueue>,
     pairs: Table<QueuePair>,
-    /// The next number of a world, a pair or a key.
+    /// The next number of a world, a queue pair or a key.
     next: u32,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| Mutex::new(State::new()));
-/// Something is gone, or has been acknowledged.
+/// Signals that an object is gone, or an event acknowledged.
 static CHANGED: Condvar = Condvar::new();
-/// What was done against the rules, and in which world.
+/// The breaches of the rules, with their worlds.
 static FAULTS: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
 
-/// Longer than any machine needs for what another thread has begun: only a test that fails waits for so long.
+/// The longest wait for another thread. Only failing tests wait for that long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 thread_local! {
-    /// `ibv_get_device_list` takes nothing by which it could be told apart whose it is.
+    /// The world of this thread's test: `ibv_get_device_list` has no argument that could tell it.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -134,14 +136,14 @@ impl Fake {
         Self(number)
     }
 
-    /// The table. Devices that are listed by it in this thread are this fake's.
+    /// Returns the function table. The devices that this thread lists by it belong to this fake.
     pub(crate) fn library(&self) -> &'static Library {
         static LIBRARY: LazyLock<Library> = LazyLock::new(control::table);
         CURRENT.set(self.0);
         &LIBRARY
     }
 
-    /// The first device, opened.
+    /// Opens the first device.
     pub(crate) fn open(&self) -> crate::Context {
         let devices = self.library().devices().expect("devices");
         devices.first().expect("a device").open().expect("opens")
@@ -151,39 +153,39 @@ impl Fake {
         change(state().world(self.0));
     }
 
-    /// From now on calls of this kind fail.
+    /// Makes all calls of this kind fail.
     pub(crate) fn fail(&self, verb: Verb, errno: i32) {
         self.configure(|world| world.failing = Some(Failing::Every(verb, errno)));
     }
 
-    /// The call with this number fails, from zero.
+    /// Makes the call with this number fail, counted from 0.
     pub(crate) fn fail_call(&self, number: usize, errno: i32) {
         self.configure(|world| world.failing = Some(Failing::One(number, errno)));
     }
 
-    /// None fails any more.
+    /// Makes no more calls fail.
     pub(crate) fn stop_failing(&self) {
         self.configure(|world| world.failing = None);
     }
 
-    /// The calls so far, of those that can fail.
+    /// Returns the calls so far, of those that can be made to fail.
     pub(crate) fn calls(&self) -> Vec<Verb> {
         state().world(self.0).calls.clone()
     }
 
-    /// What is posted stays in the send queues.
+    /// Holds posted writes back in their send queues.
     pub(crate) fn hold(&self) {
         self.configure(|world| world.is_held = true);
     }
 
-    /// What is in the send queues goes out.
+    /// Executes the writes that were held back.
     pub(crate) fn release(&self) {
         let mut state = state();
         state.world(self.0).is_held = false;
         state.run(self.0);
     }
 
-    /// All open devices have an event of this kind.
+    /// Raises an asynchronous event of this kind on all open devices.
     pub(crate) fn raise_event(&self, kind: u32) {
         for context in state().contexts.all_mut(self.0) {
             let element = context.raw.pointer().expose_provenance();
@@ -192,7 +194,8 @@ impl Fake {
         }
     }
 
-    /// All queues of this world that report, and all pairs that use one, have an event: of these kinds.
+    /// Raises events of these kinds for all completion queues that report, and for the queue pairs
+    /// that use them.
     pub(crate) fn raise_error_events(&self, queues: u32, pairs: u32) {
         let mut state = state();
         let of_queues = state.queues.all(self.0).filter(|queue| queue.channel != 0);
@@ -211,35 +214,35 @@ impl Fake {
         }
     }
 
-    /// So many registrations there are.
+    /// Returns the number of registrations.
     pub(crate) fn registrations(&self) -> usize {
         state().regions.count(self.0)
     }
 
-    /// So many of them peers may write to.
+    /// Returns the number of registrations that peers may write to.
     pub(crate) fn reachable(&self) -> usize {
         let remote = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         state().regions.all(self.0).filter(|region| region.access & remote != 0).count()
     }
 
-    /// The service levels and traffic classes of its pairs, in some order.
+    /// Returns the service levels and traffic classes of all queue pairs, in any order.
     pub(crate) fn classes(&self) -> Vec<(u8, u8)> {
         state().pairs.all(self.0).map(|pair| pair.route.class).collect()
     }
 
-    /// What there is, by kind.
+    /// Counts the objects that exist, by kind.
     pub(crate) fn remaining(&self) -> String {
         state().remaining(self.0)
     }
 
-    /// Waits until something holds that another thread has begun.
+    /// Waits until the objects that exist satisfy a condition, which another thread brings about.
     pub(crate) fn wait_until(&self, mut holds: impl FnMut(&str) -> bool) {
         let wait = CHANGED.wait_timeout_while(state(), PATIENCE, |state| !holds(&state.remaining(self.0)));
         let (state, timeout) = wait.unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "it does not come to an end; there is {}", state.remaining(self.0));
     }
 
-    /// What was done against the rules, which is forgotten.
+    /// Takes the breaches of the rules so far.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
         faults.extract_if(.., |(world, _)| *world == self.0).map(|(_, text)| text).collect()
@@ -251,7 +254,7 @@ impl Drop for Fake {
         if std::thread::panicking() {
             return;
         }
-        // Pages end in a thread of their own.
+        // Pages are freed on a background thread.
         self.wait_until(str::is_empty);
         let faults = self.faults();
         assert!(faults.is_empty(), "against the rules: {faults:#?}");
@@ -284,7 +287,7 @@ impl State {
         self.worlds.get_mut(&number).expect("the test that this is of has not ended")
     }
 
-    /// Takes note of a call. Its error, if it is to fail.
+    /// Records a call. Returns its error, if it is to fail.
     fn call(&mut self, world: u64, verb: Verb) -> Result<(), i32> {
         let world = self.world(world);
         let number = world.calls.len();
@@ -314,7 +317,7 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes note of something that is against the rules.
+/// Records a breach of the rules.
 fn fault(world: u64, text: impl Into<String>) {
     FAULTS.lock().unwrap_or_else(PoisonError::into_inner).push((world, text.into()));
 }

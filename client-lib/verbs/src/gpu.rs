@@ -1,4 +1,4 @@
-//! Memory of GPUs that a device reads and writes where it lies (GPUDirect RDMA).
+//! Memory of GPUs that a device reads and writes in place (GPUDirect RDMA).
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::fmt;
@@ -22,58 +22,60 @@ use crate::registrations::{Registrations, drop_in_background};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GpuAccessError {
-    /// The GPU does not give it.
+    /// The GPU refused to share the memory.
     #[error("{0}")]
     Gpu(#[from] GpuError),
-    /// The device does not take it.
-    #[error("{call}{}", hinted(call))]
+    /// The RDMA device refused to register it.
+    #[error("{call}{}", hint_of(call))]
     Call {
-        /// What failed.
+        /// The failed call.
         #[from]
         call: Error,
     },
-    /// It was asked for what needs no device to reach it.
+    /// The method does not let devices reach the memory.
     #[error("with {0} no device reaches it")]
     Method(Method),
 }
 
 impl GpuAccessError {
-    /// Whether the device has gone, which says nothing of the memory.
+    /// Returns whether the device is gone, which is no fault of the memory.
     pub fn is_device_gone(&self) -> bool {
         let Self::Call { call } = self else { return false };
         matches!(call.errno(), Some(libc::EIO | libc::ENXIO | libc::ENODEV))
     }
 }
 
-fn hinted(call: &Error) -> String {
+fn hint_of(call: &Error) -> String {
     call.hint().map(|hint| format!("; {hint}")).unwrap_or_default()
 }
 
-/// A GPU's memory that devices read where it lies, as [`Pages`](crate::Pages) is the machine's.
+/// Memory of a GPU to send from without a copy. [`Pages`](crate::Pages) is the same for memory of
+/// the process.
 pub struct GpuPages(ManuallyDrop<Parts>);
 
 struct Parts {
-    // Ended before the memory is given back.
+    // Dropped before the memory is freed.
     registrations: Registrations,
     memory: Arc<dyn GpuMemory>,
     refused: Mutex<Refusal>,
 }
 
-/// Whether memory is to be registered at all.
+/// Whether the memory should still be registered after a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Refusal {
     #[default]
     No,
-    /// There was no room. Who sends frames is not to wait for each of them to be refused.
+    /// Not before this time, since a resource was exhausted. A caller that sends many frames should
+    /// not wait for the failure of each.
     Until(Instant),
     Forever,
 }
 
-/// After so long it is tried again where there was no room.
+/// The time after which a registration is tried again when a resource was exhausted.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 impl Refusal {
-    /// What a failure makes of it.
+    /// Returns the refusal that follows from a failure.
     pub(crate) fn by(error: &GpuAccessError, now: Instant) -> Self {
         match error {
             GpuAccessError::Call { call } if call.is_out_of_resources() => Self::Until(now + RETRY_AFTER),
@@ -92,28 +94,30 @@ impl Refusal {
 }
 
 impl GpuPages {
-    /// It is registered when it is needed.
+    /// Wraps memory, which is registered when it is first sent from.
     pub fn new(memory: Arc<dyn GpuMemory>) -> Self {
         let refused = Mutex::default();
         Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory, refused }))
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn memory(&self) -> &Arc<dyn GpuMemory> {
         &self.0.memory
     }
 
-    /// Has it registered under a domain by this method, if it is not yet.
+    /// Registers the memory under a domain by this method, if it is not registered yet.
     ///
     /// # Errors
     ///
-    /// [`GpuAccessError`]. From then on it [is refused](Self::is_refused), unless the device has gone: for a while, if there was no room for it.
+    /// [`GpuAccessError`]. The memory [is refused](Self::is_refused) from then on, unless the
+    /// device is gone; only for a while, if a resource was exhausted.
     pub fn register(&self, domain: &ProtectionDomain, method: Method) -> Result<(), GpuAccessError> {
-        // Devices read, and nobody writes.
-        let registered = self.0.registrations.ensure(domain, || reach(domain, &*self.0.memory, method, 0));
+        // No access flags: devices only read the memory.
+        let registered =
+            self.0.registrations.ensure(domain, || register_gpu(domain, &*self.0.memory, method, 0));
         registered.inspect_err(|error| {
             let mut refused = self.refused();
-            // By another device, perhaps.
+            // Another device may have refused it forever in the meantime.
             if *refused != Refusal::Forever {
                 *refused = Refusal::by(error, Instant::now());
             }
@@ -124,23 +128,24 @@ impl GpuPages {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is registered under a domain.
+    /// Returns whether the memory is registered under a domain.
     pub fn is_registered(&self, domain: &ProtectionDomain) -> bool {
         self.0.registrations.has(domain)
     }
 
-    /// Whether it has been refused before, even if that is over.
+    /// Returns whether a registration has failed before, even if it may be tried again.
     pub fn has_been_refused(&self) -> bool {
         *self.refused() != Refusal::No
     }
 
-    /// Whether it could not be registered once: memory of a pool, as a rule, of which that is known to its maker only. Or not lately, where there was no room.
+    /// Returns whether the memory should not be registered: it never can be, which is typical for
+    /// memory of a pool, or it could not be lately.
     pub fn is_refused(&self) -> bool {
         let refused = *self.refused();
         refused.holds(Instant::now)
     }
 
-    /// A part, as a work request names it. It has to be registered.
+    /// Returns a range as a scatter/gather entry. The memory has to be registered under the domain.
     pub(crate) fn sge(&self, domain: &ProtectionDomain, range: &Range<usize>) -> Result<ibv_sge, Error> {
         let place = (self.0.memory.address(), self.0.memory.length());
         self.0.registrations.sge(domain, place, range)
@@ -149,56 +154,57 @@ impl GpuPages {
 
 impl Drop for GpuPages {
     fn drop(&mut self) {
-        // SAFETY: nobody looks at it any more.
+        // SAFETY: the parts are not used after this.
         let parts = unsafe { ManuallyDrop::take(&mut self.0) };
-        // A GPU may wait for all of its work before it gives memory back.
+        // The GPU may finish all its work before it frees memory.
         drop_in_background(parts);
     }
 }
 
-/// A GPU's memory for a peer to write to, once it is told the key, as [`ReceiveBuffer`](crate::ReceiveBuffer) is the machine's.
+/// Memory of a GPU that one peer writes to, once it has been told the key.
+/// [`ReceiveBuffer`](crate::ReceiveBuffer) is the same for memory of the process.
 #[derive(Clone, Debug)]
 pub struct GpuReceiveBuffer(Arc<Inner>);
 
 struct Inner {
     raw: NonNull<ibv_mr>,
-    // Given back after the registration has ended.
+    // Freed after the registration has ended.
     memory: Arc<dyn GpuMemory>,
     domain: ProtectionDomain,
 }
 
-// SAFETY: verbs may be called from all threads.
+// SAFETY: verbs may be called from any thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl ProtectionDomain {
-    /// Has a peer write to a GPU's memory. What it had in it the peer may see.
+    /// Registers memory of a GPU for a peer to write to.
     ///
     /// # Errors
     ///
-    /// [`GpuAccessError`].
+    /// [`GpuAccessError`], if the device cannot reach the memory by this method.
     pub fn gpu_receive_buffer(
         &self,
         memory: Arc<dyn GpuMemory>,
         method: Method,
     ) -> Result<GpuReceiveBuffer, GpuAccessError> {
-        // The one takes the other (InfiniBand Architecture, 10.6.6.2).
+        // Remote write requires local write (InfiniBand Architecture, 10.6.6.2).
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        let raw = reach(self, &*memory, method, access.0)?;
+        let raw = register_gpu(self, &*memory, method, access.0)?;
         Ok(GpuReceiveBuffer(Arc::new(Inner { raw, memory, domain: self.clone() })))
     }
 }
 
 impl GpuReceiveBuffer {
-    /// The memory.
+    /// Returns the memory.
     pub fn memory(&self) -> &Arc<dyn GpuMemory> {
         &self.0.memory
     }
 
-    /// Its beginning, for a peer to write to.
+    /// Returns the address of the memory for a peer to write to.
     pub fn remote(&self) -> RemoteAddress {
-        // SAFETY: registered; the key does not change.
+        // SAFETY: the memory is registered, and its key never changes.
         let key = unsafe { self.0.raw.as_ref() }.rkey;
         RemoteAddress { address: self.0.memory.address() as u64, key }
     }
@@ -206,20 +212,21 @@ impl GpuReceiveBuffer {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: when this returns the device refuses what peers still write.
+        // SAFETY: after the call the device refuses the peer's writes, so it does not use the
+        // memory any more.
         let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
     }
 }
 
-/// Registers a GPU's memory, which has to stay until that has ended.
-fn reach(
+/// Registers memory of a GPU. The caller keeps it until the registration has ended.
+fn register_gpu(
     domain: &ProtectionDomain,
     memory: &dyn GpuMemory,
     method: Method,
     access: u32,
 ) -> Result<NonNull<ibv_mr>, GpuAccessError> {
     match method {
-        Method::DmaBuf => Ok(import(domain, memory.export()?, memory, access)?),
+        Method::DmaBuf => Ok(register_dma_buf(domain, memory.export()?, memory, access)?),
         Method::PeerMemory => {
             let start = NonNull::new(std::ptr::without_provenance_mut::<u8>(memory.address()));
             let start = start.ok_or_else(|| GpuError::new("memory at address zero"))?;
@@ -229,7 +236,7 @@ fn reach(
     }
 }
 
-fn import(
+fn register_dma_buf(
     domain: &ProtectionDomain,
     DmaBuf { fd, offset }: DmaBuf,
     memory: &dyn GpuMemory,
@@ -239,10 +246,12 @@ fn import(
     let Some(register) = context.library().reg_dmabuf_mr else {
         return Err(Error::returned(Call::DmaBuf, context.name(), libc::EOPNOTSUPP));
     };
-    // The address by which work requests name it has the same place in its page as the offset has.
+    // Work requests name the memory by its address in the GPU. The kernel requires that address to
+    // have the same offset within its page as the memory has in the dma-buf.
     let (length, address) = (memory.length(), memory.address() as u64);
     relaxed(access, |access| {
-        // SAFETY: the kernel checks the range against the dma-buf, and holds that itself: the descriptor may be closed.
+        // SAFETY: the kernel checks the range against the dma-buf. It holds the dma-buf itself, so
+        // the file descriptor may be closed.
         let raw = unsafe { register(domain.raw(), offset, length, address, fd.as_raw_fd(), bits(access)) };
         NonNull::new(raw).ok_or_else(|| Error::last(Call::DmaBuf, context.name()))
     })

@@ -1,5 +1,6 @@
-//! Whether a device can reach a GPU's memory, before there is any: by dma-buf, or by a kernel module (peermem) that tells RDMA what a GPU's
-//! addresses are.
+//! The prerequisites of GPUDirect RDMA, which can be checked without memory of a GPU: the
+//! registration of dma-bufs, and the kernel module (peermem) that resolves addresses of GPUs for
+//! RDMA.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::ffi::c_int;
@@ -13,21 +14,23 @@ use crate::error::{Call, Error};
 use crate::library::bits;
 use crate::memory::ProtectionDomain;
 
-/// A file descriptor that is none.
+/// An invalid file descriptor.
 const NONE: c_int = -1;
 
-/// What is asked for, in bytes. The kernel refuses less than a page before it looks at the file descriptor.
+/// The length of the trial registration in bytes. The kernel refuses less than a page before it
+/// looks at the file descriptor.
 const SIZE: usize = 4096;
 
-/// What there is when a module is loaded that lets devices reach the memory of NVIDIA's GPUs, and the module. The last one is of the kernel's list
-/// of all such modules (MLNX_OFED), which does not name this one.
+/// The files that exist while a peermem module for NVIDIA GPUs is loaded, and its name. The last
+/// file is in the kernel's own list of such modules (MLNX_OFED).
 const PEERMEM: [(&str, &str); 3] = [
     ("module/nvidia_peermem/version", "nvidia_peermem"),
     ("module/nv_peer_mem/version", "nv_peer_mem"),
     ("kernel/mm/memory_peers/nv_mem/version", "nv_mem"),
 ];
 
-/// The loaded kernel module by which `ibv_reg_mr` takes addresses of an NVIDIA GPU; `None` if there is none, or `/sys` is not to be seen.
+/// Returns the loaded kernel module by which `ibv_reg_mr` accepts addresses of an NVIDIA GPU. It is
+/// `None` if there is none, or if `/sys` is not mounted.
 pub fn peermem() -> Option<&'static str> {
     peermem_in(Path::new("/sys"))
 }
@@ -37,29 +40,31 @@ fn peermem_in(sys: &Path) -> Option<&'static str> {
 }
 
 impl ProtectionDomain {
-    /// Whether the device's driver, in the kernel and in libibverbs, can register a dma-buf. That a certain one can be registered is not said.
+    /// Returns whether the device can register dma-bufs, by its drivers in the kernel and in
+    /// libibverbs. A particular dma-buf may still be refused.
     ///
-    /// `false`, too, where libibverbs is older than that ([`Library::has_dma_buf`](crate::Library::has_dma_buf)).
+    /// Returns `false` where libibverbs is too old
+    /// ([`Library::has_dma_buf`](crate::Library::has_dma_buf)).
     ///
     /// # Errors
     ///
-    /// [`Error`], if the kernel says neither.
+    /// [`Error`], if the kernel's answer is neither.
     pub fn supports_dma_buf(&self) -> Result<bool, Error> {
         let library = self.context().library();
         let Some(register) = library.reg_dmabuf_mr else {
             return Ok(false);
         };
         let access = bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0);
-        // SAFETY: the domain is there; the kernel looks the file descriptor up, and there is none.
+        // SAFETY: the domain is alive. The kernel looks up the file descriptor, which is invalid.
         let raw = unsafe { register(self.raw(), 0, SIZE, 0, NONE, access) };
         let error = io::Error::last_os_error();
         if let Some(raw) = NonNull::new(raw) {
-            // SAFETY: as it was given, once. Nothing uses it.
+            // SAFETY: the registration was just made, and nothing uses it.
             let _ = unsafe { (library.dereg_mr)(raw.as_ptr()) };
             return Ok(true);
         }
         match error.raw_os_error() {
-            // That it got so far as to look is what was to be known.
+            // The kernel has looked up the file descriptor, so the driver supports the call.
             Some(libc::EBADF) => Ok(true),
             Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => Ok(false),
             errno => Err(Error::returned(Call::DmaBuf, self.context().name(), errno.unwrap_or(0))),

@@ -1,4 +1,4 @@
-//! By which method a device reaches a GPU's memory: what may work is tried, one after the other.
+//! The choice of the method by which a device reaches a GPU's memory: tries one after the other.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,24 +11,26 @@ use crate::gpu_direct::peermem;
 use crate::memory::ProtectionDomain;
 use crate::probe::probe_gpu;
 
-/// How much of a GPU's memory a device is tried with.
+/// The size of the GPU memory that a method is tried with.
 pub const GPU_PROBE_SIZE: NonZeroUsize = NonZeroUsize::new(64 << 10).expect("not zero");
 
-/// What has come of trying.
+/// The method that was chosen, and why not a better one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuMethodChoice {
-    /// The first that works; `None` if one is [forced](Forced::To) and does not.
+    /// The first method that works; `None` if the [forced](Forced::To) one does not.
     pub method: Option<Method>,
-    /// What speaks against those before it, in one line; empty if nothing does.
+    /// The reasons against the methods before it, in one line; empty if there are none.
     pub rejections: String,
-    /// Whether one of those was only out of room, or out of luck, when it was tried, so that it may work later.
+    /// Whether one of those methods only failed for lack of a resource, or for another cause that
+    /// may pass, so that it may work later.
     pub is_temporary: bool,
 }
 
-/// Tries by which method a device reaches a GPU's memory, by a port, a row of its GID table and what is there: writes there and back, as
-/// [`probe_gpu`] does, by each that may work. The memory has [`GPU_PROBE_SIZE`] bytes, which nobody else uses meanwhile. Not for an async task.
+/// Chooses the method by which a device reaches a GPU's memory from a GID. It tries each method
+/// that may work by writes in both directions, as [`probe_gpu`] does. The memory has
+/// [`GPU_PROBE_SIZE`] bytes, which nothing else uses meanwhile. It blocks: not for an async task.
 ///
-/// [`Method::Staging`] needs nothing, so it is not tried.
+/// [`Method::Staging`] always works, so it is not tried.
 pub fn choose_gpu_method(
     context: &Context,
     source: SourceGid,

@@ -1,23 +1,28 @@
-//! RDMA verbs: devices, memory, completion queues and reliable queue pairs (InfiniBand Architecture, volume 1, chapters 10 and 11).
+//! RDMA verbs: devices, memory, completion queues and reliable queue pairs (InfiniBand
+//! Architecture, volume 1, chapters 10 and 11).
 //!
-//! Nothing here links libibverbs. rdma-sys gives the types and the calls that go through a context's own table; all others are looked up in
-//! `libibverbs.so.1` when they are first needed ([`Library::load`]), so that a program which holds this crate starts where there is no RDMA,
-//! and says what is missing.
+//! Nothing here links libibverbs. rdma-sys provides the types, and the calls that go through a
+//! context's own function table. All other functions are looked up in `libibverbs.so.1` when the
+//! first one is needed ([`Library::load`]). So a program that contains this crate starts on
+//! machines without RDMA, and reports what is missing.
 //!
-//! What verbs leave to the programmer's care, what must be destroyed before what, is here a matter of ownership: each thing holds the ones
-//! that it needs, and is destroyed before them.
+//! Verbs require objects to be destroyed in a certain order. Here ownership guarantees that order:
+//! each object holds those that it depends on, and is destroyed before them.
 //!
 //! ```text
-//!   Library <── Device <── Context <──┬── ProtectionDomain <──┬── MemoryRegion, ReceiveBuffer (and their memory)
-//!                                     │             │
+//!   Library <── Device <── Context <──┬── ProtectionDomain <──┬── MemoryRegion, ReceiveBuffer
+//!                                     │                       │
 //!                                     └── CompletionQueue <───┴── QueuePair
 //! ```
 //!
-//! Memory that we send from ([`MemoryRegion`]) is out of the peers' reach. Memory that a peer writes to ([`ReceiveBuffer`]) is written to by nobody else,
-//! and can be read where it lies once the peer has said that it has done with it ([`ReceivedBytes`]). Memory of the program's own ([`Pages`]), and of a GPU
-//! ([`GpuPages`]), is sent from where it lies; a GPU's can be written to, too ([`GpuReceiveBuffer`]).
+//! - [`MemoryRegion`]: memory to send from, which no peer can reach.
+//! - [`ReceiveBuffer`]: memory that one peer writes to, and nothing else. The program reads
+//!   [`ReceivedBytes`] in place once the peer has announced them.
+//! - [`Pages`] and [`GpuPages`]: memory of the program and of a GPU, sent without a copy.
+//! - [`GpuReceiveBuffer`]: memory of a GPU that a peer writes to.
 //!
-//! Errors name the call, the device and the kernel's reason. What is probably wrong, and what to do, is their `hint()`.
+//! An error names the call, the device and the kernel's reason. Its `hint()` names the likely cause
+//! and the remedy.
 
 mod completion_channel;
 mod completion_queue;

@@ -1,4 +1,4 @@
-//! The functions of libibverbs, looked up when the first of them is needed.
+//! libibverbs, loaded when its first function is needed.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -12,17 +12,17 @@ use rdma_sys::{
 use crate::context::Device;
 use crate::error::{Call, Error, LoadError};
 
-/// The name under which all distributions have it: rdma-core keeps this ABI since 2018.
+/// The name of the library in all distributions. rdma-core has kept this ABI since 2018.
 const FILE: &str = "libibverbs.so.1";
 
-/// libibverbs, loaded.
+/// The functions of libibverbs.
 pub struct Library {
     pub(crate) get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
     pub(crate) free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
     pub(crate) get_device_name: unsafe extern "C" fn(*mut ibv_device) -> *const c_char,
     pub(crate) open_device: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
     pub(crate) close_device: unsafe extern "C" fn(*mut ibv_context) -> c_int,
-    // As exported, it fills only the fields that the oldest version of the structure had.
+    // The exported function fills only the fields of the oldest version of the structure.
     pub(crate) query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
     // Since rdma-core 32.
     pub(crate) query_gid_ex:
@@ -53,20 +53,21 @@ pub struct Library {
     pub(crate) modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
     pub(crate) destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
     pub(crate) wc_status_str: unsafe extern "C" fn(ibv_wc_status::Type) -> *const c_char,
-    // The functions above are in it.
+    // Held, since it contains the functions above.
     pub(crate) _object: libloading::Library,
 }
 
-/// `struct ibv_async_event`, with a number for the kind: a later library may know others than the type of rdma-sys has.
+/// `struct ibv_async_event`, with an integer for the kind: a newer library may have kinds that the
+/// enum of rdma-sys lacks.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct AsyncEvent {
-    /// A pointer or a number: what the event is of.
+    /// The object of the event: a pointer, or the number of a port.
     pub(crate) element: u64,
     pub(crate) kind: c_uint,
 }
 
-/// `struct ibv_gid_entry`, which the headers that rdma-sys was made from may lack.
+/// `struct ibv_gid_entry`, which the headers behind rdma-sys may lack.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct GidEntry {
@@ -75,17 +76,20 @@ pub(crate) struct GidEntry {
     pub(crate) index: u32,
     pub(crate) port: u32,
     pub(crate) kind: u32,
-    /// Of the interface, in its network namespace; 0 if there is none.
+    /// The index of the interface in its network namespace; 0 if there is none.
     pub(crate) interface: u32,
 }
 
 impl Library {
-    /// The library, loaded once for the whole program. A child that is forked afterwards does not take the device's pages away from us by
-    /// writing to its own: kernels since 5.12 copy them for it, and to older ones they are not given (`ibv_fork_init(3)`).
+    /// Returns the library, which is loaded once for the whole program.
+    ///
+    /// A child that is forked later does not take registered pages away from this process by
+    /// writing to its copies. Kernels since 5.12 copy such pages for the child; with older ones the
+    /// child does not get them (`ibv_fork_init(3)`).
     ///
     /// # Errors
     ///
-    /// [`LoadError`], if there is no libibverbs on this machine, or one that lacks a function.
+    /// [`LoadError`], if this machine has no libibverbs, or one that lacks a function.
     pub fn load() -> Result<&'static Self, LoadError> {
         static LIBRARY: OnceLock<Result<Library, LoadError>> = OnceLock::new();
         LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
@@ -94,18 +98,18 @@ impl Library {
     fn open() -> Result<Self, LoadError> {
         let missing =
             |error: libloading::Error| LoadError::Missing { reason: crate::error::innermost(&error) };
-        // SAFETY: libibverbs' constructors only read its environment, and it is not unloaded as long as the functions are there.
+        // SAFETY: the constructors of libibverbs only read its environment. It is not unloaded as
+        // long as its functions are in use.
         let object = unsafe { libloading::Library::new(FILE) }.map_err(missing)?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the field's type is that of the function in <infiniband/verbs.h>, where `ibv_query_port` takes a beginning of the
-                // structure.
-                *unsafe { object.get($name) }.map_err(|error| LoadError::Function {
-                    reason: crate::error::innermost(&error),
-                })?
+                // SAFETY: the type of the field is that of the function in <infiniband/verbs.h>,
+                // where `ibv_query_port` takes a prefix of the structure.
+                *unsafe { object.get($name) }
+                    .map_err(|error| LoadError::Function { reason: crate::error::innermost(&error) })?
             };
         }
-        // SAFETY: as above; called before anything is registered, as it has to be.
+        // SAFETY: as above.
         let fork_init: unsafe extern "C" fn() -> c_int = function!(b"ibv_fork_init\0");
         let library = Self {
             get_device_list: function!(b"ibv_get_device_list\0"),
@@ -114,7 +118,7 @@ impl Library {
             open_device: function!(b"ibv_open_device\0"),
             close_device: function!(b"ibv_close_device\0"),
             query_port: function!(b"ibv_query_port\0"),
-            // SAFETY: as above; the name is that which the inline function of the header calls.
+            // SAFETY: as above; the inline function of the header calls it by this name.
             query_gid_ex: unsafe { object.get(b"_ibv_query_gid_ex\0") }.ok().map(|function| *function),
             alloc_pd: function!(b"ibv_alloc_pd\0"),
             dealloc_pd: function!(b"ibv_dealloc_pd\0"),
@@ -136,16 +140,17 @@ impl Library {
             wc_status_str: function!(b"ibv_wc_status_str\0"),
             _object: object,
         };
-        // SAFETY: takes nothing. Where it fails, forking is as unsafe as it is to everybody else who uses verbs there.
+        // It has to come before the first registration. Where it fails, forking is as unsafe as in
+        // any other program that uses verbs. SAFETY: the function takes no arguments.
         let _ = unsafe { fork_init() };
         Ok(library)
     }
 
-    /// The RDMA devices that this process may see, in the kernel's order.
+    /// Lists the RDMA devices that this process may see, in the kernel's order.
     ///
     /// # Errors
     ///
-    /// [`Error`], most of all where the kernel has no RDMA.
+    /// [`Error`], for example if the kernel has no RDMA.
     pub fn devices(&'static self) -> Result<Vec<Device>, Error> {
         let mut count = 0;
         // SAFETY: `count` outlives the call.
@@ -156,19 +161,19 @@ impl Library {
         Ok(Device::all(self, list, usize::try_from(count).unwrap_or(0)))
     }
 
-    /// Whether this libibverbs has a call to register a dma-buf, which came with rdma-core 34.
+    /// Returns whether this libibverbs can register a dma-buf, which rdma-core can since 34.
     pub fn has_dma_buf(&self) -> bool {
         self.reg_dmabuf_mr.is_some()
     }
 
-    /// What libibverbs calls a status.
+    /// Returns the text of libibverbs for a completion status.
     pub(crate) fn status_text(&self, status: ibv_wc_status::Type) -> String {
-        // SAFETY: takes any number, and returns a constant.
+        // SAFETY: the function takes any number, and returns a constant.
         let text = unsafe { (self.wc_status_str)(status) };
         if text.is_null() {
             return format!("status {status}");
         }
-        // SAFETY: a constant of the library, which stays loaded.
+        // SAFETY: the constant belongs to the library, which stays loaded.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
@@ -179,7 +184,7 @@ impl std::fmt::Debug for Library {
     }
 }
 
-/// An access flag or a mask, as the calls take it.
+/// Converts access flags or a mask to the type that the calls take.
 pub(crate) fn bits(flags: c_uint) -> c_int {
     flags.cast_signed()
 }

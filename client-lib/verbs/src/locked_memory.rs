@@ -1,44 +1,46 @@
-//! How much memory this process may lock, which is what registering memory does: for each page that is registered, the kernel counts one of the process (Linux,
-//! `ib_umem_get`), and compares with the limit unless the process is exempt from it.
+//! The memory that this process may lock. Registering memory locks it: the kernel counts each
+//! registered page against the limit, unless the process is exempt from it (Linux, `ib_umem_get`).
 
 use std::fmt;
 use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// CAP_IPC_LOCK
-const IPC_LOCK: u32 = 14;
+/// The number of the capability CAP_IPC_LOCK.
+const CAP_IPC_LOCK: u32 = 14;
 
-/// How many users there are where none is another one's (`user_namespaces(7)`).
-const ALL: &str = "4294967295";
+/// The size of the initial user namespace in `/proc/self/uid_map` (`user_namespaces(7)`).
+const INITIAL_NAMESPACE_SIZE: &str = "4294967295";
 
-/// What a process may lock, and has locked.
+/// The limit of locked memory, and how much of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedMemory {
-    /// The limit, in bytes (`RLIMIT_MEMLOCK`).
+    /// The limit in bytes (`RLIMIT_MEMLOCK`).
     pub soft: u64,
-    /// What the process may raise it to.
+    /// The limit to which the process may raise it.
     pub hard: u64,
-    /// What is registered with devices already, in bytes.
+    /// The memory that is registered with devices, in bytes.
     pub pinned: u64,
-    /// Whether the limit is for this process at all.
+    /// The privileges that may exempt the process from the limit.
     pub privileges: Privileges,
 }
 
-/// What a process may, as far as it matters to locked memory (`proc(5)`, `capabilities(7)`, `user_namespaces(7)`).
+/// The privileges of a process that matter for locked memory (`proc(5)`, `capabilities(7)`,
+/// `user_namespaces(7)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Privileges {
-    /// Whether it runs as root.
+    /// Whether the process runs as root.
     pub is_root: bool,
     /// Whether CAP_IPC_LOCK is effective.
     pub has_ipc_lock: bool,
-    /// Whether its container was given CAP_IPC_LOCK (it is in the bounding set).
+    /// Whether the container was given CAP_IPC_LOCK, which is then in the bounding set.
     pub was_given_ipc_lock: bool,
-    /// Whether it is in a user namespace of its own, whose capabilities do not count for the limit of locked memory.
+    /// Whether the process is in a user namespace of its own. Capabilities there do not exempt it
+    /// from the limit.
     pub is_in_user_namespace: bool,
 }
 
-/// More is to be locked than may be.
+/// The error that the limit of locked memory is too low.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedMemoryShortage {
     wanted: u64,
@@ -46,18 +48,18 @@ pub struct LockedMemoryShortage {
 }
 
 impl LockedMemory {
-    /// That of this process, now. `None` if its limit cannot be read.
+    /// Reads the state of this process. Returns `None` if its limit cannot be read.
     pub fn read() -> Option<Self> {
         let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
         let status = status();
         Some(Self { soft, hard, pinned: pinned(&status), privileges: Privileges::parse(&status, &users()) })
     }
 
-    /// Whether so many bytes more may be locked.
+    /// Checks that `wanted` bytes more may be locked.
     ///
     /// # Errors
     ///
-    /// [`LockedMemoryShortage`], which says what is to be done.
+    /// [`LockedMemoryShortage`], with the remedy.
     pub fn check(&self, wanted: u64) -> Result<(), LockedMemoryShortage> {
         let fits = self.pinned.checked_add(wanted).is_some_and(|all| all <= self.soft);
         match fits || self.privileges.is_exempt() {
@@ -68,7 +70,7 @@ impl LockedMemory {
 }
 
 impl Privileges {
-    /// Those of this process. What cannot be read is not allowed.
+    /// Reads the privileges of this process. One that cannot be read counts as missing.
     pub fn read() -> Self {
         Self::parse(&status(), &users())
     }
@@ -76,23 +78,25 @@ impl Privileges {
     fn parse(status: &str, users: &str) -> Self {
         let has = |set: &str| {
             let bits = field(status, set).and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-            bits.is_some_and(|bits| bits >> IPC_LOCK & 1 == 1)
+            bits.is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 == 1)
         };
         Self {
-            // Real, effective, saved, and of files.
+            // The line has the real, effective, saved and file-system user.
             is_root: field(status, "Uid").and_then(|users| users.split_whitespace().nth(1)) == Some("0"),
             has_ipc_lock: has("CapEff"),
             was_given_ipc_lock: has("CapBnd"),
-            is_in_user_namespace: !users.is_empty() && !users.split_whitespace().eq(["0", "0", ALL]),
+            is_in_user_namespace: !users.is_empty()
+                && !users.split_whitespace().eq(["0", "0", INITIAL_NAMESPACE_SIZE]),
         }
     }
 
-    /// Whether the limit is not for this process.
+    /// Returns whether the process is exempt from the limit.
     pub fn is_exempt(&self) -> bool {
         self.has_ipc_lock && !self.is_in_user_namespace
     }
 
-    /// Why the capability IPC_LOCK is of no use to a process that is not exempt, and what would be, beside a higher limit.
+    /// Returns why the capability IPC_LOCK does not help a process that is not exempt, and the
+    /// remedy beside a higher limit.
     pub fn why_not(&self) -> (&'static str, &'static str) {
         match self {
             Self { is_in_user_namespace: true, .. } => (
@@ -113,12 +117,13 @@ impl Privileges {
 }
 
 impl LockedMemoryShortage {
-    /// Whether it will be so the next time, too: what is in use now may be free by then.
+    /// Returns whether the next attempt will fail too. If memory that is in use now is enough, it
+    /// may be free by then.
     pub fn is_lasting(&self) -> bool {
         self.wanted > self.locked.soft
     }
 
-    /// What to do. It is no part of the message.
+    /// Returns the remedy. It is not part of the message.
     pub fn hint(&self) -> String {
         let Self { wanted, locked: LockedMemory { hard, pinned, privileges, .. } } = self;
         if pinned.checked_add(*wanted).is_some_and(|all| all <= *hard) {
@@ -155,7 +160,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// In bytes; the kernel says it in units of 1024.
+/// Returns the pinned memory in bytes. The kernel reports it in KiB.
 fn pinned(status: &str) -> u64 {
     let number = field(status, "VmPin").and_then(|size| size.trim().strip_suffix("kB")?.trim().parse().ok());
     number.map_or(0, |size: u64| size.saturating_mul(1024))
@@ -178,7 +183,7 @@ mod tests {
         let nobody = Privileges::parse(NOBODY, "         0     231072      65536\n");
         assert!(!nobody.is_root && !nobody.has_ipc_lock && nobody.was_given_ipc_lock, "{nobody:?}");
         assert!(nobody.is_in_user_namespace, "{nobody:?}");
-        // The next bit, and several parts of a map.
+        // The neighbouring bit, and a map of two ranges.
         let other = Privileges::parse("CapEff:\t0000000000002000\n", "0 0 1000\n1000 1000 4294966295\n");
         assert!(!other.has_ipc_lock && other.is_in_user_namespace, "{other:?}");
         for nonsense in ["", "CapEff:\tnonsense\nUid:\n", "CapEff\nUid", "CapEff:ffffffffffffffffff"] {
@@ -188,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_already_counts() {
+    fn pinned_memory_is_read_in_bytes() {
         assert_eq!(pinned("VmLck:\t       4 kB\nVmPin:\t    1040 kB\n"), 1040 << 10);
         for nonsense in ["", "VmPin:\t kB\n", "VmPin: 3 MB", "VmPin:\t-4 kB"] {
             assert_eq!(pinned(nonsense), 0, "{nonsense}");
@@ -196,12 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_is_found_before_the_kernel_finds_it() {
+    fn a_shortage_is_found_from_the_limit_and_the_privileges() {
         let nobody = Privileges::default();
         let root = Privileges { is_root: true, ..nobody };
         let exempt = Privileges { has_ipc_lock: true, ..root };
         let contained = Privileges { is_in_user_namespace: true, ..exempt };
-        // Limit, what it may be raised to, what is in use, what is wanted, by whom; what is said then.
+        // Limit, hard limit, memory in use, memory wanted, privileges; the expected message and
+        // remedy.
         type Case = (u64, u64, u64, u64, Privileges, Option<(&'static str, &'static str)>);
         let cases: [Case; 9] = [
             (8192, 8192, 0, 8192, nobody, None),
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_lasts_if_the_limit_alone_is_too_low() {
+    fn a_shortage_lasts_if_the_whole_limit_is_too_low() {
         let shortage = |pinned, wanted| {
             let locked = LockedMemory { soft: 8192, hard: 8192, pinned, privileges: Privileges::default() };
             locked.check(wanted).expect_err("there is too little")
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_as_the_kernel_says() {
+    fn this_process_is_read_as_the_kernel_reports_it() {
         let locked = LockedMemory::read().expect("a limit");
         let limits = fs::read_to_string("/proc/self/limits").expect("limits");
         let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory")).expect("this one");

@@ -1,4 +1,4 @@
-//! Protection domains and the memory that belongs to them: what we send from, and what a peer writes to.
+//! Protection domains and their memory: regions to send from, and buffers that a peer writes to.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::num::NonZeroUsize;
@@ -15,18 +15,21 @@ use crate::error::{Call, Error};
 use crate::library::bits;
 use crate::registrations::DomainRegistrations;
 
-/// The longest part of a work request, in bytes. Reliable connections allow twice as much, of which devices use the highest bit otherwise.
+/// The longest scatter/gather entry, in bytes. Reliable connections allow twice as much, but some
+/// devices use the highest bit for something else.
 pub(crate) const MAX_SGE_BYTES: u32 = 1 << 30;
 
-/// From here on memory may have huge pages, if the kernel gives any by itself. Those that are set aside (hugetlbfs) are not asked for: a container without a
-/// share of them is killed when it touches one.
+/// The length from which memory may use huge pages, where the kernel provides them by itself
+/// (transparent huge pages). Reserved huge pages (hugetlbfs) are not requested: a container without
+/// a share of them is killed when it touches one.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// `IBV_ACCESS_RELAXED_ORDERING`, which older headers lack: a peer's writes may come to memory in any order, which lets PCIe bridges be faster. Nothing
-/// is looked at before the completion has come that tells of it, and that comes last. Devices that have no such order pass it over.
+/// `IBV_ACCESS_RELAXED_ORDERING`, which older headers lack. A peer's writes may reach memory in any
+/// order, so that PCIe bridges can be faster. The program reads the memory only after a completion,
+/// which is always ordered after its writes. Devices without relaxed ordering ignore the flag.
 const RELAXED_ORDERING: u32 = 1 << 20;
 
-/// A protection domain: queue pairs reach the memory of their own only.
+/// A protection domain. Its queue pairs reach only the memory that is registered under it.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain(Arc<DomainInner>);
 
@@ -37,32 +40,33 @@ struct DomainInner {
     registrations: DomainRegistrations,
 }
 
-// SAFETY: verbs may be called from all threads.
+// SAFETY: verbs may be called from any thread.
 unsafe impl Send for DomainInner {}
 // SAFETY: as above.
 unsafe impl Sync for DomainInner {}
 
-/// Memory that we write to and send from. Peers cannot reach it.
+/// Memory that this process writes to and sends from. Peers cannot reach it.
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<RegionInner>);
 
 #[derive(Debug)]
 struct RegionInner {
     registered: Registered,
-    // Between threads of this process.
+    // Orders the threads of this process that write.
     access: RwLock<()>,
 }
 
-/// Memory that a peer writes to, once it is told the key, and nobody else. A peer that still writes when the last handle is dropped gets an
-/// access error.
+/// Memory that one peer writes to, once it has been told the key, and nothing else does. A peer
+/// that still writes after the last handle was dropped gets an access error.
 #[derive(Clone, Debug)]
 pub struct ReceiveBuffer(Arc<Registered>);
 
-/// Bytes that a peer has written.
+/// Bytes that a peer has written, read in place.
 ///
-/// They stay as they are as long as the peer keeps to what was agreed with it, which is not to write there before it is told to. One that
-/// does not can change them under whoever reads, as anybody can with whom memory is shared; every byte is valid, and nothing else of this
-/// process is in its reach. So what decides anything should be copied out ([`ReceiveBuffer::read`]) before it is looked at.
+/// They do not change as long as the peer keeps to the protocol, which forbids to write there
+/// before the slot is released. A peer that breaks it can change them while they are read, as with
+/// any shared memory. All values of the bytes are valid, and the peer reaches nothing else of this
+/// process. So copy out whatever decides something ([`ReceiveBuffer::read`]) before looking at it.
 #[derive(Clone, Debug)]
 pub struct ReceivedBytes {
     buffer: ReceiveBuffer,
@@ -71,17 +75,18 @@ pub struct ReceivedBytes {
 
 struct Registered {
     raw: NonNull<ibv_mr>,
-    // Given back after the registration has ended.
+    // Freed after the registration has ended.
     memory: Memory,
     domain: ProtectionDomain,
 }
 
-// SAFETY: verbs may be called from all threads. Of the memory, a region's is only copied from and to, under a lock; a landing's is only read.
+// SAFETY: verbs may be called from any thread. The memory of a region is only copied to, under a
+// lock. That of a receive buffer is only read.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
 
-/// Registers memory, which has to stay until that has ended.
+/// Registers memory. The caller keeps it until the registration has ended.
 pub(crate) fn register(
     domain: &ProtectionDomain,
     call: Call,
@@ -91,13 +96,14 @@ pub(crate) fn register(
 ) -> Result<NonNull<ibv_mr>, Error> {
     let register = domain.context().library().reg_mr;
     relaxed(access, |access| {
-        // SAFETY: the kernel checks that it is memory; the caller keeps it.
+        // SAFETY: the kernel checks that the range is mapped, and the caller keeps it.
         let raw = unsafe { register(domain.raw(), start.as_ptr().cast(), length, bits(access)) };
         NonNull::new(raw).ok_or_else(|| Error::last(call, domain.context().name()))
     })
 }
 
-/// What peers write to is registered in relaxed order, unless the kernel is older than that (5.7) and refuses what it does not know.
+/// Registers memory with relaxed ordering, if peers write to it. Kernels before 5.7 refuse the
+/// flag, which is then left out.
 pub(crate) fn relaxed<T>(access: u32, register: impl Fn(u32) -> Result<T, Error>) -> Result<T, Error> {
     if access & ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 == 0 {
         return register(access);
@@ -108,27 +114,27 @@ pub(crate) fn relaxed<T>(access: u32, register: impl Fn(u32) -> Result<T, Error>
     }
 }
 
-/// Pages of our own.
+/// Anonymous pages of this process.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     length: NonZeroUsize,
 }
 
-/// A place in a region, for others to write to.
+/// An address in the registered memory of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Where it begins, in the address space of the region's owner.
+    /// The address, in the peer's address space.
     pub address: u64,
-    /// The region's key.
+    /// The remote key of the memory (`rkey`).
     pub key: u32,
 }
 
 impl ProtectionDomain {
-    /// A new protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the device has none left.
+    /// [`Error`], if the device has no protection domain left.
     pub fn new(context: &Context) -> Result<Self, Error> {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().alloc_pd)(context.raw()) };
@@ -141,18 +147,20 @@ impl ProtectionDomain {
         })))
     }
 
-    /// The device that it is of.
+    /// Returns the open device that the domain belongs to.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Nobody sends under it any more: what is only registered for that need not stay so, and nothing more is.
+    /// Notes that no queue pair sends under this domain any more. Registrations for sending alone
+    /// then need not be kept, and no new ones are made.
     pub fn retire(&self) {
         self.0.is_retired.store(true, Ordering::Relaxed);
     }
 
-    /// Retires it, and ends what is only registered to send from: else the device would stay open as long as the program has the memory, and the kernel
-    /// waits for that with devices of some drivers when they are removed. It takes a while: not for an async task.
+    /// Retires the domain, and ends the registrations for sending alone. Otherwise the device would
+    /// stay open as long as the program keeps the memory, and with some drivers the removal of a
+    /// device waits for that. It blocks: not for an async task.
     pub fn release(&self) {
         self.retire();
         self.0.registrations.end();
@@ -174,23 +182,23 @@ impl ProtectionDomain {
         self.0.raw.as_ptr()
     }
 
-    /// So many bytes of memory, all zero, to send from.
+    /// Allocates and registers zeroed memory to send from.
     ///
     /// # Errors
     ///
-    /// [`Error`], most of all where too little memory may be locked.
+    /// [`Error`], for example if too little memory may be locked.
     pub fn memory_region(&self, length: NonZeroUsize) -> Result<MemoryRegion, Error> {
         let registered = self.allocate(length, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)?;
         Ok(MemoryRegion(Arc::new(RegionInner { registered, access: RwLock::default() })))
     }
 
-    /// So many bytes of memory, all zero, for a peer to write to.
+    /// Allocates and registers zeroed memory for a peer to write to.
     ///
     /// # Errors
     ///
-    /// [`Error`], most of all where too little memory may be locked.
+    /// [`Error`], for example if too little memory may be locked.
     pub fn receive_buffer(&self, length: NonZeroUsize) -> Result<ReceiveBuffer, Error> {
-        // The one takes the other (InfiniBand Architecture, 10.6.6.2).
+        // Remote write requires local write (InfiniBand Architecture, 10.6.6.2).
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         Ok(ReceiveBuffer(Arc::new(self.allocate(length, access)?)))
     }
@@ -211,21 +219,22 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// [`Error`], if they are not all within the region.
+    /// [`Error`], if they do not fit within the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let start = self.0.registered.at(offset, bytes.len())?;
         let _alone = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: within our pages; `bytes` is no part of them, because they are never lent out.
+        // SAFETY: the range is within our pages. `bytes` does not overlap them, since they are
+        // never borrowed.
         unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
     }
 
-    /// A part, as a work request names it.
+    /// Returns a range of the region as a scatter/gather entry.
     pub(crate) fn sge(&self, range: &Range<usize>) -> Result<ibv_sge, Error> {
         let registered = &self.0.registered;
         let length = range.end.checked_sub(range.start).ok_or_else(|| registered.outside())?;
         let start = registered.at(range.start, length)?;
-        // SAFETY: registered; the key does not change.
+        // SAFETY: the memory is registered, and its key never changes.
         let lkey = unsafe { registered.raw.as_ref() }.lkey;
         let length = u32::try_from(length).ok().filter(|&length| length <= MAX_SGE_BYTES);
         let length = length.ok_or_else(|| registered.outside())?;
@@ -238,16 +247,17 @@ impl ReceiveBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error`], if there are not that many.
+    /// [`Error`], if the range is not within the memory.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let start = self.0.at(offset, bytes.len())?;
-        // SAFETY: within our pages, of which `bytes` is no part, because they are lent out for reading only. A device that writes meanwhile
-        // leaves a mixture, of bytes that are all valid.
+        // SAFETY: the range is within our pages. `bytes` does not overlap them, since they are
+        // borrowed for reading only. A device that writes meanwhile leaves a mixture of bytes, all
+        // of which are valid.
         unsafe { start.copy_to_nonoverlapping(NonNull::from(&mut *bytes).cast(), bytes.len()) };
         Ok(())
     }
 
-    /// What a peer has written to a range, where it lies.
+    /// Returns the bytes that a peer has written to a range, to be read in place.
     ///
     /// # Errors
     ///
@@ -258,14 +268,14 @@ impl ReceiveBuffer {
         Ok(ReceivedBytes { buffer: self.clone(), range })
     }
 
-    /// The place at an offset, for a peer to write to.
+    /// Returns the address of an offset for a peer to write to.
     ///
     /// # Errors
     ///
-    /// [`Error`], if it is not within the memory.
+    /// [`Error`], if the offset is not within the memory.
     pub fn remote(&self, offset: usize) -> Result<RemoteAddress, Error> {
         let start = self.0.at(offset, 0)?;
-        // SAFETY: registered; the key does not change.
+        // SAFETY: the memory is registered, and its key never changes.
         let key = unsafe { self.0.raw.as_ref() }.rkey;
         Ok(RemoteAddress { address: start.addr().get() as u64, key })
     }
@@ -276,9 +286,10 @@ impl Deref for ReceivedBytes {
 
     fn deref(&self) -> &[u8] {
         let memory = &self.buffer.0.memory;
-        // SAFETY: the range has been found to be within the pages, which are initialized, stay as long as this does, and are written to by
-        // nobody in this process. A peer's device can write to them, if the peer breaks its word; all values of the bytes are valid, and the
-        // documentation says that they may change.
+        // SAFETY: the range was checked to be within the pages. They are initialized, live as long
+        // as `self`, and nothing in this process writes to them. A peer's device can, if the peer
+        // breaks the protocol. All values of the bytes are valid, and the documentation says that
+        // they may change.
         unsafe {
             NonNull::slice_from_raw_parts(memory.start.add(self.range.start), self.range.len()).as_ref()
         }
@@ -291,7 +302,7 @@ impl Registered {
         if end.is_none_or(|end| end > self.memory.length.get()) {
             return Err(self.outside());
         }
-        // SAFETY: not beyond the end of our pages.
+        // SAFETY: the offset is not beyond the end of our pages.
         Ok(unsafe { self.memory.start.add(offset) })
     }
 
@@ -300,7 +311,7 @@ impl Registered {
     }
 }
 
-// SAFETY: no more than an address; what may be done with the bytes is decided by who has it.
+// SAFETY: the value is only an address. Its owner decides what is done with the bytes.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -308,11 +319,11 @@ unsafe impl Sync for Memory {}
 impl Memory {
     pub(crate) fn new(length: NonZeroUsize) -> nix::Result<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: new pages, which are nobody else's.
+        // SAFETY: creates new pages, which nothing else refers to.
         let start = unsafe { mmap_anonymous(None, length, protection, MapFlags::MAP_PRIVATE) }?;
         if length.get() >= HUGE_PAGE {
-            // Fewer entries for the processor and the device to look up. Only speed is lost without.
-            // SAFETY: our own new pages, of which only the kind changes.
+            // Huge pages mean fewer address translations. Without them, only speed is lost.
+            // SAFETY: our own new pages; only their kind changes.
             let _ = unsafe { madvise(start, length.get(), MmapAdvise::MADV_HUGEPAGE) };
         }
         Ok(Self { start: start.cast(), length })
@@ -329,21 +340,22 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our own pages, which nothing refers to any more. Nothing can be done about a failure.
+        // SAFETY: our own pages, which nothing refers to any more. A failure cannot be handled.
         let _ = unsafe { munmap(self.start.cast(), self.length.get()) };
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: when this returns the device has done with the pages: it refuses what peers still write, and fails what we still send.
+        // SAFETY: after the call the device refuses the peer's writes and fails our requests, so it
+        // does not use the pages any more.
         let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
     }
 }
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        // SAFETY: everything of this domain holds it, so nothing is left.
+        // SAFETY: every object of this domain holds it, so none is left.
         let _ = unsafe { (self.context.library().dealloc_pd)(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that programs write to, and that devices read where it lies.
+//! Memory of the process that is sent without a copy.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::fmt;
@@ -14,31 +14,32 @@ use crate::error::{Call, Error};
 use crate::memory::{Memory, ProtectionDomain, register};
 use crate::registrations::{Registrations, drop_in_background};
 
-/// Memory of this process. A device reads it under the protection domain of each connection that sends from it. What goes with the last handle is let go of by a
-/// thread of its own, as it takes a while.
+/// Memory of the process to send from without a copy. A device reads it under the protection domain
+/// of each connection that sends from it. Dropping the last handle of registered memory frees it on
+/// a background thread, since that takes a while.
 ///
-/// Whoever writes to it while a device reads sends a mixture: [`bytes_mut`](Self::bytes_mut) needs the only handle, and who posts a write holds one until it has
-/// completed.
+/// [`bytes_mut`](Self::bytes_mut) needs the only handle, and the poster of a write keeps one until
+/// the write has completed. Code that writes by other means while a device reads sends a mixture.
 pub struct Pages(ManuallyDrop<Parts>);
 
 struct Parts {
-    // Ended before the memory is given back.
+    // Dropped before the memory is freed.
     registrations: Registrations,
     memory: Backing,
 }
 
-/// Whose it is.
+/// The owner of the memory.
 enum Backing {
     Own(Memory),
     Host(HostMemory),
 }
 
 impl Pages {
-    /// So many bytes, all zero.
+    /// Allocates `length` zeroed bytes.
     ///
     /// # Errors
     ///
-    /// If the machine, or this container's limit, has no memory left.
+    /// If the machine, or the limit of the container, has no memory left.
     pub fn new(length: NonZeroUsize) -> std::io::Result<Self> {
         Ok(Self::with_backing(Backing::Own(Memory::new(length)?)))
     }
@@ -47,10 +48,11 @@ impl Pages {
         Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory }))
     }
 
-    /// What is in it.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.0.memory {
-            // SAFETY: our pages, initialized; they are written to through `bytes_mut` only, which borrows all of this.
+            // SAFETY: our own pages, which are initialized. They are only written to through
+            // `bytes_mut`, which borrows `self` exclusively.
             Backing::Own(memory) => unsafe {
                 NonNull::slice_from_raw_parts(memory.start(), memory.length()).as_ref()
             },
@@ -58,10 +60,11 @@ impl Pages {
         }
     }
 
-    /// The same, to be written to.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.0.memory {
-            // SAFETY: as above, and nobody else has a handle. A device that still reads, against what is said above, reads a mixture.
+            // SAFETY: as above, and this is the only handle. A device that still reads, contrary to
+            // the documentation, reads a mixture.
             Backing::Own(memory) => unsafe {
                 NonNull::slice_from_raw_parts(memory.start(), memory.length()).as_mut()
             },
@@ -69,18 +72,19 @@ impl Pages {
         }
     }
 
-    /// Has it registered under a domain, if it is not yet. Domains that have been retired are forgotten.
+    /// Registers the memory under a domain, if it is not registered yet. Ends registrations under
+    /// retired domains.
     ///
     /// # Errors
     ///
-    /// [`Error`], most of all where too little memory may be locked.
+    /// [`Error`], for example if too little memory may be locked.
     pub fn register(&self, domain: &ProtectionDomain) -> Result<(), Error> {
         let (start, length) = self.location();
-        // Devices read, and nobody writes.
+        // No access flags: devices only read the memory.
         self.0.registrations.ensure(domain, || register(domain, Call::Register, start, length, 0))
     }
 
-    /// A part, as a work request names it. It has to be registered.
+    /// Returns a range as a scatter/gather entry. The memory has to be registered under the domain.
     pub(crate) fn sge(&self, domain: &ProtectionDomain, range: &Range<usize>) -> Result<ibv_sge, Error> {
         let (start, length) = self.location();
         self.0.registrations.sge(domain, (start.addr().get(), length), range)
@@ -102,7 +106,7 @@ impl From<HostMemory> for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: nobody looks at it any more.
+        // SAFETY: the parts are not used after this.
         let parts = unsafe { ManuallyDrop::take(&mut self.0) };
         if !parts.registrations.is_empty() {
             drop_in_background(parts);

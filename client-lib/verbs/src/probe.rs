@@ -1,4 +1,5 @@
-//! Whether an address, or a GPU, can really be used: a write from memory to memory, from the device to itself and by the GID that connections leave from.
+//! Probes of a device: it writes from memory to memory, from itself to itself, by the GID that
+//! connections use. That shows whether an address, or a GPU, can be used.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -16,96 +17,95 @@ use crate::library::Library;
 use crate::memory::{MemoryRegion, ProtectionDomain, RemoteAddress};
 use crate::queue_pair::{Capacities, Class, Path, QueuePair, UnconnectedQueuePair, Write, ZeroCopy};
 
-/// For so long a completion is waited for: longer than a device repeats what is not acknowledged.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest wait for a completion. A device gives up its retransmissions earlier.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long nothing is done between two looks at the queue.
-const PAUSE: Duration = Duration::from_micros(50);
+/// The time between two polls.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// What is written: several packets of every path MTU.
+/// The number of bytes that are written: several packets of any path MTU.
 const SIZE: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
 const RECEIVED: u64 = 1;
 const WRITTEN: u64 = 2;
 const IMMEDIATE: u32 = 0x6d6e_6574;
 
-/// The port that was found.
+/// A port that works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Probed {
-    /// The largest packet that it carries, in bytes of payload.
+    /// The path MTU, in bytes of payload.
     pub mtu: u32,
 }
 
-/// What is in the way.
+/// Why a probe failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProbeError {
-    /// There is no libibverbs.
+    /// libibverbs cannot be used.
     #[error(transparent)]
     Library(#[from] LoadError),
-    /// A call fails.
+    /// A call of verbs failed.
     #[error(transparent)]
     Call(#[from] Error),
-    /// The GPU has failed.
+    /// The GPU failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
     /// The device cannot reach the GPU's memory.
     #[error(transparent)]
-    GpuAccessError(#[from] GpuAccessError),
+    GpuAccess(#[from] GpuAccessError),
     /// libibverbs does not show the device.
     #[error("libibverbs does not show {0}")]
     NoDevice(String),
     /// The port is not active.
     #[error("{device} port {port} is not active")]
     Inactive {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// The port.
+        /// The number of the port.
         port: u8,
     },
     /// The write failed.
     #[error("{device} cannot write to itself by GID {gid_index}: {status}")]
     Failed {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// The row of the GID.
+        /// The index of the GID.
         gid_index: u8,
-        /// How it failed.
+        /// The completion status.
         status: Status,
     },
-    /// Nothing was heard of the write.
-    #[error("{device} does not say within {PATIENCE:?} what became of a write to itself by GID {gid_index}")]
+    /// The write did not complete in time.
+    #[error("{device} has not completed a write to itself by GID {gid_index} within {COMPLETION_TIMEOUT:?}")]
     Silent {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// The row of the GID.
+        /// The index of the GID.
         gid_index: u8,
     },
     /// Other bytes arrived than were sent.
-    #[error("{device} wrote other bytes, or another immediate, than it was given")]
+    #[error("{device} wrote other bytes, or another immediate, than were posted")]
     Different {
-        /// The device.
+        /// The name of the device.
         device: String,
     },
 }
 
 impl ProbeError {
-    /// Whether it may be otherwise the next time: there may be room again, or a link that was down. What a device or a GPU cannot do stays so, and one that
-    /// has written something else is not asked again until it does not.
+    /// Returns whether a later attempt may succeed: a resource may be free again, or a link up.
+    /// A limitation of a device or a GPU is permanent. So are corrupted bytes: a device that
+    /// corrupted some is not trusted because it did not the next time.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Call(call) | Self::GpuAccessError(GpuAccessError::Call { call }) => {
-                call.is_out_of_resources()
-            }
-            Self::Gpu(_) | Self::GpuAccessError(GpuAccessError::Gpu(_)) | Self::Inactive { .. } => true,
+            Self::Call(call) | Self::GpuAccess(GpuAccessError::Call { call }) => call.is_out_of_resources(),
+            Self::Gpu(_) | Self::GpuAccess(GpuAccessError::Gpu(_)) | Self::Inactive { .. } => true,
             Self::Failed { status, .. } => status.is_unanswered(),
             Self::Library(_) | Self::NoDevice(_) | Self::Silent { .. } | Self::Different { .. } => false,
-            Self::GpuAccessError(GpuAccessError::Method(_)) => false,
+            Self::GpuAccess(GpuAccessError::Method(_)) => false,
         }
     }
 
-    /// What is probably wrong, and what to do. It is no part of the message.
+    /// Returns the likely cause and the remedy. It is not part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Library(error) => Some(error.hint()),
@@ -116,21 +116,22 @@ impl ProbeError {
             Self::Inactive { .. } => Some("bring its link up"),
             Self::Failed { status, .. } => status.hint(),
             Self::Silent { .. } => Some("soft-RoCE in a network namespace of its own behaves so"),
-            Self::Gpu(_) | Self::GpuAccessError(_) | Self::Different { .. } => None,
+            Self::Gpu(_) | Self::GpuAccess(_) | Self::Different { .. } => None,
         }
     }
 }
 
-/// Writes from a device to itself by one of its GIDs, and compares. It waits, for some seconds at most: not for an async task.
+/// Writes from a device to itself by one of its GIDs, and compares the bytes. It blocks for a few
+/// seconds at most: not for an async task.
 ///
 /// # Errors
 ///
-/// [`ProbeError`], which says what is in the way.
+/// [`ProbeError`], with the cause.
 pub fn probe(device: &str, source: SourceGid) -> Result<Probed, ProbeError> {
     probe_by(Library::load()?, device, source)
 }
 
-/// As [`probe`], by these functions.
+/// Probes as [`probe`] does, by the functions of this library.
 pub(crate) fn probe_by(
     library: &'static Library,
     device: &str,
@@ -151,12 +152,13 @@ pub(crate) fn probe_by(
     Ok(Probed { mtu: loopback.mtu })
 }
 
-/// Writes into a GPU's memory, and from there, by this method, and compares. Of the memory, the first bytes are overwritten; it has to have 16 KiB or
-/// more. It waits, for twenty seconds at most: not for an async task.
+/// Writes into a GPU's memory and back by this method, and compares the bytes. The memory has at
+/// least 16 KiB, whose beginning is overwritten. It blocks for twenty seconds at most: not for an
+/// async task.
 ///
 /// # Errors
 ///
-/// [`ProbeError`], which says what is in the way.
+/// [`ProbeError`], with the cause.
 pub fn probe_gpu(
     context: &Context,
     source: SourceGid,
@@ -189,7 +191,8 @@ fn pattern() -> Vec<u8> {
     std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE.get()).collect()
 }
 
-/// Two pairs of one device, so that a failure of one does not hide its reason at the other.
+/// Two queue pairs of one device. With two, a failure of the receiver does not hide its reason at
+/// the sender.
 struct Loopback {
     device: String,
     gid_index: u8,
@@ -220,7 +223,7 @@ impl Loopback {
         Ok(Self { device, gid_index, mtu, queue, sender, receiver })
     }
 
-    /// Writes, and waits until it has arrived.
+    /// Posts a write, and waits until it has arrived.
     fn write(
         &self,
         sge: Option<(&MemoryRegion, Range<usize>)>,
@@ -242,10 +245,10 @@ impl Loopback {
         let begun = Instant::now();
         while !(received.is_some() && is_written) {
             let Some(completion) = self.queue.poll()? else {
-                if begun.elapsed() > PATIENCE {
+                if begun.elapsed() > COMPLETION_TIMEOUT {
                     return Err(ProbeError::Silent { device, gid_index });
                 }
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             };
             completion.status.map_err(|status| ProbeError::Failed {

@@ -18,146 +18,160 @@ use crate::library::bits;
 use crate::memory::{MemoryRegion, ProtectionDomain, RemoteAddress};
 use crate::pages::Pages;
 
-/// A packet that is not acknowledged is sent again after 4.096 us x 2^14, 67 ms.
+/// The acknowledgement timeout: 4.096 µs × 2^14 = 67 ms. After it, the device sends a packet again.
 const TIMEOUT: u8 = 14;
 
-/// So many times, half a second in all. Seven, the most, is for ever to soft-RoCE.
+/// How often an unacknowledged packet is sent again: for half a second in all. Soft-RoCE takes 7,
+/// the maximum, for "without end".
 const RETRIES: u8 = 6;
 
-/// For ever. Who writes only what the peer has said that it is ready for never needs it.
+/// How often a packet is sent again after the peer was not ready: without end. It never happens to
+/// a sender that keeps to the peer's credits.
 const RNR_RETRIES: u8 = 7;
 
-/// For so long a sender waits when the peer has no receive request: 0.64 ms (InfiniBand Architecture, table 46).
+/// How long the peer's device waits after it was found without a receive request: 0.64 ms
+/// (InfiniBand Architecture, table 46).
 const MIN_RNR_TIMER: u8 = 12;
 
 const HOP_LIMIT: u8 = 64;
 
-/// A packet sequence number has 24 bits.
+/// The 24 bits of a packet sequence number.
 const PSN_MASK: u32 = 0x00ff_ffff;
 
-/// Writes of up to so many bytes go to the device with the request itself, which saves it a look at memory. More than that makes all
-/// requests larger.
+/// The longest write, in bytes, that is copied into its request (`IBV_SEND_INLINE`). The device
+/// then need not read memory for it. A higher limit makes all requests larger.
 const MAX_INLINE_DATA: u32 = 192;
 
-/// A write is from so many places: what is copied to be sent, and what is sent from where it lies.
+/// The scatter/gather entries of a write: one that was copied to a memory region, and one that is
+/// sent without a copy.
 const MAX_SGE: usize = 2;
 
-/// The most writes that one [`QueuePair::write`] takes.
+/// The most writes that one call of [`QueuePair::post_writes`] takes.
 pub const MAX_WRITES: usize = 16;
 
-/// A queue pair that is connected to nobody yet.
+/// A queue pair that is not connected yet.
 #[derive(Debug)]
 pub struct UnconnectedQueuePair {
     inner: Inner,
     psn: u32,
 }
 
-/// A queue pair that is connected to a peer's.
+/// A queue pair that is connected to one of a peer.
 #[derive(Debug)]
 pub struct QueuePair(Inner);
 
-/// A queue pair with what it needs.
+/// A queue pair with the objects that it depends on.
 struct Inner {
     raw: NonNull<ibv_qp>,
-    // Only held, for the device reports to it.
+    // Held, since the device reports to it.
     _queue: CompletionQueue,
     domain: ProtectionDomain,
-    /// How long a write may be to go with its request.
+    /// The longest write that may be sent inline, in bytes.
     inline: u32,
 }
 
-// SAFETY: verbs may be called from all threads.
+// SAFETY: verbs may be called from any thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// What a peer has to know of a queue pair, beside its memory.
+/// The address of a queue pair, which its peer needs in order to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairAddress {
-    /// Its number, 24 bits.
+    /// The number of the queue pair, 24 bits.
     pub qpn: u32,
     /// The sequence number of its first packet, 24 bits.
     pub psn: u32,
-    /// The GID that it sends from.
+    /// The GID that its packets are sent from.
     pub gid: Ipv6Addr,
     /// The local identifier of its port; 0 under RoCE.
     pub lid: u16,
 }
 
-/// How many requests may be under way.
+/// The most requests that a queue pair has in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacities {
-    /// Writes.
+    /// Send requests, which are writes.
     pub send: u16,
-    /// Immediates that the peer may send.
+    /// Receive requests, one for each immediate of the peer.
     pub receive: u16,
 }
 
-/// A write to the peer's memory. What is written must not change until its completion, or that of a later one, has come, or the
-/// peer gets a mixture.
+/// A write to the peer's memory.
+///
+/// The bytes must not change until the write, or a later one, has completed. Otherwise the peer
+/// gets a mixture of old and new bytes.
 #[derive(Clone, Debug)]
 pub struct Write<'a> {
-    /// The completion bears this number.
+    /// The identifier that the completion carries (`wr_id`).
     pub id: u64,
-    /// What is written, 1 GiB at most; with none, the peer only gets the immediate.
+    /// The first bytes to write, at most 1 GiB of a region. Without any bytes, the peer only gets
+    /// the immediate.
     pub sge: Option<(&'a MemoryRegion, Range<usize>)>,
-    /// What is written behind it, from where it lies. It has to be registered under the pair's domain.
+    /// Bytes to write after the first ones without a copy. They are registered under the protection
+    /// domain of the queue pair.
     pub zero_copy: Option<(ZeroCopy<'a>, Range<usize>)>,
-    /// Where it goes.
+    /// The destination.
     pub remote: RemoteAddress,
-    /// What the peer is told when it is there. It needs a receive request for it.
+    /// The number that the peer receives once the bytes have arrived. It takes one of the peer's
+    /// receive requests.
     pub immediate: Option<u32>,
-    /// Whether there is a completion if it succeeds. There is one in any case if it fails.
+    /// Whether the write completes if it succeeds. A write that fails always completes.
     pub is_signalled: bool,
 }
 
-/// Memory that is sent from where it lies.
+/// Memory that is sent without a copy.
 #[derive(Clone, Copy, Debug)]
 pub enum ZeroCopy<'a> {
-    /// The machine's.
+    /// Memory of the process.
     Pages(&'a Pages),
-    /// A GPU's.
+    /// Memory of a GPU.
     Gpu(&'a GpuPages),
 }
 
-/// The way of a connection.
+/// The path of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Our port, from 1.
+    /// The number of the local port, from 1.
     pub port: u8,
-    /// The row of the GID that we send from.
+    /// The index of the local GID in the port's table.
     pub gid_index: u8,
-    /// The largest packet that both ends carry, in bytes of payload: 256 to 4096, a power of two.
+    /// The path MTU that both ends support, in bytes of payload: a power of two from 256 to 4096.
     pub mtu: u32,
-    /// As what packets travel.
+    /// The quality of service.
     pub class: Class,
-    /// Whether packets carry GIDs: wherever both ends [have one](Self::has_gids), so always under RoCE.
+    /// Whether packets carry a global route header with GIDs. They do wherever both ends [have a
+    /// GID](Self::has_gids), so always under RoCE.
     pub is_global: bool,
 }
 
-/// As what packets travel, where networks tell some from others.
+/// The quality of service of packets, in networks that distinguish classes of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// InfiniBand's, 0 to 15. Devices of RoCE make a VLAN's priority of it.
+    /// The service level of InfiniBand, 0 to 15. RoCE devices derive the priority of a VLAN from
+    /// it.
     pub service_level: u8,
-    /// The octet of IP under RoCE v2: DSCP above, and two bits of ECN. It travels beside GIDs only.
+    /// The traffic class: under RoCE v2 the octet in the IP header, DSCP in the upper six bits and
+    /// ECN in the lower two. Only packets with GIDs carry it.
     pub traffic_class: u8,
 }
 
 impl Path {
-    /// Whether both ends have a GID. Within a subnet of InfiniBand local identifiers would do, but there are ports that take no packet without GIDs
-    /// (`IBV_QPF_GRH_REQUIRED`), those of virtual functions most of all; all others take both, for 40 octets a packet.
+    /// Returns whether both ends have a GID. Within an InfiniBand subnet local identifiers would be
+    /// enough, but some ports refuse packets without GIDs (`IBV_QPF_GRH_REQUIRED`), mostly those of
+    /// virtual functions. All ports accept both, at the price of 40 bytes a packet.
     pub fn has_gids(ours: Ipv6Addr, theirs: Ipv6Addr) -> bool {
         !ours.is_unspecified() && !theirs.is_unspecified()
     }
 }
 
 impl UnconnectedQueuePair {
-    /// A queue pair for so many requests, or what more the device gives.
+    /// Creates a queue pair with at least these capacities.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the queue is of another context than the domain, or the device has no pair that deep or none left.
+    /// [`Error`], if the queue belongs to another context than the domain, or if the device has no
+    /// queue pair left or none with such capacities.
     pub fn new(
         domain: &ProtectionDomain,
         queue: &CompletionQueue,
@@ -167,7 +181,7 @@ impl UnconnectedQueuePair {
         if !context.is_same(queue.context()) {
             return Err(Error::returned(Call::QueuePair, context.name(), libc::EINVAL));
         }
-        // A device that has no room for small writes in its requests reads them from memory.
+        // Some devices do not support inline data; they then read small writes from memory.
         let created = create(domain, queue, capacities, MAX_INLINE_DATA)
             .or_else(|_| create(domain, queue, capacities, 0));
         let (raw, inline) = created?;
@@ -175,16 +189,16 @@ impl UnconnectedQueuePair {
         Ok(Self { inner, psn: fastrand::u32(..) & PSN_MASK })
     }
 
-    /// What the peer has to know, given the port's identifiers.
+    /// Returns the address of the queue pair on a port with this GID and local identifier.
     pub fn address(&self, gid: Ipv6Addr, lid: u16) -> QueuePairAddress {
         QueuePairAddress { qpn: self.inner.qpn(), psn: self.psn, gid, lid }
     }
 
-    /// Connects it to a peer, who has to do the same.
+    /// Connects the queue pair to that of a peer, which connects to this one in turn.
     ///
     /// # Errors
     ///
-    /// [`Error`], most of all where the kernel finds no route to the peer's GID.
+    /// [`Error`], for example if the kernel finds no route to the peer's GID.
     pub fn connect(self, path: Path, peer: QueuePairAddress) -> Result<QueuePair, Error> {
         self.inner.init(path.port)?;
         self.inner.ready_to_receive(path, peer)?;
@@ -203,7 +217,8 @@ impl ZeroCopy<'_> {
 }
 
 impl QueuePair {
-    /// Takes note that the peer may send one more immediate. The completion bears this number.
+    /// Posts a receive request, so that the peer may send one more immediate. Its completion
+    /// carries `id`.
     ///
     /// # Errors
     ///
@@ -212,29 +227,31 @@ impl QueuePair {
         let mut request =
             ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the pair is there; the request, which has no parts, is only read during the call.
+        // SAFETY: the queue pair is alive; the request, which has no entries, is only read during
+        // the call.
         let errno = unsafe { ibv_post_recv(self.0.raw.as_ptr(), &raw mut request, &raw mut bad) };
         self.0.check(Call::Receive, errno)
     }
 
-    /// Writes to the peer's memory, in this order.
+    /// Posts writes to the peer's memory, which are executed in this order.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the send queue is full, a part is not within its region or longer than 1 GiB, or there are more than [`MAX_WRITES`]. Some of the
-    /// writes may have been posted then, and some not: nothing can be done with the pair but to let go of it.
+    /// [`Error`], if the send queue is full, a range is outside its memory or longer than 1 GiB, or
+    /// there are more than [`MAX_WRITES`]. Some of the writes may have been posted nevertheless, so
+    /// the queue pair can only be dropped.
     pub fn post_writes(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         match writes.len() {
-            // One by itself needs no room for all.
+            // A single write needs no array of the full length.
             ..=1 => self.post::<1>(writes),
             2..=MAX_WRITES => self.post::<MAX_WRITES>(writes),
             _ => Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG)),
         }
     }
 
-    /// The same, of at most `N`.
+    /// Posts at most `N` writes.
     fn post<const N: usize>(&self, writes: &[Write<'_>]) -> Result<(), Error> {
-        // SAFETY: structures of numbers and pointers, for which zero means none.
+        // SAFETY: a structure of numbers and pointers, for which zero means none.
         let mut requests: [ibv_send_wr; N] = unsafe { std::mem::zeroed() };
         let mut sges = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE]; N];
         for (write, (request, places)) in writes.iter().zip(requests.iter_mut().zip(&mut sges)) {
@@ -243,7 +260,7 @@ impl QueuePair {
             let sge = write.sge.as_ref().map(|(region, range)| region.sge(range));
             let zero_copy =
                 write.zero_copy.as_ref().map(|(zero_copy, range)| zero_copy.sge(&self.0.domain, range));
-            // The processor would read it, to put it into the request.
+            // The processor copies inline data, and cannot read the memory of a GPU.
             let is_readable = !matches!(write.zero_copy, Some((ZeroCopy::Gpu(_), _)));
             let (mut count, mut length) = (0, 0_u64);
             for (place, sge) in places.iter_mut().zip([sge, zero_copy].into_iter().flatten()) {
@@ -272,19 +289,20 @@ impl QueuePair {
         let Some(count) = writes.len().min(N).checked_sub(1) else { return Ok(()) };
         let first = requests.as_mut_ptr();
         for number in 0..count {
-            // SAFETY: both are among the requests, and nothing else refers to them.
+            // SAFETY: both indexes are within the array, and no reference to it exists.
             unsafe { (*first.add(number)).next = first.add(number + 1) };
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the pair is there; the requests and their parts are only read during the call. The memory that they name is registered: when
-        // that ends before the device has read it, the request fails. What goes inline is copied during the call, by the provider as by
-        // the device a mixture if it changes meanwhile.
+        // SAFETY: the queue pair is alive; the requests and their entries are only read during the
+        // call. The memory that they name is registered. If that registration ends before the
+        // device has read the memory, the request fails. Inline data is copied during the call; if
+        // it changes meanwhile, the peer gets a mixture, as it would from the device.
         let errno = unsafe { ibv_post_send(self.0.raw.as_ptr(), first, &raw mut bad) };
         self.0.check(Call::Send, errno)
     }
 }
 
-/// A queue pair, and how long a write may be to go with its request.
+/// Creates a queue pair. Returns it with the longest write that may be sent inline.
 fn create(
     domain: &ProtectionDomain,
     queue: &CompletionQueue,
@@ -294,7 +312,7 @@ fn create(
     let context = domain.context();
     // SAFETY: a structure of numbers and pointers, for which zero means none.
     let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-    // By this the pair is known when the device gives it up.
+    // Asynchronous events of the queue pair carry this number.
     wanted.qp_context = queue.number();
     wanted.send_cq = queue.raw();
     wanted.recv_cq = queue.raw();
@@ -304,7 +322,7 @@ fn create(
     wanted.cap.max_send_sge = MAX_SGE as u32;
     wanted.cap.max_recv_sge = 1;
     wanted.cap.max_inline_data = inline;
-    // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.
+    // SAFETY: the domain and the queue belong to the same context, and outlive the queue pair.
     let raw = unsafe { (context.library().create_qp)(domain.raw(), &raw mut wanted) };
     let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::QueuePair, context.name()))?;
     Ok((raw, wanted.cap.max_inline_data))
@@ -312,7 +330,7 @@ fn create(
 
 impl Inner {
     fn qpn(&self) -> u32 {
-        // SAFETY: the pair is there; its number does not change.
+        // SAFETY: the queue pair is alive, and its number never changes.
         unsafe { self.raw.as_ref() }.qp_num
     }
 
@@ -335,7 +353,7 @@ impl Inner {
         wanted.dest_qp_num = peer.qpn;
         wanted.rq_psn = peer.psn & PSN_MASK;
         wanted.min_rnr_timer = MIN_RNR_TIMER;
-        // Nobody reads from us.
+        // No peer reads from us, so no resources for reads are needed.
         wanted.max_dest_rd_atomic = 0;
         wanted.ah_attr.port_num = path.port;
         wanted.ah_attr.dlid = peer.lid;
@@ -379,7 +397,7 @@ impl Inner {
     fn modify(&self, call: Call, mut wanted: ibv_qp_attr, also: &[ibv_qp_attr_mask]) -> Result<(), Error> {
         let mask = also.iter().fold(ibv_qp_attr_mask::IBV_QP_STATE.0, |mask, bit| mask | bit.0);
         let modify = self.domain.context().library().modify_qp;
-        // SAFETY: the pair is there; the attributes that the mask names are set.
+        // SAFETY: the queue pair is alive, and the attributes that the mask names are set.
         let errno = unsafe { modify(self.raw.as_ptr(), &raw mut wanted, bits(mask)) };
         self.check(call, errno)
     }
@@ -399,7 +417,7 @@ fn state(state: ibv_qp_state::Type) -> ibv_qp_attr {
     attributes
 }
 
-/// The largest path MTU of not more than so many bytes.
+/// Returns the largest path MTU of at most `bytes`.
 fn mtu(bytes: u32) -> ibv_mtu::Type {
     match bytes {
         4096.. => ibv_mtu::IBV_MTU_4096,
@@ -412,7 +430,8 @@ fn mtu(bytes: u32) -> ibv_mtu::Type {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it. From here on it sends nothing from its region any more.
+        // SAFETY: this is the only handle. After the call, the device does not read the region any
+        // more.
         let _ = unsafe { (self.domain.context().library().destroy_qp)(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Registrations of memory that is lent to devices: one for each protection domain that sends from it.
+//! The registrations of memory that is sent without a copy: one for each protection domain.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::any::Any;
@@ -13,15 +13,16 @@ use rdma_sys::{ibv_mr, ibv_sge};
 use crate::error::{Call, Error};
 use crate::memory::{MAX_SGE_BYTES, ProtectionDomain};
 
-/// Made when they are needed; they stay until the memory goes, or their domain is [released](ProtectionDomain::release), or until another one is needed after it has
-/// been [retired](ProtectionDomain::retire).
+/// The registrations of one piece of memory, made when they are needed. Each ends when the memory
+/// is dropped or its domain is [released](ProtectionDomain::release), or, once its domain has been
+/// [retired](ProtectionDomain::retire), when the next registration is made.
 #[derive(Default)]
 pub(crate) struct Registrations(Arc<RegistrationList>);
 
 #[derive(Default)]
 struct RegistrationList(Mutex<Vec<Registration>>);
 
-/// The registrations under one domain, wherever their memory is.
+/// The memory that is registered under one domain.
 #[derive(Default)]
 pub(crate) struct DomainRegistrations(Mutex<Vec<Weak<RegistrationList>>>);
 
@@ -30,11 +31,11 @@ struct Registration {
     domain: ProtectionDomain,
 }
 
-// SAFETY: verbs may be called from all threads.
+// SAFETY: verbs may be called from any thread.
 unsafe impl Send for Registration {}
 
 impl Registrations {
-    /// Sees to it that there is one under a domain, unless that has been retired: nothing would end it.
+    /// Registers the memory under a domain, if it is not registered yet.
     pub(crate) fn ensure<E>(
         &self,
         domain: &ProtectionDomain,
@@ -45,13 +46,14 @@ impl Registrations {
         if !all.iter().any(|known| known.domain.is_same(domain)) {
             all.push(Registration { raw: register()?, domain: domain.clone() });
             domain.registrations().add(Arc::downgrade(&self.0));
-            // Whoever has released the domain meanwhile has ended what there was before this one.
+            // If another thread has released the domain in the meantime, it may have missed this
+            // registration.
             all.retain(|known| !known.domain.is_retired());
         }
         Ok(())
     }
 
-    /// Whether there is one under a domain.
+    /// Returns whether the memory is registered under a domain.
     pub(crate) fn has(&self, domain: &ProtectionDomain) -> bool {
         self.all().iter().any(|known| known.domain.is_same(domain))
     }
@@ -60,7 +62,7 @@ impl Registrations {
         self.all().is_empty()
     }
 
-    /// A part of the memory, which lies there, as a work request names it.
+    /// Returns a range of the memory, which begins at `start`, as a scatter/gather entry.
     pub(crate) fn sge(
         &self,
         domain: &ProtectionDomain,
@@ -74,7 +76,7 @@ impl Registrations {
         else {
             return Err(Error::returned(Call::Reach, domain.context().name(), libc::EINVAL));
         };
-        // SAFETY: registered; the key does not change.
+        // SAFETY: the memory is registered, and its key never changes.
         let lkey = unsafe { known.raw.as_ref() }.lkey;
         Ok(ibv_sge { addr: (start + range.start) as u64, length: wanted, lkey })
     }
@@ -84,7 +86,8 @@ impl Registrations {
     }
 }
 
-/// Whoever ends those of a domain may look at these just now, and hold them longer than their memory stays.
+/// Ends the registrations here, since a thread that releases a domain may hold the list for longer
+/// than the memory lives.
 impl Drop for Registrations {
     fn drop(&mut self) {
         self.all().clear();
@@ -100,14 +103,14 @@ impl RegistrationList {
 impl DomainRegistrations {
     fn add(&self, known: Weak<RegistrationList>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Memory that has gone is forgotten, as often as the list would have to grow.
+        // Entries of dropped memory are removed whenever the list would have to grow.
         if all.len() == all.capacity() {
             all.retain(|known| known.strong_count() > 0);
         }
         all.push(known);
     }
 
-    /// Ends those of retired domains.
+    /// Ends the registrations under retired domains.
     pub(crate) fn end(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for known in all.iter().filter_map(Weak::upgrade) {
@@ -118,12 +121,14 @@ impl DomainRegistrations {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: when this returns the device has done with the memory, and fails what is still to be sent from it.
+        // SAFETY: after the call the device fails our requests, so it does not use the memory any
+        // more.
         let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
     }
 }
 
-/// Lets go of registered memory in a thread of its own: it takes a while, and whoever drops the last handle may have others wait.
+/// Drops registered memory on a thread of its own, since that takes a while and the thread that
+/// drops the last handle may be needed elsewhere.
 pub(crate) fn drop_in_background(memory: impl Any + Send) {
     static REAPER: OnceLock<Option<Sender<Box<dyn Any + Send>>>> = OnceLock::new();
     let start = || {
@@ -133,7 +138,7 @@ pub(crate) fn drop_in_background(memory: impl Any + Send) {
         Some(send)
     };
     if let Some(reaper) = REAPER.get_or_init(start) {
-        // If it has ended, it comes back, and is let go of here.
+        // If the thread has ended, `send` returns the memory, which is dropped here.
         let _ = reaper.send(Box::new(memory));
     }
 }
@@ -147,7 +152,7 @@ mod tests {
     use crate::memory::{Memory, register};
 
     #[test]
-    fn registrations_end_with_their_memory_whoever_looks_at_them() {
+    fn registrations_end_with_their_memory_even_if_another_thread_holds_the_list() {
         let fake = Fake::new();
         let domain = ProtectionDomain::new(&fake.open()).unwrap();
         let memory = Memory::new(NonZeroUsize::MIN).unwrap();
@@ -155,11 +160,11 @@ mod tests {
         registrations
             .ensure(&domain, || register(&domain, Call::Register, memory.start(), memory.length(), 0))
             .unwrap();
-        // As whoever ends those of a domain has it.
-        let looked_at = Arc::clone(&registrations.0);
+        // The handle of a thread that releases the domain.
+        let held = Arc::clone(&registrations.0);
         assert_eq!(fake.registrations(), 1);
         drop(registrations);
         assert_eq!(fake.registrations(), 0);
-        drop(looked_at);
+        drop(held);
     }
 }

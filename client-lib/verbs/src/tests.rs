@@ -1,4 +1,5 @@
-//! All that this crate has, on a device in this process. `tests/sanitize.sh` runs them once more, with each use of memory checked.
+//! Tests of this crate on a fake device. `tests/sanitize.sh` runs them again under
+//! AddressSanitizer.
 
 mod channels;
 mod connecting;
@@ -24,15 +25,16 @@ use crate::{
 const CLASS: Class = Class { service_level: 0, traffic_class: 0 };
 const PATH: Path = Path { port: 1, gid_index: 1, mtu: 1024, class: CLASS, is_global: true };
 const CAPACITIES: Capacities = Capacities { send: 8, receive: 4 };
-/// The longest write that goes with its request: the device gives what is asked for.
+/// The longest inline write: the device grants what is requested.
 const MAX_INLINE_DATA: usize = 192;
 const LENGTH: usize = 10_000;
 
-/// Two pairs that are connected, and memory to write from and to. Here as everywhere, the fake goes last.
+/// Two connected queue pairs, with memory to write from and to. The fake is the last field of every
+/// fixture, so that it is dropped last.
 struct Rig {
     sender: QueuePair,
     receiver: QueuePair,
-    /// Of the sender's completions, and the receiver's.
+    /// The completion queues of the sender and of the receiver.
     sent: CompletionQueue,
     received: CompletionQueue,
     region: MemoryRegion,
@@ -58,7 +60,7 @@ impl Rig {
         Self { sender, receiver, sent, received, region, receive_buffer, domain, context, fake }
     }
 
-    /// A write of a part of the region, to the same place of the landing.
+    /// Returns a write of a range of the region to the same offset of the receive buffer.
     fn sge(&self, id: u64, range: Range<usize>) -> Write<'_> {
         let remote = self.receive_buffer.remote(range.start.min(LENGTH)).unwrap();
         Write { sge: Some((&self.region, range)), ..bare(id, remote) }
@@ -71,12 +73,12 @@ impl Rig {
         }
     }
 
-    /// Lets go of all.
+    /// Drops all objects.
     fn end(self) -> Fake {
         self.fake
     }
 
-    /// All that lies in the landing.
+    /// Returns all bytes of the receive buffer.
     fn received(&self) -> Vec<u8> {
         let mut bytes = vec![0; LENGTH];
         self.receive_buffer.read(0, &mut bytes).unwrap();
@@ -84,7 +86,7 @@ impl Rig {
     }
 }
 
-/// A write of nothing, with a completion.
+/// Returns a signalled write without any bytes.
 fn bare(id: u64, remote: RemoteAddress) -> Write<'static> {
     Write { id, sge: None, zero_copy: None, remote, immediate: None, is_signalled: true }
 }
@@ -93,7 +95,7 @@ fn size(length: usize) -> NonZeroUsize {
     NonZeroUsize::new(length).unwrap()
 }
 
-/// Bytes of which no two parts are alike for long.
+/// Returns bytes in which no two ranges are alike for long.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 251) as u8 ^ (index / 251) as u8 | 1).collect()
 }
@@ -112,7 +114,7 @@ fn connect(
     (one.connect(PATH, ends.1).unwrap(), other.connect(PATH, ends.0).unwrap())
 }
 
-/// All that has completed.
+/// Takes all completions.
 fn polled(queue: &CompletionQueue) -> Vec<Completion> {
     let mut all = Vec::new();
     loop {
@@ -124,7 +126,7 @@ fn polled(queue: &CompletionQueue) -> Vec<Completion> {
     }
 }
 
-/// The numbers of what has completed, and the status of each that has failed.
+/// Takes all completions: their identifiers, with the status code of those that failed.
 fn outcomes(queue: &CompletionQueue) -> Vec<(u64, Option<u32>)> {
     let outcome = |it: Completion| (it.id, it.status.err().map(|status| status.code()));
     polled(queue).into_iter().map(outcome).collect()

@@ -1,4 +1,4 @@
-//! Completion queues and channels.
+//! Completion queues and completion channels.
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ pub(super) extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut 
     let create = |state: &mut State| {
         let world = state.contexts.get(context)?.world;
         state.call(world, Verb::CreateChannel)?;
-        // It waits at first, as those of devices do.
+        // Blocking at first, as the file of a device is.
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
         let file = EventFd::from_flags(flags).map_err(|errno| errno as i32)?;
         let raw = Raw::new(ibv_comp_channel { context, fd: file.as_raw_fd(), refcnt: 0 });
@@ -40,7 +40,7 @@ pub(super) extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     returned(destroy(&mut state))
 }
 
-/// What is returned is -1, and `errno` says why, as with few others.
+/// Returns -1 and sets `errno`, unlike most other calls.
 pub(super) extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     queue: *mut *mut ibv_cq,
@@ -62,7 +62,7 @@ pub(super) extern "C" fn get_cq_event(
         found.file.read().map_err(|errno| errno as i32)?;
         let found = state.queues.at(event).ok_or(libc::EBADF)?;
         found.got += 1;
-        // SAFETY: the caller's places, and a queue that is there.
+        // SAFETY: the caller's pointers, and a queue that is alive.
         unsafe { (*queue, *number) = (found.raw.pointer(), (*found.raw.pointer()).cq_context) };
         Ok(())
     };
@@ -92,7 +92,7 @@ pub(super) extern "C" fn get_async_event(context: *mut ibv_context, event: *mut 
         let (element, kind) = found.events.pop_front().ok_or(libc::EAGAIN)?;
         found.file.read().map_err(|errno| errno as i32)?;
         found.got += 1;
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's pointer.
         unsafe { event.write(AsyncEvent { element: element as u64, kind }) };
         Ok(())
     };
@@ -109,7 +109,7 @@ pub(super) extern "C" fn ack_async_event(event: *mut AsyncEvent) {
     let mut state = state();
     // SAFETY: the caller's event.
     let element = unsafe { (*event).element } as usize;
-    // It is of a pair, of a queue, or of the context itself.
+    // The object is a queue pair, a queue, or the context itself.
     let queue = state.pairs.at(element).map_or(element, |pair| pair.queue);
     let context = state.queues.at(queue).map_or(element, |queue| queue.context);
     let Some(found) = state.contexts.at(context) else { return };
@@ -153,7 +153,7 @@ pub(super) extern "C" fn create_cq(
 }
 
 pub(super) extern "C" fn destroy_cq(queue: *mut ibv_cq) -> c_int {
-    // Waits until what has been got is acknowledged, as libibverbs does.
+    // Waits until all events of the queue are acknowledged, as libibverbs does.
     let is_got = |state: &mut State| state.queues.at(queue.addr()).is_some_and(|queue| queue.got > 0);
     let waited = CHANGED.wait_timeout_while(state(), PATIENCE, is_got);
     let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +164,7 @@ pub(super) extern "C" fn destroy_cq(queue: *mut ibv_cq) -> c_int {
         }
         state.pairs.check_not_needed("queue", world, |pair| pair.queue == queue.addr())?;
         let queue = state.queues.remove(queue)?;
-        // Nobody hears of it any more.
+        // The pending reports of the queue disappear.
         if let Some(channel) = state.channels.at(queue.channel) {
             let before = channel.events.len();
             channel.events.retain(|&event| event != queue.raw.pointer().addr());
@@ -207,17 +207,17 @@ pub(super) extern "C" fn poll_cq(queue: *mut ibv_cq, room: c_int, to: *mut ibv_w
             if let Some(pair) = state.pairs.at(entry.pair) {
                 pair.taken -= entry.frees;
             }
-            // SAFETY: the caller has room for so many.
+            // SAFETY: the caller has room for that many.
             unsafe { to.add(index).write(entry.found) };
         }
         Ok(c_int::try_from(room).unwrap_or_default())
     };
-    // Whatever the reason is, it is not told.
+    // The call does not tell the reason.
     poll(&mut state).unwrap_or(-1)
 }
 
 impl State {
-    /// Adds a completion, and reports it if that has been asked for.
+    /// Adds a completion, and reports it if the queue is armed.
     pub(super) fn complete(&mut self, queue: usize, entry: Entry) {
         let Some(found) = self.queues.at(queue) else { return };
         if found.entries.len() == found.depth {
@@ -235,7 +235,7 @@ impl State {
         }
         if let Some(channel) = self.channels.at(found.channel) {
             channel.events.push_back(queue);
-            // It fails only when it has been written to 2^64 times.
+            // It fails only after 2^64 writes.
             let _ = channel.file.write(1);
         }
     }

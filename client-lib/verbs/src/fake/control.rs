@@ -1,4 +1,4 @@
-//! The table, and what is not on the way of data: devices, domains, memory.
+//! The function table, and its control functions: devices, protection domains, memory.
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let mut list = [std::ptr::null_mut(); MOST_DEVICES];
     let names = state.world(world).devices.clone();
     for (entry, name) in list.iter_mut().zip(&names) {
-        // SAFETY: a structure of numbers and functions that may be missing.
+        // SAFETY: a structure of numbers and optional functions, for which zero means none.
         let mut device: ibv_device = unsafe { std::mem::zeroed() };
         for (to, from) in device.name.iter_mut().zip(name.bytes()) {
             *to = from.cast_signed();
@@ -70,7 +70,7 @@ extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
 extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     let mut state = state();
     let Ok(list) = state.lists.remove(list.cast()) else { return };
-    // SAFETY: it is still there, and nobody else's.
+    // SAFETY: the list is alive, and was just removed from the table.
     let devices = unsafe { *list.raw.pointer() };
     for device in devices.into_iter().filter(|device| !device.is_null()) {
         state.release_device(device);
@@ -78,12 +78,12 @@ extern "C" fn free_device_list(list: *mut *mut ibv_device) {
 }
 
 impl super::State {
-    /// One holds a device less.
+    /// Drops one reference to a device.
     fn release_device(&mut self, device: *mut ibv_device) {
         let Ok(found) = self.devices.get(device) else { return };
         found.holders -= 1;
         if found.holders == 0 {
-            // It has just been found.
+            // It was found just now.
             let _ = self.devices.remove(device);
         }
     }
@@ -91,7 +91,7 @@ impl super::State {
 
 extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
     match state().devices.get(device) {
-        // SAFETY: the device is there.
+        // SAFETY: the device is alive.
         Ok(_) => unsafe { (&raw const (*device).name).cast() },
         Err(_) => c"".as_ptr(),
     }
@@ -103,14 +103,14 @@ extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
         let world = state.devices.get(device)?.world;
         state.call(world, Verb::Open)?;
         state.devices.get(device)?.holders += 1;
-        // SAFETY: a structure of numbers and functions that may be missing.
+        // SAFETY: a structure of numbers and optional functions, for which zero means none.
         let mut context: ibv_context = unsafe { std::mem::zeroed() };
         context.device = device;
         context.ops.poll_cq = Some(completion_queues::poll_cq);
         context.ops.req_notify_cq = Some(completion_queues::req_notify_cq);
         context.ops.post_send = Some(wire::post_send);
         context.ops.post_recv = Some(wire::post_recv);
-        // It waits at first, as those of devices do.
+        // Blocking at first, as the file of a device is.
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
         let file = EventFd::from_flags(flags).map_err(|errno| errno as i32)?;
         context.async_fd = file.as_raw_fd();
@@ -127,7 +127,7 @@ extern "C" fn close_device(context: *mut ibv_context) -> c_int {
         state.domains.check_not_needed("context", world, |domain| domain.context == context.addr())?;
         state.queues.check_not_needed("context", world, |queue| queue.context == context.addr())?;
         state.channels.check_not_needed("context", world, |channel| channel.context == context.addr())?;
-        // SAFETY: it is still there.
+        // SAFETY: the context is alive.
         let device = unsafe { (*context).device };
         if state.contexts.remove(context)?.got > 0 {
             fault(world, "a context is closed before its events are acknowledged");
@@ -212,7 +212,7 @@ extern "C" fn reg_mr(domain: *mut ibv_pd, start: *mut c_void, length: usize, acc
     register(Verb::RegMr, domain, start, length, access)
 }
 
-/// Of a dma-buf, no more than the address is known here, where the memory is mapped, too.
+/// Registers the address itself: a test maps the memory of its dma-buf there.
 extern "C" fn reg_dmabuf_mr(
     domain: *mut ibv_pd,
     offset: u64,
@@ -224,7 +224,7 @@ extern "C" fn reg_dmabuf_mr(
     if fd < 0 {
         return made(Err(libc::EBADF));
     }
-    // As the kernel has it: the two have the same place in their pages.
+    // The kernel requires both to have the same offset within their pages.
     if offset % 4096 != address % 4096 {
         return made(Err(libc::EINVAL));
     }
@@ -253,7 +253,7 @@ fn register(
         if length == 0 || !is_mapped(start, length) {
             return Err(libc::EFAULT);
         }
-        // Keys of one are not keys of another, nor for the other side.
+        // Different numbers, so that a mix-up of the two keys shows.
         let (lkey, rkey) = (state.number(), state.number());
         let raw = Raw::new(ibv_mr { context, pd: domain, addr: start, length, handle: 0, lkey, rkey });
         let (domain, start) = (domain.addr(), start.expose_provenance());
@@ -274,9 +274,9 @@ extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
     returned(deregister(&mut state))
 }
 
-/// Whether all of it is this process's.
+/// Returns whether all pages of the range are mapped.
 fn is_mapped(start: *mut c_void, length: usize) -> bool {
-    // SAFETY: to write back what there is no file of does nothing but look for the pages.
+    // SAFETY: for anonymous memory, `msync` only looks up the pages.
     NonNull::new(start).is_some_and(|start| unsafe { msync(start, length, MsFlags::MS_ASYNC) }.is_ok())
 }
 

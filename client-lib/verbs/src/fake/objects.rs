@@ -1,4 +1,4 @@
-//! What can be made of the fake device, and who knows of it.
+//! The objects of the fake device, and the tables that track them.
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
 use std::collections::{HashMap, VecDeque};
@@ -14,10 +14,11 @@ use super::{CHANGED, fault};
 /// More than any test lists.
 pub(super) const MOST_DEVICES: usize = 4;
 
-/// What callers have a pointer to. It is memory of its own, so that a sanitizer sees who uses it afterwards.
+/// The structure that callers have a pointer to. It has an allocation of its own, so that
+/// sanitizers detect its use after the end.
 pub(super) struct Raw<T>(NonNull<T>);
 
-// SAFETY: numbers and pointers, which are used under the lock of all.
+// SAFETY: numbers and pointers, which are only used under the one lock.
 unsafe impl<T> core::marker::Send for Raw<T> {}
 
 impl<T> Raw<T> {
@@ -32,12 +33,12 @@ impl<T> Raw<T> {
 
 impl<T> Drop for Raw<T> {
     fn drop(&mut self) {
-        // SAFETY: as it was leaked, and once.
+        // SAFETY: leaked by `new`, and freed once.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// Something that was made, which callers name by a pointer.
+/// An object that callers name by a pointer.
 pub(super) trait Made {
     type Raw;
 
@@ -45,11 +46,11 @@ pub(super) trait Made {
     fn raw(&self) -> *mut Self::Raw;
 }
 
-/// All of one kind, by address.
+/// All objects of one kind, by address.
 pub(super) struct Table<T> {
     kind: &'static str,
     live: HashMap<usize, T>,
-    /// Those that were, with their worlds.
+    /// Objects that are gone, with their worlds.
     gone: HashMap<usize, u64>,
 }
 
@@ -65,12 +66,12 @@ impl<T: Made> Table<T> {
         raw
     }
 
-    /// What a caller names, which has to be there.
+    /// Returns the object that a caller names. Records a fault if it is gone.
     pub(super) fn get(&mut self, raw: *mut T::Raw) -> Result<&mut T, i32> {
         match self.live.get_mut(&raw.addr()) {
             Some(made) => Ok(made),
             None => {
-                // One that never was has no world to be told of; a panic ends the process here.
+                // An object that never existed has no world to blame; this panic ends the process.
                 let world = *self.gone.get(&raw.addr()).expect("something that has been made");
                 fault(world, format!("a {} is used after its end", self.kind));
                 Err(libc::EBADF)
@@ -78,12 +79,12 @@ impl<T: Made> Table<T> {
         }
     }
 
-    /// As [`get`](Self::get), by address: what others of the device hold, which may be gone.
+    /// Returns an object by the address that another one holds, if it is alive.
     pub(super) fn at(&mut self, address: usize) -> Option<&mut T> {
         self.live.get_mut(&address)
     }
 
-    /// Ends what is named by a pointer.
+    /// Removes the object that a caller names.
     pub(super) fn remove(&mut self, raw: *mut T::Raw) -> Result<T, i32> {
         self.get(raw)?;
         let made = self.live.remove(&raw.addr()).expect("it has been found");
@@ -104,7 +105,7 @@ impl<T: Made> Table<T> {
         self.all(world).count()
     }
 
-    /// Takes note of it if something is still needed by such as these.
+    /// Records a fault if an object of this table still needs the one that is destroyed.
     pub(super) fn check_not_needed(
         &self,
         what: &str,
@@ -134,17 +135,17 @@ pub(super) struct List {
 pub(super) struct Device {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_device>,
-    /// Lists and contexts.
+    /// The number of lists and contexts that refer to it.
     pub(super) holders: usize,
 }
 
 pub(super) struct Context {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_context>,
-    /// As many as there are events, and which: what each is of, and its kind.
+    /// Counts the events, so that it is readable while there is one.
     pub(super) file: EventFd,
     pub(super) events: VecDeque<(usize, u32)>,
-    /// Events that have been got and not acknowledged.
+    /// Events that were taken and not acknowledged.
     pub(super) got: usize,
 }
 
@@ -154,7 +155,6 @@ pub(super) struct ProtectionDomain {
     pub(super) context: usize,
 }
 
-/// Memory that is registered.
 pub(super) struct MemoryRegion {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_mr>,
@@ -168,9 +168,9 @@ pub(super) struct CompletionChannel {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_comp_channel>,
     pub(super) context: usize,
-    /// Counts the events.
+    /// Counts the events, so that it is readable while there is one.
     pub(super) file: EventFd,
-    /// Queues that report.
+    /// The queues that have reported.
     pub(super) events: VecDeque<usize>,
 }
 
@@ -182,17 +182,16 @@ pub(super) struct CompletionQueue {
     pub(super) depth: usize,
     pub(super) entries: VecDeque<Entry>,
     pub(super) is_armed: bool,
-    /// It has overflowed.
     pub(super) has_overflowed: bool,
-    /// Events that have been got and not acknowledged.
+    /// Events that were taken and not acknowledged.
     pub(super) got: usize,
 }
 
-/// A completion.
+/// A completion that has not been polled.
 pub(super) struct Entry {
     pub(super) found: ibv_wc,
     pub(super) pair: usize,
-    /// So many places of the send queue are free once it has been polled.
+    /// The entries of the send queue that are free once it has been polled.
     pub(super) frees: usize,
 }
 
@@ -211,7 +210,8 @@ pub(super) struct QueuePair {
     pub(super) route: Route,
     pub(super) sends: VecDeque<PostedWrite>,
     pub(super) receives: VecDeque<u64>,
-    /// Places of the send queue that are taken, and how many of them await a later one's completion.
+    /// The used entries of the send queue, and how many of them await the completion of a later
+    /// one.
     pub(super) taken: usize,
     pub(super) unsignalled: usize,
 }
@@ -239,10 +239,10 @@ pub(super) enum Payload {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Route {
     pub(super) peer: u32,
-    /// Our GID's row and the peer's GID; or the peer's local identifier.
+    /// The index of our GID and the peer's GID; `None` if the local identifiers are used.
     pub(super) global: Option<(u8, [u8; 16])>,
     pub(super) lid: u16,
-    /// Service level and traffic class.
+    /// The service level and the traffic class.
     pub(super) class: (u8, u8),
     pub(super) send_sequence: u32,
     pub(super) receive_sequence: u32,

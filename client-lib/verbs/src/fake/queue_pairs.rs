@@ -1,4 +1,4 @@
-//! CompletionQueue pairs, from one state to the next.
+//! Queue pairs and the changes of their states.
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
 use std::collections::VecDeque;
@@ -12,7 +12,8 @@ use rdma_sys::{
 use super::objects::{QueuePair, Raw, Route};
 use super::{State, Verb, World, fault, made, returned, state};
 
-/// What takes a pair from one state to the next (InfiniBand Architecture, table 91).
+/// The changes of state, each with the attributes that it requires (InfiniBand Architecture, table
+/// 91).
 const STEPS: [(ibv_qp_state::Type, ibv_qp_state::Type, &[mask]); 3] = [
     (
         ibv_qp_state::IBV_QPS_RESET,
@@ -64,7 +65,7 @@ pub(super) extern "C" fn destroy_qp(pair: *mut ibv_qp) -> c_int {
     let mut state = state();
     let destroy = |state: &mut State| {
         let pair = state.pairs.remove(pair)?;
-        // What has completed goes with it.
+        // Unpolled completions disappear with their queue pair.
         if let Some(queue) = state.queues.at(pair.queue) {
             queue.entries.retain(|entry| entry.pair != pair.raw.pointer().addr());
         }
@@ -94,7 +95,7 @@ impl State {
         wanted.cap.max_inline_data = wanted.cap.max_inline_data.max(least);
         let number = self.number();
         let context = self.contexts.at(context).ok_or(libc::EBADF)?.raw.pointer();
-        // SAFETY: a structure of numbers and pointers.
+        // SAFETY: a structure of numbers and pointers, for which zero means none.
         let mut raw: ibv_qp = unsafe { std::mem::zeroed() };
         (raw.context, raw.pd, raw.qp_num) = (context, domain, number);
         raw.qp_context = wanted.qp_context;

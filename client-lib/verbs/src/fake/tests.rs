@@ -1,11 +1,11 @@
-//! A fake that takes anything proves nothing.
+//! Tests of the fake device itself: it detects what it is meant to detect.
 #![allow(unsafe_code, reason = "does what the wrappers never do")]
 
 use super::{Fake, Verb};
 use crate::{Call, CompletionChannel, CompletionQueue, ProtectionDomain};
 
 #[test]
-fn what_is_destroyed_before_what_needs_it_is_a_fault() {
+fn destroying_an_object_that_another_needs_is_a_fault() {
     let fake = Fake::new();
     let (library, context) = (fake.library(), fake.open());
     let (domain, channel) =
@@ -14,7 +14,7 @@ fn what_is_destroyed_before_what_needs_it_is_a_fault() {
     let queue = CompletionQueue::with_channel(&channel, 1, 1).unwrap();
     let pair =
         crate::UnconnectedQueuePair::new(&domain, &queue, crate::Capacities { send: 1, receive: 1 }).unwrap();
-    // SAFETY: the fake refuses what is needed.
+    // SAFETY: the fake refuses to destroy these, since other objects need them.
     let outcomes = unsafe {
         [
             (library.close_device)(context.raw()),
@@ -31,7 +31,7 @@ fn what_is_destroyed_before_what_needs_it_is_a_fault() {
 }
 
 #[test]
-fn what_is_destroyed_twice_or_never_is_a_fault() {
+fn destroying_an_object_twice_or_never_is_a_fault() {
     let fake = Fake::new();
     let (library, context) = (fake.library(), fake.open());
     // SAFETY: the context is open.
@@ -39,24 +39,24 @@ fn what_is_destroyed_twice_or_never_is_a_fault() {
     drop(context);
     assert_eq!(fake.faults(), ["a context is destroyed before its domain"]);
     assert_eq!(fake.remaining(), "1 device 1 context 1 domain ");
-    // SAFETY: nothing has it; the second time, the fake only compares the address.
+    // SAFETY: nothing uses it; the second time, the fake only compares the address.
     let outcomes = unsafe { [(library.dealloc_pd)(domain), (library.dealloc_pd)(domain)] };
     assert_eq!(outcomes, [0, libc::EBADF]);
     assert_eq!(fake.faults(), ["a domain is used after its end"]);
     let contexts: Vec<_> = super::state().contexts.all(fake.0).map(super::Made::raw).collect();
-    // SAFETY: the one that could not be closed.
+    // SAFETY: the context that could not be closed before.
     assert_eq!(unsafe { (library.close_device)(contexts[0]) }, 0);
 }
 
 #[test]
-fn memory_that_is_given_back_too_early_is_a_fault() {
+fn freeing_memory_before_its_registration_ends_is_a_fault() {
     let fake = Fake::new();
     let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let memory = crate::memory::Memory::new(4096.try_into().unwrap()).unwrap();
     let (start, length) = (memory.start(), memory.length());
     let region = crate::memory::register(&domain, Call::Register, start, length, 0).unwrap();
     drop(memory);
-    // SAFETY: registered, and not used.
+    // SAFETY: registered, and not in use.
     assert_eq!(unsafe { (fake.library().dereg_mr)(region.as_ptr()) }, 0);
     assert_eq!(fake.faults(), ["memory is given back before its registration has ended"]);
 }
@@ -69,7 +69,7 @@ fn a_fault_fails_its_test() {
 }
 
 #[test]
-fn calls_are_counted_and_fail_as_they_are_told_to() {
+fn calls_are_recorded_and_fail_as_requested() {
     let fake = Fake::new();
     fake.fail_call(1, libc::EPERM);
     let devices = fake.library().devices().unwrap();

@@ -1,4 +1,4 @@
-//! The way of data: what is posted, and what becomes of it.
+//! The data path: posted requests, their execution and completion.
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
 use std::ffi::c_int;
@@ -26,7 +26,7 @@ pub(super) unsafe extern "C" fn post_send(
             // SAFETY: one of the caller's requests.
             let request = unsafe { &*next };
             if let Err(errno) = state.pairs.get(pair)?.post(request) {
-                // SAFETY: the caller's place.
+                // SAFETY: the caller's pointer.
                 unsafe { *bad = next };
                 state.after_post(world, pair);
                 return Err(errno);
@@ -78,7 +78,7 @@ impl QueuePair {
         }
         let mut sges = Vec::new();
         for index in 0..count {
-            // SAFETY: the caller's list has so many.
+            // SAFETY: the caller's list has `num_sge` entries.
             sges.push(unsafe { *request.sg_list.add(index) });
         }
         let payload = match request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 {
@@ -88,7 +88,7 @@ impl QueuePair {
             }
             _ => Payload::Inline(sges.iter().flat_map(|sge| read(sge.addr, sge.length)).collect()),
         };
-        // SAFETY: the fields of the unions that these operations have, all of them numbers.
+        // SAFETY: the fields of the unions that these operations use, all of them numbers.
         let (immediate, remote) =
             unsafe { (request.imm_data_invalidated_rkey_union.imm_data, request.wr.rdma) };
         let immediate = match request.opcode {
@@ -111,17 +111,17 @@ impl QueuePair {
     }
 }
 
-/// What the device reads.
+/// Reads memory as the device does.
 fn read(address: u64, length: u32) -> Vec<u8> {
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
     let mut bytes = vec![0; length as usize];
-    // SAFETY: as the caller has posted it, or registered it.
+    // SAFETY: the caller has posted or registered this memory.
     unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
     bytes
 }
 
 impl State {
-    /// Something has been posted.
+    /// Executes what can be executed after a post.
     fn after_post(&mut self, world: u64, pair: *mut ibv_qp) {
         if self.pairs.at(pair.addr()).is_some_and(|pair| pair.state == ibv_qp_state::IBV_QPS_ERR) {
             self.flush(pair.addr());
@@ -129,7 +129,7 @@ impl State {
         self.run(world);
     }
 
-    /// Does all that can be done.
+    /// Executes posted writes until no more can be executed.
     pub(super) fn run(&mut self, world: u64) {
         if self.world(world).is_held {
             return;
@@ -141,7 +141,8 @@ impl State {
         }
     }
 
-    /// Does what is next in a send queue. Whether there was something, and the peer was ready for it.
+    /// Executes the first write of a send queue. Returns whether there was one, and the peer was
+    /// ready for it.
     fn execute_next(&mut self, sender: usize) -> bool {
         let Some(pair) = self.pairs.at(sender) else { return false };
         let Some(send) = pair.sends.front().cloned() else { return false };
@@ -162,7 +163,8 @@ impl State {
         true
     }
 
-    /// Copies a write's bytes. Nothing, if the peer has no receive request yet.
+    /// Copies the bytes of a write, and returns its status. Returns `None` if the peer has posted
+    /// no receive request for its immediate.
     fn transfer(&mut self, sender: usize, send: &PostedWrite) -> Option<ibv_wc_status::Type> {
         let (world, domain) = self.pairs.at(sender).map(|pair| (pair.world, pair.domain))?;
         let mut bytes = match &send.payload {
@@ -191,7 +193,8 @@ impl State {
             Some(_) => Some(pair.receives.pop_front()?),
             None => None,
         };
-        // SAFETY: found to be registered memory, which is there until that has ended; it is none of `bytes`.
+        // SAFETY: the range was found to be registered, which ends before the memory does. It does
+        // not overlap `bytes`.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         if let Some((id, immediate)) = id.zip(send.immediate) {
             let mut found = completion(id, ibv_wc_status::IBV_WC_SUCCESS);
@@ -206,12 +209,12 @@ impl State {
 
     fn is_readable(&self, world: u64, domain: usize, sge: &ibv_sge) -> bool {
         let mut all = self.regions.all(world);
-        // SAFETY: what is registered is there.
+        // SAFETY: registered regions are alive.
         let known = all.find(|region| unsafe { (*region.raw.pointer()).lkey } == sge.lkey);
         known.is_some_and(|it| it.domain == domain && it.has(sge.addr, sge.length as usize))
     }
 
-    /// The pair at the other end of a way that both ends agree on.
+    /// Returns the queue pair at the other end, if both ends agree about the path.
     fn peer(&mut self, sender: usize) -> Option<usize> {
         let pair = self.pairs.at(sender)?;
         let (world, number, route) = (pair.world, pair.number, pair.route);
@@ -231,7 +234,7 @@ impl State {
         (is_there && is_ready && agrees).then(|| peer.raw.pointer().addr())
     }
 
-    /// Where a write goes.
+    /// Returns the destination of a write, if the peer allows it.
     fn writable(
         &mut self,
         receiver: usize,
@@ -247,7 +250,7 @@ impl State {
         }
         let remote = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         let mut all = self.regions.all(world);
-        // SAFETY: what is registered is there.
+        // SAFETY: registered regions are alive.
         let known = all.find(|region| unsafe { (*region.raw.pointer()).rkey } == send.key);
         let allows = known.is_some_and(|it| {
             it.domain == domain && it.access & access & remote != 0 && it.has(send.address, length)
@@ -255,7 +258,7 @@ impl State {
         if allows { Ok(to) } else { Err(refused) }
     }
 
-    /// A write has come to its end, and with it those before it that say nothing.
+    /// Completes a write, and with it the unsignalled ones before it.
     fn sent(&mut self, sender: usize, send: &PostedWrite, status: ibv_wc_status::Type) {
         let mut found = completion(send.id, status);
         if status == ibv_wc_status::IBV_WC_SUCCESS {
@@ -266,7 +269,7 @@ impl State {
         self.complete(queue, Entry { found, pair: sender, frees });
     }
 
-    /// What a pair that has failed still had to do is given up.
+    /// Flushes the requests of a queue pair that has failed.
     fn flush(&mut self, pair: usize) {
         let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         while let Some(found) = self.pairs.at(pair) {
@@ -283,7 +286,8 @@ impl State {
     }
 }
 
-/// What is not defined looks like what it is not: an immediate of the peer's, which soft-RoCE also says of what we have sent.
+/// Makes a completion whose undefined fields are misleading: they look like an immediate of the
+/// peer, as soft-RoCE reports for our own writes.
 fn completion(id: u64, status: ibv_wc_status::Type) -> ibv_wc {
     // SAFETY: a structure of numbers.
     let mut found: ibv_wc = unsafe { std::mem::zeroed() };
@@ -295,7 +299,7 @@ fn completion(id: u64, status: ibv_wc_status::Type) -> ibv_wc {
 }
 
 impl super::MemoryRegion {
-    /// Whether all of a range is within it.
+    /// Returns whether the region contains the whole range.
     fn has(&self, address: u64, length: usize) -> bool {
         let end = (address as usize).checked_add(length);
         address as usize >= self.start && end.is_some_and(|end| end <= self.start + self.length)

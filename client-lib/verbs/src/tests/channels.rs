@@ -12,11 +12,11 @@ fn a_queue_reports_once_each_time_it_is_armed() {
     let channel = CompletionChannel::new(&rig.context).unwrap();
     let queues = [3, u64::MAX].map(|number| CompletionQueue::with_channel(&channel, number, 16).unwrap());
     let (one, other) = connect((&rig.domain, &queues[0]), (&rig.domain, &queues[1]));
-    // Nobody has asked.
+    // The queue is not armed.
     one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
     assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
     queues[0].arm().unwrap();
-    // What has come already is not reported.
+    // Completions from before the queue was armed are not reported.
     assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
     one.post_writes(&[rig.sge(2, 0..1), rig.sge(3, 0..1)]).unwrap();
     assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Completion(3));
@@ -30,7 +30,7 @@ fn a_queue_reports_once_each_time_it_is_armed() {
 }
 
 #[test]
-fn who_waits_is_told_that_the_channel_is_closed() {
+fn closing_a_channel_ends_the_wait() {
     let rig = Rig::new();
     let channel = CompletionChannel::new(&rig.context).unwrap();
     let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
@@ -42,7 +42,7 @@ fn who_waits_is_told_that_the_channel_is_closed() {
             assert_eq!(waiting.join().unwrap(), ChannelEvent::Closed);
         }
     });
-    // Whatever is to be reported.
+    // It makes a completion that would be reported.
     queue.arm().unwrap();
     one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
     assert_eq!(
@@ -52,7 +52,7 @@ fn who_waits_is_told_that_the_channel_is_closed() {
 }
 
 #[test]
-fn a_queue_that_has_gone_reports_nothing() {
+fn a_destroyed_queue_reports_nothing() {
     let rig = Rig::new();
     let channel = CompletionChannel::new(&rig.context).unwrap();
     let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
@@ -64,7 +64,7 @@ fn a_queue_that_has_gone_reports_nothing() {
 }
 
 #[test]
-fn a_device_that_is_gone_ends_the_waiting() {
+fn a_failing_call_of_a_lost_device_ends_the_wait() {
     let rig = Rig::new();
     let channel = CompletionChannel::new(&rig.context).unwrap();
     let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
@@ -73,7 +73,7 @@ fn a_device_that_is_gone_ends_the_waiting() {
     one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
     rig.fake.fail(Verb::GetEvent, libc::EIO);
     assert_fails(channel.wait(), Call::Wait, libc::EIO);
-    // Two who were told of one report, and one that was interrupted.
+    // `poll` woke two threads for one report, and a signal interrupted the call.
     for errno in [libc::EAGAIN, libc::EINTR] {
         rig.fake.fail(Verb::GetEvent, errno);
         assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
@@ -84,16 +84,16 @@ fn a_device_that_is_gone_ends_the_waiting() {
     assert_fails(queue.arm(), Call::Arm, libc::ENODEV);
 }
 
-/// That the device is gone is heard before anything that it has reported; other events are passed over.
+/// The loss of the device comes before pending reports; other events are ignored.
 #[test]
-fn a_device_that_says_that_it_is_gone_ends_the_waiting() {
+fn a_fatal_event_of_the_device_ends_the_wait() {
     const PORT_ERROR: u32 = 10;
     const FATAL: u32 = 8;
     let rig = Rig::new();
     let channel = CompletionChannel::new(&rig.context).unwrap();
     let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
     let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
-    // A later library may know of more.
+    // A kind that only a newer library knows.
     for kind in [PORT_ERROR, 1000] {
         rig.fake.raise_event(kind);
         assert_eq!(channel.try_wait().unwrap(), ChannelEvent::Nothing);
@@ -109,7 +109,7 @@ fn a_device_that_says_that_it_is_gone_ends_the_waiting() {
     assert_eq!((error.call(), error.errno()), (Call::Event, Some(libc::ENODEV)));
     assert_eq!(error.to_string(), "fake_0: cannot go on with the device: No such device (os error 19)");
     assert!(error.hint().unwrap().starts_with("it has been removed"));
-    // Whoever waits meanwhile hears of it, too, but it is said once.
+    // The event is returned once. Afterwards pending reports are.
     assert_eq!(channel.wait().unwrap(), ChannelEvent::Completion(3));
     let waiting = channel.clone();
     let waits = thread::spawn(move || waiting.wait());
@@ -117,9 +117,9 @@ fn a_device_that_says_that_it_is_gone_ends_the_waiting() {
     assert_fails(waits.join().unwrap(), Call::Event, libc::ENODEV);
 }
 
-/// A pair that fails so may have no completion that says it, nor a queue that is broken. What a peer can have happen is passed over.
+/// Such a failure may leave no completion behind. Events that a peer can cause are ignored.
 #[test]
-fn what_has_broken_is_told_by_the_number_of_its_queue() {
+fn a_fatal_event_of_a_queue_or_pair_names_the_queue() {
     const QUEUE_ERROR: u32 = 0;
     const PAIR_FATAL: u32 = 1;
     const REQUEST_ERROR: u32 = 2;
@@ -148,9 +148,9 @@ fn what_has_broken_is_told_by_the_number_of_its_queue() {
     assert_eq!([channel.wait().unwrap(), channel.wait().unwrap()], [ChannelEvent::Failed(3); 2]);
 }
 
-/// Threads that wait for the same reports, while the queues that report come and go.
+/// Threads that wait for the same reports, while the queues that report are created and destroyed.
 #[test]
-fn threads_share_reports_while_queues_go() {
+fn threads_share_reports_while_queues_are_destroyed() {
     const ROUNDS: usize = 200;
     let rig = Rig::new();
     let channel = CompletionChannel::new(&rig.context).unwrap();
@@ -164,14 +164,14 @@ fn threads_share_reports_while_queues_go() {
                 }
             });
         }
-        // When all have ended, nothing is heard.
+        // Only the threads keep a sender, so that `heard` ends with them.
         drop(tell);
         for round in 0..ROUNDS {
             let queue = CompletionQueue::with_channel(&channel, 3, 16).unwrap();
             let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
             queue.arm().unwrap();
             one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
-            // The others go with what they have to report.
+            // The others are destroyed with their pending reports.
             if round % 2 == 0 {
                 heard.recv().unwrap();
             }

@@ -29,7 +29,7 @@ fn ends() -> Ends {
 }
 
 #[test]
-fn devices_and_ports_are_what_they_are() {
+fn devices_and_ports_are_listed_with_their_attributes() {
     let fake = Fake::new();
     fake.configure(|world| {
         world.devices = vec!["fake_0", "fake_1"];
@@ -42,7 +42,8 @@ fn devices_and_ports_are_what_they_are() {
     let port = context.query_port(1).unwrap();
     assert_eq!((context.name(), port.is_active, port.mtu, port.lid), ("fake_1", false, 4096, 3));
     assert_fails(context.query_port(2), Call::Query, libc::EINVAL);
-    // A row without an interface, and rows with one; no such row, and no such port.
+    // A GID without an interface, GIDs with one, an index that does not exist, and a port that does
+    // not.
     assert_eq!(context.interface_index(1, 0), None);
     fake.configure(|world| world.interface = 42);
     assert_eq!(
@@ -78,7 +79,7 @@ fn a_path_that_the_device_does_not_have_is_an_error() {
 }
 
 #[test]
-fn without_gids_pairs_meet_by_local_identifiers() {
+fn pairs_without_gids_connect_by_local_identifiers() {
     for (lid, is_heard) in [(7, true), (8, false)] {
         let rig = ends();
         let path = Path { is_global: false, gid_index: 99, ..PATH };
@@ -93,9 +94,9 @@ fn without_gids_pairs_meet_by_local_identifiers() {
     }
 }
 
-/// Of virtual functions of InfiniBand, as a rule: within their subnet, too.
+/// Ports of virtual functions under InfiniBand typically require GIDs, even within their subnet.
 #[test]
-fn a_port_that_needs_gids_gets_them_wherever_there_are_some() {
+fn a_port_that_requires_gids_gets_them_if_both_ends_have_one() {
     for peer in [gid(), Ipv6Addr::UNSPECIFIED] {
         let rig = ends();
         rig.fake.configure(|world| world.needs_gids = true);
@@ -113,9 +114,9 @@ fn a_port_that_needs_gids_gets_them_wherever_there_are_some() {
     assert!(!Path::has_gids(none, gid()) && !Path::has_gids(none, none));
 }
 
-/// Of its own, and no other's; without GIDs there is no place for the second.
+/// Each side's own class counts. Packets without GIDs have no field for the traffic class.
 #[test]
-fn each_side_says_as_what_its_packets_travel() {
+fn each_side_sets_the_class_of_its_own_packets() {
     let (class, peer) = (Class { service_level: 5, traffic_class: 106 }, Class::default());
     for (is_global, expected) in [(true, (5, 106)), (false, (5, 0))] {
         let rig = ends();
@@ -128,7 +129,7 @@ fn each_side_says_as_what_its_packets_travel() {
     }
 }
 
-/// A peer can say anything; what does not fit in a packet is cut off.
+/// A peer's handshake may contain any number; bits that do not fit in a packet are dropped.
 #[test]
 fn sequence_numbers_have_24_bits() {
     for _ in 0..16 {
@@ -153,14 +154,14 @@ fn a_queue_of_another_context_is_refused_before_the_device_sees_it() {
 }
 
 #[test]
-fn queues_have_room_for_something() {
+fn a_queue_without_capacity_is_refused() {
     let ends = ends();
     assert_fails(CompletionQueue::new(&ends.context, 0), Call::CompletionQueue, libc::EINVAL);
 }
 
-/// A device that takes less with a request, and one that gives more than was asked for.
+/// One device takes less inline data, another gives more than was requested.
 #[test]
-fn what_goes_with_requests_is_what_the_device_takes() {
+fn inline_data_is_limited_to_what_the_device_takes() {
     for (most, least, longest) in
         [(MAX_INLINE_DATA - 1, 0, 0), (0, 0, 0), (512, 300, 300), (512, 0, MAX_INLINE_DATA)]
     {
@@ -179,7 +180,7 @@ fn what_goes_with_requests_is_what_the_device_takes() {
 }
 
 #[test]
-fn a_pair_that_the_device_does_not_have_is_an_error() {
+fn a_pair_that_the_device_cannot_create_is_an_error() {
     let ends = ends();
     let before = ends.fake.calls().len();
     ends.fake.fail(Verb::CreateQp, libc::ENOMEM);
@@ -187,6 +188,6 @@ fn a_pair_that_the_device_does_not_have_is_an_error() {
     let error = UnconnectedQueuePair::new(&ends.domain, &ends.queue, capacities).unwrap_err();
     assert_eq!((error.call(), error.errno()), (Call::QueuePair, Some(libc::ENOMEM)));
     assert!(error.hint().unwrap().contains("queues that deep"));
-    // Once more without what goes with requests.
+    // The second attempt is without inline data.
     assert_eq!(ends.fake.calls()[before..], [Verb::CreateQp; 2]);
 }

@@ -8,7 +8,7 @@ use crate::{
 
 use super::{CAPACITIES, PATH, Rig, bare, end, size};
 
-/// One of each call that can fail, in the order in which they are needed.
+/// Makes one of each call that can fail, in the order in which they are needed.
 fn all(fake: &Fake) -> Result<(), Error> {
     let devices = fake.library().devices()?;
     let context: Context = devices[0].open()?;
@@ -36,7 +36,7 @@ fn all(fake: &Fake) -> Result<(), Error> {
     Ok(())
 }
 
-/// What errors say that this call was for; a pair's states in their order.
+/// Returns the calls that errors name for a verb; for a queue pair's states, in their order.
 fn calls(verb: Verb) -> &'static [Call] {
     match verb {
         Verb::List => &[Call::List],
@@ -58,7 +58,7 @@ fn calls(verb: Verb) -> &'static [Call] {
 }
 
 #[test]
-fn whichever_call_fails_nothing_is_left() {
+fn a_failure_of_any_call_leaves_nothing_behind() {
     let fake = Fake::new();
     all(&fake).unwrap();
     fake.wait_until(str::is_empty);
@@ -71,14 +71,14 @@ fn whichever_call_fails_nothing_is_left() {
             let outcome = all(&fake);
             fake.wait_until(str::is_empty);
             if verb == Verb::CreateQp {
-                // It is tried once more without what goes with requests.
+                // It is tried again without inline data.
                 outcome.unwrap();
                 continue;
             }
             let error = outcome.unwrap_err();
             let same = verbs[..number].iter().filter(|&&before| before == verb).count();
             let call = calls(verb)[same % calls(verb).len()];
-            // Why polling fails is not told.
+            // Polling does not tell the reason.
             let errno = if verb == Verb::Poll { libc::EIO } else { errno };
             assert_eq!((error.call(), error.errno()), (call, Some(errno)), "call {number}: {error}");
             assert_eq!(error.to_string().starts_with("fake_0: cannot "), verb != Verb::List, "{error}");
@@ -87,7 +87,7 @@ fn whichever_call_fails_nothing_is_left() {
 }
 
 #[test]
-fn a_kind_of_call_that_always_fails_leaves_nothing() {
+fn a_call_that_always_fails_leaves_nothing_behind() {
     let fake = Fake::new();
     all(&fake).unwrap();
     for verb in fake.calls() {
@@ -99,9 +99,9 @@ fn a_kind_of_call_that_always_fails_leaves_nothing() {
     }
 }
 
-/// Each constructor by itself, with the others' things kept.
+/// Fails each constructor alone, while the other objects exist.
 #[test]
-fn what_cannot_be_made_leaves_what_there_was() {
+fn a_failed_constructor_leaves_other_objects_as_they_are() {
     let rig = Rig::new();
     let channel = CompletionChannel::new(&rig.context).unwrap();
     let pages = Pages::new(size(9)).unwrap();

@@ -1,4 +1,5 @@
-//! Memory of a GPU, whose part a mapping of this process has: the fake device reads and writes it by its address.
+//! Memory of a GPU, for which a mapping of this process stands in: the fake device accesses it by
+//! its address.
 #![allow(unsafe_code, reason = "stands in for a GPU")]
 
 use std::fs::File;
@@ -27,8 +28,8 @@ struct Mapping(Arc<Mapped>);
 
 struct Mapped {
     memory: Memory,
-    /// What it writes is lost.
-    is_deaf: AtomicBool,
+    /// Writes to it are lost.
+    loses_writes: AtomicBool,
 }
 
 impl std::fmt::Debug for Mapped {
@@ -51,7 +52,7 @@ impl Gpu for Mapping {
     }
 }
 
-// SAFETY: the mapping stays as long as the value.
+// SAFETY: the mapping lives as long as the value.
 unsafe impl GpuMemory for Mapping {
     fn gpu(&self) -> &dyn Gpu {
         self
@@ -72,7 +73,7 @@ unsafe impl GpuMemory for Mapping {
 
     fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
         assert!(offset + bytes.len() <= self.length());
-        // SAFETY: within the mapping, which nobody writes to now.
+        // SAFETY: within the mapping, which nothing writes to meanwhile.
         unsafe {
             self.0
                 .memory
@@ -85,8 +86,8 @@ unsafe impl GpuMemory for Mapping {
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
         assert!(offset + bytes.len() <= self.length());
-        if !self.0.is_deaf.load(Ordering::Relaxed) {
-            // SAFETY: within the mapping, which nobody reads now.
+        if !self.0.loses_writes.load(Ordering::Relaxed) {
+            // SAFETY: within the mapping, which nothing reads meanwhile.
             unsafe {
                 self.0
                     .memory
@@ -104,7 +105,7 @@ unsafe impl GpuMemory for Mapping {
 }
 
 fn mapping(length: usize) -> (Arc<dyn GpuMemory>, Arc<Mapped>) {
-    let mapped = Mapped { memory: Memory::new(size(length)).unwrap(), is_deaf: AtomicBool::new(false) };
+    let mapped = Mapped { memory: Memory::new(size(length)).unwrap(), loses_writes: AtomicBool::new(false) };
     let mapped = Arc::new(mapped);
     (Arc::new(Mapping(Arc::clone(&mapped))), mapped)
 }
@@ -113,7 +114,7 @@ const METHODS: [(Method, Verb, Call); 2] =
     [(Method::DmaBuf, Verb::RegDmaBuf, Call::DmaBuf), (Method::PeerMemory, Verb::RegMr, Call::PeerMemory)];
 
 #[test]
-fn it_is_sent_from_where_it_lies_behind_what_is_copied() {
+fn gpu_memory_is_sent_in_place_after_copied_bytes() {
     for (method, _, _) in METHODS {
         let rig = Rig::new();
         let (memory, _) = mapping(LENGTH);
@@ -133,7 +134,7 @@ fn it_is_sent_from_where_it_lies_behind_what_is_copied() {
 }
 
 #[test]
-fn few_bytes_are_not_read_by_the_processor() {
+fn short_writes_of_gpu_memory_are_not_inline() {
     let rig = Rig::new();
     let (memory, _) = mapping(LENGTH);
     let pages = GpuPages::new(Arc::clone(&memory));
@@ -141,14 +142,14 @@ fn few_bytes_are_not_read_by_the_processor() {
     rig.fake.hold();
     let zero_copy = Some((ZeroCopy::Gpu(&pages), 0..4));
     rig.sender.post_writes(&[Write { zero_copy, ..rig.sge(1, 0..1) }]).unwrap();
-    // What went with the request would have been read already.
+    // Inline data would have been read already.
     memory.write(0, b"late").unwrap();
     rig.fake.release();
     assert_eq!(rig.received()[1..5], *b"late");
 }
 
 #[test]
-fn a_peer_writes_to_it() {
+fn a_peer_writes_to_gpu_memory() {
     for (method, _, _) in METHODS {
         let rig = Rig::new();
         let (memory, mapped) = mapping(LENGTH);
@@ -158,7 +159,7 @@ fn a_peer_writes_to_it() {
         let mut found = vec![0; LENGTH];
         receive_buffer.memory().read(0, &mut found).unwrap();
         assert_eq!(found, pattern(LENGTH));
-        // Both the landing and the fake's registration hold it.
+        // The buffer and the fake's registration both hold it.
         drop(receive_buffer);
         assert_eq!(Arc::strong_count(&mapped), 1);
         rig.sender.post_writes(&[Write { remote, ..rig.sge(2, 0..1) }]).unwrap();
@@ -168,7 +169,7 @@ fn a_peer_writes_to_it() {
 }
 
 #[test]
-fn what_cannot_be_registered_says_which_side_does_not() {
+fn a_failed_registration_names_the_side_that_refused() {
     let (memory, _) = mapping(LENGTH);
     let reach =
         |rig: &Rig, method| rig.domain.gpu_receive_buffer(Arc::clone(&memory), method).map(drop).unwrap_err();
@@ -182,9 +183,10 @@ fn what_cannot_be_registered_says_which_side_does_not() {
     assert!(ProtectionDomain::new(&rig.context).unwrap().supports_dma_buf().unwrap());
 }
 
-/// What is short is the GPU's or the device's; only where the kernel finds it by its address it may be the memory that may be locked.
+/// The GPU or the device is short of something. For memory that the kernel finds by its address, it
+/// may also be the limit of locked memory.
 #[test]
-fn what_cannot_be_registered_says_what_is_short() {
+fn a_failed_registration_names_the_exhausted_resource() {
     let (memory, _) = mapping(LENGTH);
     let hint = |(method, verb, _), errno| {
         let rig = Rig::new();
@@ -210,7 +212,7 @@ fn what_cannot_be_registered_says_what_is_short() {
 }
 
 #[test]
-fn memory_is_refused_unless_it_is_the_device_that_has_gone() {
+fn memory_is_refused_after_a_failure_unless_the_device_is_gone() {
     let cases = [
         (libc::EFAULT, true),
         (libc::EOPNOTSUPP, true),
@@ -232,7 +234,7 @@ fn memory_is_refused_unless_it_is_the_device_that_has_gone() {
 }
 
 #[test]
-fn what_there_was_no_room_for_is_tried_again_later() {
+fn a_registration_without_room_is_tried_again_later() {
     let now = Instant::now();
     for (errno, is_later) in [(libc::ENOMEM, true), (libc::EAGAIN, true), (libc::EFAULT, false)] {
         let rig = Rig::new();
@@ -243,7 +245,7 @@ fn what_there_was_no_room_for_is_tried_again_later() {
         let holds = |after| refused.holds(|| now + after);
         assert!(holds(RETRY_AFTER / 2), "{errno}");
         assert_eq!(holds(RETRY_AFTER), !is_later, "{errno}");
-        // What another device has for good, one that is full does not change.
+        // A device that is full does not lift the refusal of another one.
         rig.fake.fail(Verb::RegDmaBuf, libc::ENOMEM);
         pages.register(&rig.domain, Method::DmaBuf).unwrap_err();
         assert!(pages.is_refused());
@@ -251,9 +253,9 @@ fn what_there_was_no_room_for_is_tried_again_later() {
     assert!(!Refusal::default().holds(|| now));
 }
 
-/// A device that could take the memory, and one that never will.
+/// One device could take the memory later, another never will.
 #[test]
-fn what_stands_against_a_method_may_pass() {
+fn a_lack_of_room_is_a_temporary_reason_against_a_method() {
     let cases =
         [(libc::ENOMEM, true), (libc::EAGAIN, true), (libc::EOPNOTSUPP, false), (libc::EFAULT, false)];
     for (errno, is_temporary) in cases {
@@ -267,7 +269,7 @@ fn what_stands_against_a_method_may_pass() {
             (Some(Method::Staging), is_temporary),
             "{reached:?}"
         );
-        // Nothing was asked of the memory.
+        // No call reached the memory.
         fake.fail(Verb::AllocPd, errno);
         let reached = choose_gpu_method(&context, source(), &memory, Forced::No);
         assert_eq!(
@@ -278,7 +280,7 @@ fn what_stands_against_a_method_may_pass() {
         fake.stop_failing();
         let reached = choose_gpu_method(&context, source(), &memory, Forced::No);
         assert_eq!((reached.method, reached.is_temporary), (Some(Method::DmaBuf), false), "{reached:?}");
-        // Other bytes than were written may be there again next time, and are not asked for.
+        // A method that corrupted bytes is not tried again.
         fake.configure(|world| world.corrupts_bytes = true);
         let reached = choose_gpu_method(&context, source(), &memory, Forced::No);
         assert_eq!((reached.method, reached.is_temporary), (Some(Method::Staging), false), "{reached:?}");
@@ -288,21 +290,21 @@ fn what_stands_against_a_method_may_pass() {
 }
 
 #[test]
-fn it_is_tried_both_ways_before_it_is_trusted() {
+fn gpu_memory_is_probed_in_both_directions() {
     for (method, _, _) in METHODS {
         let fake = Fake::new();
         let (memory, mapped) = mapping(64 << 10);
         let context = fake.open();
         let tried = || probe_gpu(&context, source(), &memory, method);
         tried().unwrap();
-        // What the GPU is told to have does not come out of it.
-        mapped.is_deaf.store(true, Ordering::Relaxed);
+        // Bytes that are written to the GPU cannot be read from it.
+        mapped.loses_writes.store(true, Ordering::Relaxed);
         assert!(matches!(tried(), Err(ProbeError::Different { .. })));
-        mapped.is_deaf.store(false, Ordering::Relaxed);
+        mapped.loses_writes.store(false, Ordering::Relaxed);
         fake.configure(|world| world.corrupts_bytes = true);
         assert!(matches!(tried(), Err(ProbeError::Different { .. })));
         drop(context);
-        // The last of it is let go of by a thread of its own.
+        // The last objects are dropped on a background thread.
         fake.wait_until(str::is_empty);
     }
 }

@@ -10,7 +10,7 @@ const OUTSIDE: [(usize, usize); 6] =
     [(0, LENGTH + 1), (LENGTH, 1), (LENGTH + 1, 0), (usize::MAX, 0), (usize::MAX, 1), (usize::MAX - 1, 3)];
 
 #[test]
-fn a_region_takes_what_is_within_it() {
+fn a_region_accepts_ranges_within_it_only() {
     let rig = Rig::new();
     let write = |(offset, length)| rig.region.write(offset, &vec![1; length]);
     for inside in [(0, LENGTH), (LENGTH, 0), (LENGTH - 1, 1), (0, 0)] {
@@ -22,7 +22,7 @@ fn a_region_takes_what_is_within_it() {
 }
 
 #[test]
-fn a_landing_gives_what_is_within_it() {
+fn a_receive_buffer_returns_ranges_within_it_only() {
     let rig = Rig::new();
     for (offset, length) in [(0, LENGTH), (LENGTH, 0), (LENGTH - 1, 1)] {
         rig.receive_buffer.read(offset, &mut vec![1; length]).unwrap();
@@ -52,7 +52,7 @@ fn memory_is_zero_at_first() {
 }
 
 #[test]
-fn what_has_landed_outlives_all_that_it_came_by() {
+fn received_bytes_outlive_everything_that_brought_them() {
     let rig = Rig::new();
     rig.sender.post_writes(&[rig.sge(1, 0..LENGTH)]).unwrap();
     let received = rig.receive_buffer.received(3..LENGTH).unwrap();
@@ -66,7 +66,7 @@ fn what_has_landed_outlives_all_that_it_came_by() {
 }
 
 #[test]
-fn peers_reach_landings_only() {
+fn peers_reach_receive_buffers_only() {
     let fake = Fake::new();
     let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let (_region, pages) = (domain.memory_region(size(9)).unwrap(), Pages::new(size(9)).unwrap());
@@ -77,23 +77,23 @@ fn peers_reach_landings_only() {
 }
 
 #[test]
-fn memory_is_given_back() {
+fn dropped_memory_is_freed() {
     let fake = Fake::new();
     let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let before = address_space();
     for _ in 0..64 {
-        // Nobody touches it, so the machine need not have it.
+        // Nothing touches the memory, so the machine need not provide it.
         drop(domain.memory_region(size(256 << 20)).unwrap());
         drop(domain.receive_buffer(size(256 << 20)).unwrap());
         fake.fail(Verb::RegMr, libc::ENOMEM);
         assert_fails(domain.memory_region(size(256 << 20)), Call::Register, libc::ENOMEM);
         fake.stop_failing();
     }
-    // What other tests have at the same time is less by far.
+    // Other tests that run at the same time use far less.
     assert!(address_space() < before + (8 << 30));
 }
 
-/// How many bytes of addresses this process has.
+/// Returns the size of this process's address space in bytes.
 fn address_space() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
@@ -101,7 +101,7 @@ fn address_space() -> usize {
 }
 
 #[test]
-fn what_cannot_be_registered_says_why() {
+fn a_failed_registration_has_a_hint() {
     let fake = Fake::new();
     let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let hint = |errno| {
@@ -121,7 +121,7 @@ fn what_cannot_be_registered_says_why() {
 }
 
 #[test]
-fn more_memory_than_there_is_is_an_error() {
+fn allocating_more_memory_than_exists_is_an_error() {
     let fake = Fake::new();
     let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let error = domain.memory_region(size(isize::MAX as usize & !0xfff)).unwrap_err();

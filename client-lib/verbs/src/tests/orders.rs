@@ -6,7 +6,7 @@ use crate::{
 
 use super::{CAPACITIES, PATH, bare, connect, end, size};
 
-/// Anything that has to be let go of.
+/// An object that is to be dropped.
 #[expect(dead_code, reason = "only held")]
 enum Handle {
     Device(Device),
@@ -22,7 +22,7 @@ enum Handle {
     QueuePair(QueuePair),
 }
 
-/// Calls for each order of so many things.
+/// Calls `each` with each order of `count` indexes.
 fn each_order(count: usize, mut each: impl FnMut(&[usize])) {
     fn exchange(order: &mut [usize], fixed: usize, each: &mut impl FnMut(&[usize])) {
         if fixed == order.len() {
@@ -38,7 +38,7 @@ fn each_order(count: usize, mut each: impl FnMut(&[usize])) {
     exchange(&mut order, 0, &mut each);
 }
 
-/// Lets go of things in each order, and expects that nothing is left, and that nothing was needed that was gone.
+/// Drops the objects in each order. No object may be left, and none may be used after its end.
 fn in_each_order<const N: usize>(make: impl Fn(&Fake) -> [Handle; N]) {
     let fake = Fake::new();
     each_order(N, |order| {
@@ -53,7 +53,7 @@ fn in_each_order<const N: usize>(make: impl Fn(&Fake) -> [Handle; N]) {
 }
 
 #[test]
-fn orders_are_all_there_are() {
+fn each_order_visits_every_permutation() {
     let mut all = std::collections::HashSet::new();
     each_order(5, |order| assert!(all.insert(order.to_vec())));
     assert_eq!(all.len(), 120);
@@ -87,7 +87,7 @@ fn a_connection_ends_in_any_order() {
     });
 }
 
-/// Some of it has not been read, polled or heard of.
+/// Some of the work has not been read, polled or reported.
 #[test]
 fn a_connection_ends_in_any_order_with_work_under_way() {
     in_each_order(|fake| {
@@ -117,7 +117,7 @@ fn a_connection_ends_in_any_order_with_work_under_way() {
 }
 
 #[test]
-fn what_is_not_connected_ends_in_any_order() {
+fn unconnected_objects_end_in_any_order() {
     in_each_order(|fake| {
         let device = fake.library().devices().unwrap().remove(0);
         let context = device.open().unwrap();
@@ -136,7 +136,7 @@ fn what_is_not_connected_ends_in_any_order() {
     });
 }
 
-/// Pages end in a thread of their own.
+/// Pages are freed on a background thread.
 #[test]
 fn pages_end_in_any_order() {
     in_each_order(|fake| {

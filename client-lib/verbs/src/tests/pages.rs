@@ -15,7 +15,7 @@ fn filled() -> Pages {
 }
 
 #[test]
-fn a_domain_that_is_released_keeps_no_registration() {
+fn a_released_domain_keeps_no_registration() {
     let rig = Rig::new();
     let pages: Vec<_> = (0..100).map(|_| Pages::new(size(LENGTH)).unwrap()).collect();
     let before = rig.fake.registrations();
@@ -30,13 +30,13 @@ fn a_domain_that_is_released_keeps_no_registration() {
     domain.release();
     pages[0].register(&other).unwrap();
     assert_eq!(rig.fake.registrations(), before + 100);
-    // By a thread that has not noticed.
+    // As a thread does that has not noticed the release.
     pages[0].register(&domain).unwrap();
     assert_eq!(rig.fake.registrations(), before + 100);
 }
 
 #[test]
-fn they_are_sent_from_where_they_lie() {
+fn pages_are_sent_in_place() {
     let rig = Rig::new();
     let mut pages = filled();
     pages.register(&rig.domain).unwrap();
@@ -50,7 +50,7 @@ fn they_are_sent_from_where_they_lie() {
 }
 
 #[test]
-fn they_go_behind_what_is_copied() {
+fn pages_are_sent_after_copied_bytes() {
     let rig = Rig::new();
     let pages = filled();
     pages.register(&rig.domain).unwrap();
@@ -62,7 +62,7 @@ fn they_go_behind_what_is_copied() {
 }
 
 #[test]
-fn only_what_is_registered_under_the_pairs_domain_is_sent() {
+fn only_pages_registered_under_the_pairs_domain_are_sent() {
     let rig = Rig::new();
     let (pages, other) = (filled(), ProtectionDomain::new(&rig.context).unwrap());
     let write = |range| rig.sender.post_writes(&[rig.zero_copy(1, &pages, range)]);
@@ -80,7 +80,7 @@ fn only_what_is_registered_under_the_pairs_domain_is_sent() {
 }
 
 #[test]
-fn they_are_registered_once_for_each_domain_until_it_is_retired() {
+fn pages_are_registered_once_per_domain_until_it_is_retired() {
     let rig = Rig::new();
     let before = rig.fake.registrations();
     let domains = [(); 3].map(|()| ProtectionDomain::new(&rig.context).unwrap());
@@ -94,7 +94,7 @@ fn they_are_registered_once_for_each_domain_until_it_is_retired() {
     assert_eq!(rig.fake.registrations(), before + 3);
     pages.register(&domains[2]).unwrap();
     assert_eq!(rig.fake.registrations(), before + 1);
-    // Of those that are gone, nothing is held.
+    // Destroyed domains are not held.
     drop(domains);
     assert!(rig.fake.remaining().contains(" 2 domain "), "{}", rig.fake.remaining());
     drop(pages);
@@ -103,7 +103,7 @@ fn they_are_registered_once_for_each_domain_until_it_is_retired() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_not_remembered() {
+fn a_failed_registration_is_not_remembered() {
     let rig = Rig::new();
     let pages = filled();
     for errno in [libc::ENOMEM, libc::EOPNOTSUPP, libc::EFAULT] {
@@ -118,7 +118,7 @@ fn what_cannot_be_registered_is_not_remembered() {
 }
 
 #[test]
-fn what_ends_before_it_is_read_is_not_sent() {
+fn pages_that_end_before_they_are_read_are_not_sent() {
     let rig = Rig::new();
     let pages = filled();
     pages.register(&rig.domain).unwrap();
@@ -133,7 +133,7 @@ fn what_ends_before_it_is_read_is_not_sent() {
 }
 
 #[test]
-fn threads_register_them_once_and_send_from_them() {
+fn threads_register_pages_once_and_send_from_them() {
     const THREADS: usize = 8;
     let rig = Rig::new();
     let (before, pages, barrier) = (rig.fake.registrations(), Arc::new(filled()), Barrier::new(THREADS));

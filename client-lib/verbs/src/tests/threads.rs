@@ -6,7 +6,7 @@ use crate::{CompletionChannel, CompletionQueue, Pages, ProtectionDomain, Write, 
 
 use super::{LENGTH, Rig, bare, connect, polled, size};
 
-/// One pair, one region, many who copy, post and look at the same time.
+/// Threads copy, post and poll at the same time, with one queue pair and one region.
 #[test]
 fn writers_and_senders_share_a_region() {
     const THREADS: usize = 4;
@@ -21,11 +21,11 @@ fn writers_and_senders_share_a_region() {
             rig.region.write(start, &[(round + thread) as u8; SHARE]).unwrap();
             let id = (thread * ROUNDS + round) as u64;
             rig.sender.post_writes(&[rig.sge(id, start..start + SHARE)]).unwrap();
-            // Of any thread: each finds as many as it has posted.
+            // A completion of any thread: each finds as many as it has posted.
             let found = std::iter::repeat_with(|| rig.sent.poll().unwrap()).flatten().next().unwrap();
             found.status.unwrap();
             seen.push(found.id);
-            // Whatever others do, our share is as we have written it.
+            // The other threads do not change this thread's share.
             let mut bytes = [0; SHARE];
             rig.receive_buffer.read(start, &mut bytes).unwrap();
             assert_eq!(bytes, [(round + thread) as u8; SHARE]);
@@ -41,9 +41,9 @@ fn writers_and_senders_share_a_region() {
     assert!(seen.into_iter().eq(1..=(THREADS * ROUNDS) as u64));
 }
 
-/// Copies into a region do not mix.
+/// Copies into a region exclude each other.
 #[test]
-fn what_threads_copy_to_one_place_is_one_of_theirs() {
+fn concurrent_copies_to_one_place_do_not_mix() {
     const LONG: usize = 1 << 20;
     const THREADS: u8 = 4;
     let rig = Rig::new();
@@ -69,9 +69,9 @@ fn what_threads_copy_to_one_place_is_one_of_theirs() {
     }
 }
 
-/// Threads that let go of the same things at the same time.
+/// Threads drop handles of the same objects at the same time.
 #[test]
-fn the_last_handle_may_be_any_threads() {
+fn any_thread_may_drop_the_last_handle() {
     let fake = Fake::new();
     for _ in 0..100 {
         let context = fake.open();
@@ -103,7 +103,7 @@ fn the_last_handle_may_be_any_threads() {
     }
 }
 
-/// Connections that come and go, as those of a listener do, and pages that are sent by all of them.
+/// Connections are created and destroyed, as a listener's are, and pages are sent on all of them.
 #[test]
 fn pages_are_sent_while_connections_come_and_go() {
     const THREADS: usize = 3;

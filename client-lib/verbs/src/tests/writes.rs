@@ -31,7 +31,7 @@ fn bytes_and_immediates_arrive_in_order() {
 }
 
 #[test]
-fn what_is_short_goes_with_the_request() {
+fn short_writes_are_inline() {
     for (length, is_inline) in [(1, true), (MAX_INLINE_DATA, true), (MAX_INLINE_DATA + 1, false)] {
         let rig = Rig::new();
         rig.fake.hold();
@@ -44,7 +44,7 @@ fn what_is_short_goes_with_the_request() {
 }
 
 #[test]
-fn both_parts_together_are_short_or_not() {
+fn both_entries_together_decide_whether_a_write_is_inline() {
     for (length, is_inline) in [(MAX_INLINE_DATA - 92, true), (MAX_INLINE_DATA - 91, false)] {
         let rig = Rig::new();
         let pages = crate::Pages::new(size(LENGTH)).unwrap();
@@ -63,7 +63,7 @@ fn both_parts_together_are_short_or_not() {
 }
 
 #[test]
-fn what_is_not_within_the_region_is_not_posted() {
+fn a_range_outside_the_region_is_not_posted() {
     let rig = Rig::new();
     for outside in [0..LENGTH + 1, LENGTH + 1..LENGTH + 1, usize::MAX - 1..usize::MAX, 0..usize::MAX] {
         assert_fails(rig.sender.post_writes(&[rig.sge(1, outside)]), Call::Reach, libc::EINVAL);
@@ -78,7 +78,7 @@ fn what_is_not_within_the_region_is_not_posted() {
 }
 
 #[test]
-fn a_part_is_a_gibibyte_at_most() {
+fn an_entry_is_a_gibibyte_at_most() {
     const MAX_SGE_BYTES: usize = 1 << 30;
     let rig = Rig::new();
     let region = rig.domain.memory_region(size(MAX_SGE_BYTES + 1)).unwrap();
@@ -94,7 +94,7 @@ fn a_part_is_a_gibibyte_at_most() {
 }
 
 #[test]
-fn so_many_writes_go_at_once_and_no_more() {
+fn one_call_posts_up_to_the_limit_of_writes() {
     let rig = Rig::new();
     let capacities = crate::Capacities { send: MAX_WRITES as u16 + 1, ..CAPACITIES };
     let unconnected = [&rig.sent, &rig.received]
@@ -154,9 +154,9 @@ fn an_immediate_waits_for_a_receive_request() {
     assert_eq!(rig.received(), pattern(LENGTH));
 }
 
-/// What a peer does not allow.
+/// Destinations that the peer does not allow.
 #[test]
-fn of_a_write_that_is_refused_the_first_completion_has_the_reason() {
+fn the_first_completion_of_a_refused_write_has_the_reason() {
     let refusals: [fn(&Rig) -> RemoteAddress; 6] = [
         |rig| RemoteAddress { key: 0, ..rig.receive_buffer.remote(0).unwrap() },
         |rig| rig.receive_buffer.remote(LENGTH - 9).unwrap(),
@@ -165,9 +165,9 @@ fn of_a_write_that_is_refused_the_first_completion_has_the_reason() {
             ..rig.receive_buffer.remote(0).unwrap()
         },
         |rig| RemoteAddress { address: u64::MAX - 3, ..rig.receive_buffer.remote(0).unwrap() },
-        // Memory that has gone.
+        // Memory that has been freed.
         |rig| rig.domain.receive_buffer(size(LENGTH)).unwrap().remote(0).unwrap(),
-        // A region, whose local key is no key for others.
+        // A region, whose local key is no remote key.
         |rig| {
             let sge = rig.region.sge(&(0..LENGTH)).unwrap();
             RemoteAddress { address: sge.addr, key: sge.lkey }
@@ -184,7 +184,7 @@ fn of_a_write_that_is_refused_the_first_completion_has_the_reason() {
         let all = polled(&rig.sent);
         let outcome = |it: &Completion| (it.id, it.status.clone().err().map(|status| status.code()));
         assert_eq!(all.iter().map(outcome).collect::<Vec<_>>(), sent);
-        // Nothing else is defined of a failure.
+        // Nothing else is defined for a failure.
         assert!(all.iter().all(|completion| completion.immediate.is_none()));
         let status = all[0].status.clone().unwrap_err();
         assert!(!status.is_flush() && status.hint().unwrap().contains("does not allow writing"));
@@ -192,7 +192,7 @@ fn of_a_write_that_is_refused_the_first_completion_has_the_reason() {
         assert!(all[1].status.clone().unwrap_err().is_flush());
         assert_eq!(polled(&rig.received)[0].immediate, None);
         assert_eq!(rig.received()[1..], [0; LENGTH - 1]);
-        // From here on nothing is sent, and each request says so.
+        // Everything posted from here on is flushed.
         rig.sender.post_writes(&[rig.sge(5, 0..1)]).unwrap();
         rig.receiver.post_receive(8).unwrap();
         assert_eq!((outcomes(&rig.sent), outcomes(&rig.received)), (vec![(5, flushed)], vec![(8, flushed)]));
@@ -215,7 +215,7 @@ fn memory_of_another_domain_is_out_of_reach_from_either_side() {
 }
 
 #[test]
-fn a_region_that_goes_before_it_is_read_is_not_sent() {
+fn a_region_that_ends_before_it_is_read_is_not_sent() {
     let rig = Rig::new();
     let region = rig.domain.memory_region(size(LENGTH)).unwrap();
     rig.fake.hold();
@@ -227,7 +227,7 @@ fn a_region_that_goes_before_it_is_read_is_not_sent() {
 }
 
 #[test]
-fn a_landing_that_goes_before_it_is_written_to_is_not() {
+fn a_receive_buffer_that_ends_before_a_write_is_not_written_to() {
     let rig = Rig::new();
     let receive_buffer = rig.domain.receive_buffer(size(LENGTH)).unwrap();
     let remote = receive_buffer.remote(0).unwrap();
@@ -239,7 +239,7 @@ fn a_landing_that_goes_before_it_is_written_to_is_not() {
 }
 
 #[test]
-fn what_has_landed_takes_no_more_once_nothing_of_it_is_held() {
+fn received_bytes_keep_their_buffer_writable_until_dropped() {
     let rig = Rig::new();
     let receive_buffer = rig.domain.receive_buffer(size(LENGTH)).unwrap();
     let remote = receive_buffer.remote(0).unwrap();
@@ -253,7 +253,7 @@ fn what_has_landed_takes_no_more_once_nothing_of_it_is_held() {
 }
 
 #[test]
-fn a_peer_that_has_gone_does_not_answer() {
+fn a_destroyed_peer_does_not_answer() {
     let rig = Rig::new();
     drop(rig.receiver);
     let write = Write { sge: Some((&rig.region, 0..1)), ..bare(1, rig.receive_buffer.remote(0).unwrap()) };
@@ -262,7 +262,7 @@ fn a_peer_that_has_gone_does_not_answer() {
 }
 
 #[test]
-fn a_queue_that_overflows_is_lost() {
+fn an_overflowing_queue_fails() {
     let rig = Rig::new();
     let queue = CompletionQueue::new(&rig.context, 2).unwrap();
     let (sender, _receiver) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
@@ -276,7 +276,7 @@ fn a_queue_that_overflows_is_lost() {
 }
 
 #[test]
-fn completions_beyond_the_room_for_them_are_not_read() {
+fn completions_beyond_the_given_room_are_not_read() {
     let rig = Rig::new();
     rig.fake.configure(|world| world.overfills_polls = true);
     assert_fails(rig.sent.poll(), Call::Poll, libc::EIO);

@@ -1,4 +1,5 @@
-//! Received bytes are not borrowed for longer than their handle lives: the registration may end with it.
+//! Received bytes are not borrowed for longer than their handle lives: the registration may end
+//! with it.
 
 use multinet_verbs::{Error, ReceiveBuffer};
 

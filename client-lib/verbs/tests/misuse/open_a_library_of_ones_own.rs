@@ -1,4 +1,5 @@
-//! Only the library that is loaded for the whole program lists devices: its functions are never unloaded.
+//! Only the library that is loaded for the whole program lists devices: its functions are never
+//! unloaded.
 
 use multinet_verbs::{Device, Error, Library};
 
