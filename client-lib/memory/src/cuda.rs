@@ -1,8 +1,9 @@
-//! GPUs by CUDA: the driver's own interface, which is loaded when it is needed, and where there is none is missed only by who asks for a GPU.
+//! GPUs by CUDA's driver API. The library is loaded when it is needed, so only programs that ask
+//! for a GPU fail without it.
 //!
 //! ```text
 //!   Cuda ── Device ──┬─ Context ──> Library ──> libcuda          (context, library, failure)
-//!     │              └─ Lane up, Lane down: copies by two slots  (copy)
+//!     │              └─ Copier up, Copier down: by two slots     (copy)
 //!     └─ CudaMemory: cuMemAlloc's, or the program's              (memory, pointer, array)
 //! ```
 #![allow(unsafe_code, reason = "talks to CUDA")]
@@ -34,30 +35,35 @@ use crate::host::HostMemory;
 
 /// A GPU, by CUDA. Clones are the same GPU.
 ///
-/// It uses the primary context, which the CUDA runtime, PyTorch and others use as well, so that their pointers are good here and ours there.
-/// Any thread may call; each has its own current context again afterwards. A child of `fork` cannot use CUDA.
+/// It uses the primary context, as the CUDA runtime, PyTorch and others do, so their pointers are
+/// valid here and the other way round. Any thread may call, and keeps its own current context. A
+/// child of `fork` cannot use CUDA.
 ///
-/// Dropping the last handle of memory that was [allocated](Gpu::allocate) here, or of [the machine's](Gpu::host), frees it, and that may wait until
-/// the GPU is done with all that it has been asked for (`cuMemFree`, `cuMemFreeHost`): keep it, where time matters.
+/// Dropping the last handle of memory that was [allocated](Gpu::allocate) here, or of the
+/// [machine's memory](Gpu::host), frees it. That may wait until the GPU has finished all its work
+/// (`cuMemFree`, `cuMemFreeHost`), so keep the memory where time matters.
 ///
 /// # Order
 ///
-/// [Reading](GpuMemory::read) and [writing](GpuMemory::write) come after what the program has asked the GPU to do before, as `cudaMemcpy` does:
-/// in the legacy default stream, and in all streams of the primary context that are not non-blocking ones, those of `cudaStreamCreate` and
-/// `cudaStreamPerThread` among them ([CUDA Driver API, "Stream synchronization
-/// behavior"](https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)). They are done when the call returns, so that whatever is
-/// asked of the GPU afterwards comes after them.
+/// [Reads](GpuMemory::read) and [writes](GpuMemory::write) are ordered after the earlier work of
+/// the program, as `cudaMemcpy` is: after work in the legacy default stream, and in all blocking
+/// streams of the primary context, among them those of `cudaStreamCreate` and `cudaStreamPerThread`
+/// ([CUDA Driver API, "Stream synchronization
+/// behavior"](https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)). They are
+/// complete when the call returns, so later work comes after them.
 ///
-/// There is no such order with **non-blocking streams** (`cudaStreamNonBlocking`, and so `torch.cuda.Stream`): before a read or a write, wait
-/// until what they do with the memory is done, by `cudaStreamSynchronize` or an event. Nor is there any order with **other devices**: before an
-/// RDMA device reads the memory, all work on it has to be done, in whatever stream, and after one has written,
-/// [`flush`](GpuMemory::flush) comes before the GPU reads.
+/// **Non-blocking streams** (`cudaStreamNonBlocking`, and so `torch.cuda.Stream`) have no such
+/// order: before a read or a write, wait for their work by `cudaStreamSynchronize` or an event.
+/// **Other devices** have no such order either. Before an RDMA device reads the memory, all work on
+/// it has to be complete, in whatever stream. After one has written, call
+/// [`flush`](GpuMemory::flush) before the GPU reads.
 ///
 /// # CUDA graphs
 ///
-/// While the program captures a graph, in whatever mode and thread, memory may be allocated, freed, read and written; none of it becomes part of
-/// the graph. Only where a stream is captured that is not a non-blocking one (`torch.cuda.graph` takes a non-blocking one), reading and writing
-/// fail, since they could not come after it; the capture goes on, unless it begins at that very moment: keep the two apart.
+/// While the program captures a graph, memory may be allocated, freed, read and written; nothing of
+/// that becomes part of the graph. The exception is the capture of a blocking stream
+/// (`torch.cuda.graph` uses a non-blocking one): reads and writes then fail, since they could not
+/// come after it. The capture goes on, unless it begins at that very moment; keep the two apart.
 ///
 /// # Examples
 ///
@@ -79,7 +85,7 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// How many GPUs this process may see.
+    /// Returns the number of GPUs that this process may see.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,13 +100,15 @@ impl Cuda {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if there is no libcuda on this machine, or it finds no GPU, or the driver is not in order.
+    /// [`GpuError`], if this machine has no libcuda, libcuda finds no GPU, or the driver does not
+    /// work.
     pub fn count() -> Result<u32, GpuError> {
         Library::ready()?.count()
     }
 
-    /// One of them, by its number among those that the process may see (`CUDA_VISIBLE_DEVICES`), from 0 on: that of `cudaSetDevice`. The first
-    /// time, that takes a while and some hundred MB of its memory, unless the program uses CUDA already.
+    /// Returns a GPU by its number among those that the process may see (`CUDA_VISIBLE_DEVICES`),
+    /// from 0, as `cudaSetDevice` counts them. Unless the program uses CUDA already, the first call
+    /// takes a while and some hundred MB of the GPU's memory.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -114,12 +122,12 @@ impl Cuda {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], as of [`count`](Self::count), or if there is no such GPU.
+    /// [`GpuError`], as for [`count`](Self::count), or if there is no such GPU.
     pub fn device(ordinal: u32) -> Result<Arc<Self>, GpuError> {
-        /// Those in use, so that each GPU has its locked memory once.
+        /// The open GPUs, so that each has its locked memory only once.
         static OPEN: Mutex<BTreeMap<u32, Weak<Device>>> = Mutex::new(BTreeMap::new());
-        // Before the lock, and also where the GPU is open: a forked child, which can use none of it, is told so, and does not wait for a lock that
-        // another thread of its parent held.
+        // Before the lock, and even if the GPU is open: a forked child cannot use CUDA. It gets
+        // that error here, and does not wait for a lock that a thread of its parent held.
         let library = Library::ready()?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let device = match open.get(&ordinal).and_then(Weak::upgrade) {
@@ -133,7 +141,7 @@ impl Cuda {
         Ok(Arc::new(Self { device }))
     }
 
-    /// Its number, as [`device`](Self::device) takes it.
+    /// Returns the number by which [`device`](Self::device) returns this GPU.
     ///
     /// ```no_run
     /// # fn example(gpu: &multinet_memory::Cuda) -> Result<(), Box<dyn std::error::Error>> {
@@ -148,23 +156,30 @@ impl Cuda {
         self.device.ordinal
     }
 
-    /// Memory that the program has by other means: from `cudaMalloc`, or an array of PyTorch, CuPy or another library ([`CudaArray`]). It is
-    /// memory of this GPU, of its primary context (not of one of `cuCtxCreate`), and not managed. That of pools (`cudaMallocAsync`) is taken as
-    /// well, but RDMA devices cannot reach it: [`export`](GpuMemory::export) says so, and frames are copied.
+    /// Wraps memory that the program has by other means: from `cudaMalloc`, or as an array of
+    /// PyTorch, CuPy or another library ([`CudaArray`]). It has to belong to this GPU's primary
+    /// context (not to one of `cuCtxCreate`), and must not be managed memory. Memory of pools
+    /// (`cudaMallocAsync`) is accepted, but RDMA devices cannot access it:
+    /// [`export`](GpuMemory::export) fails, and frames are copied.
     ///
-    /// Where RDMA devices can reach it, the allocation that it lies in is set to `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, as GPUDirect RDMA asks for.
+    /// If RDMA devices can access the memory, its allocation is set to
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, as GPUDirect RDMA requires.
     ///
-    /// The owner is dropped when the memory is not used any more, or if there is an error.
+    /// The owner is dropped with the memory, or on an error.
     ///
     /// ```no_run
-    /// # fn example(tensor: multinet_memory::CudaArray, owner: impl Send + Sync + 'static) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     tensor: multinet_memory::CudaArray,
+    /// #     owner: impl Send + Sync + 'static,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::num::NonZeroUsize;
     ///
     /// use multinet_memory::Cuda;
     ///
     /// let (address, length) = tensor.range()?;
     /// let length = NonZeroUsize::new(length).ok_or("an array without items")?;
-    /// // SAFETY: the owner keeps the array; its allocation is the program's own, and nobody else uses it meanwhile.
+    /// // SAFETY: the owner keeps the array; its allocation is the program's own, and nothing else
+    /// // uses it meanwhile.
     /// let memory = unsafe { Cuda::device(0)?.memory(address, length, owner) }?;
     /// # Ok(())
     /// # }
@@ -176,16 +191,17 @@ impl Cuda {
     ///
     /// # Safety
     ///
-    /// Until the owner is dropped, the bytes stay allocated and mapped. As long as the memory is lent to a call that reads it, nobody writes to
-    /// it, neither the processor nor the GPU, and to one that writes it, nobody else reaches it. The allocation that they lie in is the
-    /// program's own as a whole: an RDMA device of this machine is given it, though no peer reaches more than these bytes.
+    /// Until the owner is dropped, the bytes stay allocated and mapped. During a call that reads
+    /// the memory, neither the processor nor the GPU writes to it. During a call that writes it,
+    /// nothing else accesses it. The whole allocation belongs to the program: RDMA devices of this
+    /// machine can access all of it, though peers reach only these bytes.
     pub unsafe fn memory(
         &self,
         address: u64,
         length: NonZeroUsize,
         owner: impl Any + Send + Sync,
     ) -> Result<Arc<dyn GpuMemory>, GpuError> {
-        // SAFETY: as was promised.
+        // SAFETY: the caller's promise.
         let memory = unsafe { CudaMemory::of_program(self.clone(), address, length, Box::new(owner)) }?;
         Ok(Arc::new(memory))
     }
@@ -206,8 +222,9 @@ impl Gpu for Cuda {
 
     fn host(&self, length: NonZeroUsize) -> Result<HostMemory, GpuError> {
         let locked = Locked::new(&self.device.context, length)?;
-        // SAFETY: all bytes are zero, they may be read and written, and they stay until the owner is dropped, which frees them. Nobody else knows
-        // of them: the GPU reaches them in copies only, which borrow them and are done when they return.
+        // SAFETY: all bytes are zeroed, may be read and written, and stay until the owner is
+        // dropped, which frees them. Only copies of the GPU access them, which borrow them and are
+        // complete when they return.
         Ok(unsafe { HostMemory::new(locked.start(), length, locked) })
     }
 }

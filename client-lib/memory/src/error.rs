@@ -1,8 +1,8 @@
-//! What can go wrong with a GPU.
+//! The errors of GPUs.
 
 use thiserror::Error;
 
-/// Why a GPU did not do what it was asked for: one line, with the driver's own word for it and what to do.
+/// The failure of a GPU, as one line: the driver's own name for it, and the remedy.
 ///
 /// # Examples
 ///
@@ -22,13 +22,13 @@ use thiserror::Error;
 pub struct GpuError(String);
 
 impl GpuError {
-    /// For this reason.
+    /// Makes an error with this message.
     ///
     /// ```
     /// use multinet_memory::GpuError;
     ///
-    /// // For whoever implements Gpu: the driver's own word, and what to do.
-    /// let error = GpuError::new("ENOMEM: 3 of 80 GiB are free; stop who has the rest (nvidia-smi says who)");
+    /// // For implementations of Gpu: the name of the driver's error, and the remedy.
+    /// let error = GpuError::new("ENOMEM: 3 of 80 GiB are free; nvidia-smi lists the users");
     /// assert!(error.to_string().starts_with("ENOMEM: "));
     /// ```
     pub fn new(reason: impl Into<String>) -> Self {

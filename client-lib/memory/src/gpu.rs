@@ -1,5 +1,5 @@
-//! What a GPU has to be able to do.
-#![allow(unsafe_code, reason = "who implements it promises what devices rely on")]
+//! The traits of a GPU and of its memory.
+#![allow(unsafe_code, reason = "implementations promise what devices rely on")]
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -15,19 +15,24 @@ use crate::host::HostMemory;
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(gpus: Vec<std::sync::Arc<dyn multinet_memory::Gpu>>) -> Result<(), Box<dyn std::error::Error>> {
-/// // Whoever has made them.
+/// # fn example(
+/// #     gpus: Vec<std::sync::Arc<dyn multinet_memory::Gpu>>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// for gpu in gpus {
-///     println!("{} at {}", gpu.name(), gpu.pci_address().unwrap_or("a place that is not known"));
+///     println!("{} at {}", gpu.name(), gpu.pci_address().unwrap_or("an unknown address"));
 /// }
 /// # Ok(())
 /// # }
 /// ```
 pub trait Gpu: fmt::Debug + Send + Sync {
-    /// What people call it, with its place: a model and a PCI address, as a rule. The same text stands for the same GPU.
+    /// Returns a name for people, typically a model and a PCI address. Equal names mean the same
+    /// GPU.
     ///
     /// ```no_run
-    /// # fn example(gpu: &dyn multinet_memory::Gpu, memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     gpu: &dyn multinet_memory::Gpu,
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// if memory.gpu().name() != gpu.name() {
     ///     println!("{} is another GPU than {}", memory.gpu().name(), gpu.name());
     /// }
@@ -36,13 +41,14 @@ pub trait Gpu: fmt::Debug + Send + Sync {
     /// ```
     fn name(&self) -> &str;
 
-    /// Where it is plugged in, as the kernel writes it below `/sys/bus/pci/devices`: `0000:1b:00.0`. `None` if that is not known; then no NIC is nearer to it
-    /// than another.
+    /// Returns the PCI address in the form of `/sys/bus/pci/devices`, such as `0000:1b:00.0`.
+    /// Without one, no NIC counts as nearer to the GPU than another.
     ///
     /// ```no_run
     /// # fn example(gpu: &dyn multinet_memory::Gpu) -> Result<(), Box<dyn std::error::Error>> {
     /// if let Some(address) = gpu.pci_address() {
-    ///     let node = std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/numa_node"))?;
+    ///     let file = format!("/sys/bus/pci/devices/{address}/numa_node");
+    ///     let node = std::fs::read_to_string(file)?;
     ///     println!("{} is on NUMA node {}", gpu.name(), node.trim_end());
     /// }
     /// # Ok(())
@@ -52,7 +58,8 @@ pub trait Gpu: fmt::Debug + Send + Sync {
         None
     }
 
-    /// So many bytes of its memory, all zero, that RDMA devices may reach where that is possible at all.
+    /// Allocates zeroed memory of the GPU, which RDMA devices may access where the hardware permits
+    /// it.
     ///
     /// ```no_run
     /// # fn example(gpu: &dyn multinet_memory::Gpu) -> Result<(), Box<dyn std::error::Error>> {
@@ -66,13 +73,16 @@ pub trait Gpu: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], most of all where it has no memory left.
+    /// [`GpuError`], for example if the GPU has no memory left.
     fn allocate(&self, length: NonZeroUsize) -> Result<Arc<dyn GpuMemory>, GpuError>;
 
-    /// So many bytes of the machine's memory, all zero, which it reads and writes fastest.
+    /// Allocates zeroed memory of the machine, to and from which the GPU copies fastest.
     ///
     /// ```no_run
-    /// # fn example(gpu: &dyn multinet_memory::Gpu, memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     gpu: &dyn multinet_memory::Gpu,
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::num::NonZeroUsize;
     ///
     /// let mut copy = gpu.host(NonZeroUsize::new(memory.length()).ok_or("no length")?)?;
@@ -83,7 +93,7 @@ pub trait Gpu: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], most of all where too little memory may be locked.
+    /// [`GpuError`], for example if too little memory may be locked.
     fn host(&self, length: NonZeroUsize) -> Result<HostMemory, GpuError>;
 }
 
@@ -91,14 +101,17 @@ pub trait Gpu: fmt::Debug + Send + Sync {
 ///
 /// # Safety
 ///
-/// As long as the value lives, its address and length stay as they are, and its bytes are allocated, whether or not anybody uses them. Devices, and
-/// peers through them, may write to them at any time, so nobody in this process has a reference to them. What [`export`](Self::export) gives names them and
-/// no others that this process would not show to a device.
+/// As long as the value lives, its address and length do not change, and its bytes are allocated.
+/// Devices, and peers by means of them, may write to the bytes at any time, so no reference to them
+/// exists in this process. The result of [`export`](Self::export) covers these bytes, and no others
+/// that the process would not show to a device.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(memory: std::sync::Arc<dyn multinet_memory::GpuMemory>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     memory: std::sync::Arc<dyn multinet_memory::GpuMemory>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// memory.write(0, b"frame")?;
 /// let mut bytes = [0; 5];
 /// memory.read(0, &mut bytes)?;
@@ -107,20 +120,25 @@ pub trait Gpu: fmt::Debug + Send + Sync {
 /// # }
 /// ```
 pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
-    /// The GPU that it is of.
+    /// Returns the GPU that the memory belongs to.
     ///
     /// ```no_run
-    /// # fn example(memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// println!("{} bytes of {}", memory.length(), memory.gpu().name());
     /// # Ok(())
     /// # }
     /// ```
     fn gpu(&self) -> &dyn Gpu;
 
-    /// Where it begins, in the address space that this process shares with the GPU: a device pointer.
+    /// Returns the address of the first byte, in the address space that the process shares with the
+    /// GPU: a device pointer.
     ///
     /// ```no_run
-    /// # fn example(memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // What a kernel gets as its argument: the second half.
     /// let second_half = memory.address() + memory.length() / 2;
     /// # Ok(())
@@ -128,10 +146,12 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     /// ```
     fn address(&self) -> usize;
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     ///
     /// ```no_run
-    /// # fn example(memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut bytes = vec![0; memory.length()];
     /// memory.read(0, &mut bytes)?;
     /// # Ok(())
@@ -139,10 +159,12 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     /// ```
     fn length(&self) -> usize;
 
-    /// For other devices, as a dma-buf.
+    /// Exports the memory for other devices, as a dma-buf.
     ///
     /// ```no_run
-    /// # fn example(memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// match memory.export() {
     ///     Ok(_) => println!("RDMA devices may take it as a dma-buf"),
     ///     Err(error) => println!("frames are copied, or go by nvidia_peermem: {error}"),
@@ -153,14 +175,16 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], where the GPU's driver or the kernel cannot.
+    /// [`GpuError`], if the GPU's driver or the kernel does not support it.
     fn export(&self) -> Result<DmaBuf, GpuError>;
 
-    /// Copies bytes from an offset, when what the program has asked the GPU to do before is done, as far as that is in order: the documentation of the
-    /// implementation says what is.
+    /// Copies bytes from an offset. The copy is ordered after the earlier work of the GPU as far as
+    /// the documentation of the implementation says.
     ///
     /// ```no_run
-    /// # fn example(memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // The header, which the processor decides by.
     /// let mut header = [0; 64];
     /// memory.read(0, &mut header)?;
@@ -170,13 +194,16 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if there are not that many, or the GPU has failed.
+    /// [`GpuError`], if the range is not within the memory, or the GPU has failed.
     fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), GpuError>;
 
     /// Copies bytes to an offset.
     ///
     /// ```no_run
-    /// # fn example(memory: &dyn multinet_memory::GpuMemory, picture: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// #     picture: &[u8],
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// memory.write(0, &(picture.len() as u64).to_le_bytes())?;
     /// memory.write(64, picture)?;
     /// # Ok(())
@@ -185,13 +212,16 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if there is no room for them, or the GPU has failed.
+    /// [`GpuError`], if the range is not within the memory, or the GPU has failed.
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), GpuError>;
 
-    /// What other devices have written until now, the GPU sees from now on. Some do so by themselves.
+    /// Makes what other devices have written so far visible to the GPU. Some GPUs need no call for
+    /// that.
     ///
     /// ```no_run
-    /// # fn example(memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &dyn multinet_memory::GpuMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // An RDMA device has reported that its write is done. Then, before a kernel is started:
     /// memory.flush()?;
     /// # Ok(())
@@ -204,34 +234,40 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     fn flush(&self) -> Result<(), GpuError>;
 }
 
-/// Memory as the kernel passes it from one device to another (Linux, `Documentation/driver-api/dma-buf.rst`).
+/// Memory in the form in which the kernel passes it between devices (Linux,
+/// `Documentation/driver-api/dma-buf.rst`).
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(memory: &dyn multinet_memory::GpuMemory) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     memory: &dyn multinet_memory::GpuMemory,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::os::fd::AsRawFd as _;
 ///
 /// let exported = memory.export()?;
 /// // What ibv_reg_dmabuf_mr is given.
-/// println!("fd {}, offset {}, length {}", exported.fd.as_raw_fd(), exported.offset, memory.length());
+/// let (fd, offset) = (exported.fd.as_raw_fd(), exported.offset);
+/// println!("fd {fd}, offset {offset}, length {}", memory.length());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct DmaBuf {
-    /// It names a whole allocation, whose first byte lies at the beginning of a page.
+    /// The file descriptor of a whole allocation, which begins on a page boundary.
     pub fd: OwnedFd,
-    /// Where in it the memory begins, in bytes.
+    /// The offset of the memory in that allocation, in bytes.
     pub offset: u64,
 }
 
-/// A part of a GPU's memory.
+/// A range of a GPU's memory.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(memory: std::sync::Arc<dyn multinet_memory::GpuMemory>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     memory: std::sync::Arc<dyn multinet_memory::GpuMemory>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_memory::GpuSlice;
 ///
 /// let header = GpuSlice::new(memory, 0..64).ok_or("less than a header")?;
@@ -247,16 +283,19 @@ pub struct GpuSlice {
 }
 
 impl GpuSlice {
-    /// That part of it. `None` if it has no such.
+    /// Returns a range of the memory, or `None` if the memory is shorter.
     ///
     /// ```no_run
-    /// # fn example(memory: std::sync::Arc<dyn multinet_memory::GpuMemory>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: std::sync::Arc<dyn multinet_memory::GpuMemory>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::sync::Arc;
     ///
     /// use multinet_memory::GpuSlice;
     ///
+    /// let body = 64..memory.length();
     /// let header = GpuSlice::new(Arc::clone(&memory), 0..64).ok_or("less than a header")?;
-    /// let body = GpuSlice::new(Arc::clone(&memory), 64..memory.length()).ok_or("less than a header")?;
+    /// let body = GpuSlice::new(memory, body).ok_or("less than a header")?;
     /// # Ok(())
     /// # }
     /// ```
@@ -264,7 +303,8 @@ impl GpuSlice {
         (range.start <= range.end && range.end <= memory.length()).then_some(Self { memory, range })
     }
 
-    /// The memory that it is part of: all of it, with what others have there.
+    /// Returns the whole memory that the range belongs to. Its other bytes may belong to other
+    /// frames.
     ///
     /// ```no_run
     /// # fn example(slice: &multinet_memory::GpuSlice) -> Result<(), Box<dyn std::error::Error>> {
@@ -276,7 +316,7 @@ impl GpuSlice {
         &self.memory
     }
 
-    /// The same.
+    /// Returns the whole memory.
     ///
     /// ```no_run
     /// # fn example(slice: multinet_memory::GpuSlice) -> Result<(), Box<dyn std::error::Error>> {
@@ -290,7 +330,8 @@ impl GpuSlice {
         self.memory
     }
 
-    /// Where it begins: a device pointer, which is good as long as this value is there.
+    /// Returns the address of the first byte, a device pointer. It is valid as long as this value
+    /// lives.
     ///
     /// ```no_run
     /// # fn example(slice: &multinet_memory::GpuSlice) -> Result<(), Box<dyn std::error::Error>> {
@@ -303,7 +344,7 @@ impl GpuSlice {
         self.memory.address() + self.range.start
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     ///
     /// ```no_run
     /// # fn example(slice: &multinet_memory::GpuSlice) -> Result<(), Box<dyn std::error::Error>> {
@@ -316,7 +357,7 @@ impl GpuSlice {
         self.range.len()
     }
 
-    /// Whether it has no byte.
+    /// Returns whether the length is zero.
     ///
     /// ```no_run
     /// # fn example(slice: &multinet_memory::GpuSlice) -> Result<(), Box<dyn std::error::Error>> {
@@ -330,7 +371,7 @@ impl GpuSlice {
         self.range.is_empty()
     }
 
-    /// Copies as many bytes as there are to where they are wanted.
+    /// Copies the first bytes of the range, as many as `bytes` has room for.
     ///
     /// ```no_run
     /// # fn example(slice: &multinet_memory::GpuSlice) -> Result<(), Box<dyn std::error::Error>> {
@@ -343,7 +384,7 @@ impl GpuSlice {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if there are not that many, or the GPU has failed.
+    /// [`GpuError`], if the range is shorter, or the GPU has failed.
     pub fn read(&self, bytes: &mut [u8]) -> Result<(), GpuError> {
         self.within(bytes.len())?;
         self.memory.read(self.range.start, bytes)
@@ -352,7 +393,7 @@ impl GpuSlice {
     fn within(&self, length: usize) -> Result<(), GpuError> {
         if length > self.len() {
             return Err(GpuError::new(format!(
-                "{length} bytes are more than the {} that there are",
+                "{length} bytes are more than the {} of the range",
                 self.len()
             )));
         }

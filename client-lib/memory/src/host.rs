@@ -1,4 +1,4 @@
-//! The machine's memory, of a program's own making.
+//! Memory of the machine that a program or a driver owns.
 #![allow(unsafe_code, reason = "memory by its address")]
 
 use std::any::Any;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// Memory of this machine that belongs to something else, which is kept as long as this is.
+/// Memory of this machine that belongs to an owner, which is kept as long as this value.
 ///
 /// # Examples
 ///
@@ -23,17 +23,18 @@ use std::ptr::NonNull;
 pub struct HostMemory {
     start: NonNull<u8>,
     length: NonZeroUsize,
-    // Only held.
+    // Held, since it owns the memory.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: who makes it promises that nobody else reaches the bytes, and the owner may be passed on.
+// SAFETY: the caller of `new` promised that nothing else accesses the bytes, and the owner is
+// `Send`.
 unsafe impl Send for HostMemory {}
 // SAFETY: shared handles only read.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Memory that a program has by other means: mapped, or from another library.
+    /// Wraps memory that a program has by other means, such as a mapping or another library.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
@@ -52,16 +53,18 @@ impl HostMemory {
     ///
     /// # Safety
     ///
-    /// All bytes are initialized and may be read and written; until the owner is dropped they stay where they are, and nobody else reads or writes
-    /// them, the owner included.
+    /// All bytes are initialized, and may be read and written. Until the owner is dropped they stay
+    /// where they are, and nothing else reads or writes them, not even the owner.
     pub unsafe fn new(start: NonNull<u8>, length: NonZeroUsize, owner: impl Any + Send + Sync) -> Self {
         Self { start, length, _owner: Box::new(owner) }
     }
 
-    /// Where it begins.
+    /// Returns the address of the first byte.
     ///
     /// ```no_run
-    /// # fn example(memory: &multinet_memory::HostMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &multinet_memory::HostMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // For a library in C, as long as `memory` is there.
     /// let (start, length) = (memory.start().as_ptr(), memory.length().get());
     /// println!("{length} bytes at {start:p}");
@@ -72,10 +75,13 @@ impl HostMemory {
         self.start
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     ///
     /// ```no_run
-    /// # fn example(gpu: &dyn multinet_memory::Gpu, memory: &multinet_memory::HostMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     gpu: &dyn multinet_memory::Gpu,
+    /// #     memory: &multinet_memory::HostMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // As much of the GPU's.
     /// let there = gpu.allocate(memory.length())?;
     /// there.write(0, memory.bytes())?;
@@ -86,24 +92,30 @@ impl HostMemory {
         self.length
     }
 
-    /// What is in it.
+    /// Returns the bytes.
     ///
     /// ```no_run
-    /// # fn example(memory: &multinet_memory::HostMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     memory: &multinet_memory::HostMemory,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let zeros = memory.bytes().iter().filter(|byte| **byte == 0).count();
     /// println!("{zeros} of {} bytes are zero", memory.length());
     /// # Ok(())
     /// # }
     /// ```
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: initialized, in its place, and written to through `bytes_mut` only, as was promised.
+        // SAFETY: initialized, in place, and only written to through `bytes_mut`, as the caller of
+        // `new` promised.
         unsafe { NonNull::slice_from_raw_parts(self.start, self.length.get()).as_ref() }
     }
 
-    /// The same, to be written to.
+    /// Returns the bytes for writing.
     ///
     /// ```no_run
-    /// # fn example(gpu: &dyn multinet_memory::Gpu, length: std::num::NonZeroUsize) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     gpu: &dyn multinet_memory::Gpu,
+    /// #     length: std::num::NonZeroUsize,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::fs::File;
     /// use std::io::Read as _;
     ///
@@ -131,11 +143,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_stays_as_long_as_the_memory() {
+    fn the_owner_is_dropped_with_the_memory() {
         let mut bytes = vec![7_u8; 3];
         let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
         let owner = Arc::new(bytes);
-        // SAFETY: the vector is the owner, and is not touched again.
+        // SAFETY: the vector is the owner, and is not used again.
         let mut memory = unsafe { HostMemory::new(start, NonZeroUsize::new(3).unwrap(), Arc::clone(&owner)) };
         memory.bytes_mut()[1] = 8;
         assert_eq!(memory.bytes(), [7, 8, 7]);

@@ -1,18 +1,20 @@
-//! Memory that frames lie in: a program's own, and that of GPUs.
+//! Memory that frames lie in: that of a program, and that of GPUs.
 //!
 //! ```text
-//!                     ┌─ HostMemory ── of a program, or locked by a GPU's driver
-//!   frames lie in ────┤
-//!                     └─ GpuMemory ──┬─ export ──> dma-buf ──────────> RDMA device   (Method::DmaBuf)
-//!                                    ├─ address ──> peer memory ─────> RDMA device   (Method::PeerMemory)
-//!                                    └─ read, write <──> HostMemory <─> any network  (Method::Staging)
+//!                  ┌─ HostMemory ── of a program, or locked by a GPU's driver
+//!   frames lie in ─┤
+//!                  └─ GpuMemory ─┬─ export ──> dma-buf ────────> RDMA device  (Method::DmaBuf)
+//!                                ├─ address ─> peer memory ────> RDMA device  (Method::PeerMemory)
+//!                                └─ read, write <─> HostMemory <─> any network  (Method::Staging)
 //! ```
 //!
-//! What a GPU can do stands behind two traits, [`Gpu`] and [`GpuMemory`], so that the rest need not know whose it is, and so that all but the
-//! calls to its driver is tested where there is none. [`choose`] says by which [`Method`] frames come to and from it: a table of what has been
-//! found out, without a device.
+//! The traits [`Gpu`] and [`GpuMemory`] hide which kind of GPU it is. So everything but the calls
+//! to a GPU's driver is tested on machines without one. [`choose`] decides by which [`Method`]
+//! frames reach the memory of a GPU, from what has been found out about the GPU and the RDMA
+//! device.
 //!
-//! `unsafe` is in [`host`] and behind the traits. With the feature `cuda`, `Cuda` implements them for GPUs of NVIDIA.
+//! `unsafe` code is in [`host`] and behind the traits. With the feature `cuda`, `Cuda` implements
+//! them for GPUs of NVIDIA.
 
 #[cfg(feature = "cuda")]
 mod cuda;

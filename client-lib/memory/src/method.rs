@@ -1,9 +1,9 @@
-//! By which method frames come to and from a GPU: decided by what has been found out, without a device.
+//! The choice of the method by which frames reach the memory of a GPU. It needs no device.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How an RDMA device gets at the memory of a GPU.
+/// The method by which an RDMA device accesses the memory of a GPU.
 ///
 /// # Examples
 ///
@@ -16,15 +16,17 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
-    /// The GPU's driver exports it, the RDMA device's imports it: what needs nothing but a current kernel.
+    /// The driver of the GPU exports the memory, and that of the RDMA device imports it. It needs
+    /// nothing but a recent kernel.
     DmaBuf,
-    /// A module of the kernel (`nvidia_peermem`) finds it by its address.
+    /// A kernel module (`nvidia_peermem`) resolves the addresses of the memory.
     PeerMemory,
-    /// It does not: frames are copied through the machine's memory. This is the only one for TCP.
+    /// The device does not access it: frames are copied through the machine's memory. TCP has only
+    /// this method.
     Staging,
 }
 
-/// That one method is to be used, and no other, or whichever works.
+/// Whether one method is forced.
 ///
 /// # Examples
 ///
@@ -38,14 +40,14 @@ pub enum Method {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Forced {
-    /// Whichever works, in the order that [`Method`] has.
+    /// No method is forced: the first one that works is used, in the order of [`Method`].
     #[default]
     No,
-    /// This one.
+    /// Only this method is used.
     To(Method),
 }
 
-/// What has been found out about a GPU and an RDMA device.
+/// The facts about a GPU and an RDMA device that decide the method.
 ///
 /// # Examples
 ///
@@ -59,15 +61,15 @@ pub enum Forced {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
-    /// Whether the GPU's memory can be exported; if not, why.
+    /// Whether the GPU's driver can export its memory, or the reason why not.
     pub export: Result<(), String>,
-    /// Whether the RDMA device takes what others export; if not, why.
+    /// Whether the RDMA device can import memory of other devices, or the reason why not.
     pub import: Result<(), String>,
-    /// The module by which it would find memory by its address.
+    /// The loaded kernel module that resolves addresses of the GPU, if any.
     pub peer_memory: Option<&'static str>,
 }
 
-/// What is to be tried, one after the other, and what is not, for which reason.
+/// The methods to try, and the reasons against the others.
 ///
 /// # Examples
 ///
@@ -83,13 +85,15 @@ pub struct Findings {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The first of them that works is used. The last one is [`Method::Staging`], unless another one has been forced.
+    /// The methods to try, in this order; the first that works is used. The last one is
+    /// [`Method::Staging`], unless another one is forced.
     pub candidates: Vec<Method>,
-    /// Those that are passed over.
+    /// The methods that cannot work, with the reasons.
     pub rejected: Vec<(Method, String)>,
 }
 
-/// Says what is to be tried. One that is forced is, whatever speaks against it: who forces it is to see how it fails.
+/// Decides which methods to try. A forced method is always tried, so that its own failure tells why
+/// it does not work.
 ///
 /// ```
 /// use multinet_memory::{Findings, Forced, Method, choose};
@@ -106,7 +110,7 @@ pub fn choose(findings: &Findings, forced: Forced) -> Choice {
         return choice;
     }
     for (method, _) in Method::ALL {
-        match against(method, findings) {
+        match reason_against(method, findings) {
             None => choice.candidates.push(method),
             Some(reason) => choice.rejected.push((method, reason)),
         }
@@ -114,8 +118,8 @@ pub fn choose(findings: &Findings, forced: Forced) -> Choice {
     choice
 }
 
-/// What speaks against a method.
-fn against(method: Method, findings: &Findings) -> Option<String> {
+/// Returns the reason why a method cannot work.
+fn reason_against(method: Method, findings: &Findings) -> Option<String> {
     match method {
         Method::DmaBuf => [&findings.export, &findings.import].into_iter().find_map(|it| it.clone().err()),
         Method::PeerMemory if findings.peer_memory.is_none() => {
@@ -165,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn what_has_been_found_decides() {
-        /// Exported, imported, peer memory; what is tried, what is said of the others.
-        type Row = (bool, bool, bool, &'static [Method], &'static [(Method, &'static str)]);
-        let table: [Row; 6] = [
+    fn findings_decide_the_candidates_and_the_reasons() {
+        /// Export, import, peer memory; the expected candidates, and the beginnings of the reasons.
+        type Case = (bool, bool, bool, &'static [Method], &'static [(Method, &'static str)]);
+        let table: [Case; 6] = [
             (true, true, true, &[DmaBuf, PeerMemory, Staging], &[]),
             (true, true, false, &[DmaBuf, Staging], &[(PeerMemory, "neither ")]),
             (true, false, true, &[PeerMemory, Staging], &[(DmaBuf, "not imported")]),
@@ -179,19 +183,19 @@ mod tests {
         for (export, import, peer_memory, candidates, rejected) in table {
             let choice = choose(&findings(export, import, peer_memory), Forced::No);
             assert_eq!(choice.candidates, candidates);
-            let is_said =
+            let matches =
                 |((method, reason), (expected, beginning)): (&(Method, String), &(Method, &str))| {
                     method == expected && reason.starts_with(beginning)
                 };
             assert!(
-                choice.rejected.len() == rejected.len() && choice.rejected.iter().zip(rejected).all(is_said),
+                choice.rejected.len() == rejected.len() && choice.rejected.iter().zip(rejected).all(matches),
                 "{choice:?}"
             );
         }
     }
 
     #[test]
-    fn who_forces_gets_that_and_no_other() {
+    fn a_forced_method_is_the_only_candidate() {
         for all in [true, false] {
             for method in [DmaBuf, PeerMemory, Staging] {
                 let choice = choose(&findings(all, all, all), Forced::To(method));
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_have_names() {
+    fn method_names_are_parsed_and_printed() {
         for (method, name) in Method::ALL {
             assert_eq!((method.to_string(), name.parse()), (name.to_owned(), Ok(Forced::To(method))));
         }

@@ -1,4 +1,4 @@
-//! GPUs by CUDA, where there are some, and where there is not even a driver.
+//! Tests of GPUs by CUDA, and of machines without a driver.
 #![allow(unsafe_code, reason = "a program's own pointers")]
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -20,10 +20,10 @@ use multinet_memory::{Cuda, Gpu, GpuError, GpuMemory, GpuSlice};
 
 const MIB: usize = 1 << 20;
 
-/// Whoever captures a graph has the GPU for itself.
+/// Held for writing by tests that capture a graph, which then have the GPU for themselves.
 static CAPTURE: RwLock<()> = RwLock::new(());
 
-/// A GPU, and its place among the tests.
+/// A GPU, with the lock that a test holds for it.
 struct Held<G> {
     gpu: Arc<Cuda>,
     _guard: G,
@@ -37,8 +37,8 @@ impl<G> Deref for Held<G> {
     }
 }
 
-/// The first GPU. A test without one is skipped, but not where NVIDIA's kernel module shows one to the process, whichever
-/// number that has: there, CUDA has to find it.
+/// Returns the first GPU, or skips the test if there is none. If NVIDIA's kernel module shows a GPU
+/// to the process, CUDA has to find one.
 macro_rules! gpu {
     () => {
         gpu!(read)
@@ -56,15 +56,15 @@ fn length(bytes: usize) -> NonZeroUsize {
     NonZeroUsize::new(bytes).unwrap()
 }
 
-/// Bytes of which each depends on its place, so that no two pieces of a copy are the same.
+/// Returns bytes that depend on their position, so that no two pieces of a copy are equal.
 fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
     let byte = |index: usize| (index.wrapping_mul(31) + (index >> 8) + (index >> 20) + seed * 7) as u8;
     (0..bytes).map(byte).collect()
 }
 
 #[test]
-fn without_a_driver_all_say_so_and_nobody_panics() -> Result<(), GpuError> {
-    // SAFETY: loading it runs what libcuda does when it is loaded, as in any program that uses it.
+fn without_a_driver_every_call_is_an_error() -> Result<(), GpuError> {
+    // SAFETY: the call loads libcuda, as any program does that uses it.
     if unsafe { sys::is_culib_present() } {
         skip!("there is a libcuda");
     }
@@ -81,7 +81,7 @@ fn without_a_driver_all_say_so_and_nobody_panics() -> Result<(), GpuError> {
 }
 
 #[test]
-fn with_a_driver_a_gpu_that_is_not_there_is_an_error() -> Result<(), GpuError> {
+fn with_a_driver_a_missing_gpu_is_an_error() -> Result<(), GpuError> {
     // SAFETY: as above.
     if !unsafe { sys::is_culib_present() } {
         skip!("there is no libcuda");
@@ -98,7 +98,7 @@ fn with_a_driver_a_gpu_that_is_not_there_is_an_error() -> Result<(), GpuError> {
                     "{error}"
                 );
             }
-            // A driver without a GPU.
+            // The machine has a driver, but no GPU.
             Err(reason) => assert_eq!(error, *reason),
         }
     }
@@ -106,7 +106,7 @@ fn with_a_driver_a_gpu_that_is_not_there_is_an_error() -> Result<(), GpuError> {
 }
 
 #[test]
-fn a_gpu_has_a_name_and_a_place() -> Result<(), GpuError> {
+fn a_gpu_has_a_name_and_a_pci_address() -> Result<(), GpuError> {
     let gpu = gpu!();
     let place = gpu.pci_address().unwrap_or_default();
     assert!(gpu.name().ends_with(&format!(" (gpu 0, {place})")), "{}", gpu.name());
@@ -120,7 +120,7 @@ fn a_gpu_has_a_name_and_a_place() -> Result<(), GpuError> {
 fn new_memory_is_zero() -> Result<(), GpuError> {
     let gpu = gpu!();
     for bytes in [1, 4095, 4096, MIB, 2 * MIB + 1, 64 * MIB] {
-        // What lay there before is to be seen if it is not overwritten.
+        // Stale bytes show if the new memory is not zeroed.
         let before = gpu.allocate(length(bytes))?;
         before.write(0, &vec![0xff; bytes])?;
         drop(before);
@@ -134,7 +134,7 @@ fn new_memory_is_zero() -> Result<(), GpuError> {
 }
 
 #[test]
-fn what_is_written_is_read_at_any_offset_and_size() -> Result<(), GpuError> {
+fn written_bytes_are_read_at_any_offset_and_size() -> Result<(), GpuError> {
     let gpu = gpu!();
     let memory = gpu.allocate(length(64 * MIB + 100))?;
     let sizes = [0, 1, 3, 4096, MIB - 1, MIB, MIB + 1, 2 * MIB, 2 * MIB + 1, 3 * MIB + 7, 64 * MIB];
@@ -147,7 +147,7 @@ fn what_is_written_is_read_at_any_offset_and_size() -> Result<(), GpuError> {
             assert!(read == written, "{bytes} bytes at {offset}");
         }
     }
-    // A part, by its slice.
+    // A range, by its slice.
     memory.write(0, &pattern(1, 1000))?;
     let slice = GpuSlice::new(Arc::clone(&memory), 100..200).unwrap();
     let mut read = vec![0; 100];
@@ -157,7 +157,7 @@ fn what_is_written_is_read_at_any_offset_and_size() -> Result<(), GpuError> {
 }
 
 #[test]
-fn what_is_not_within_is_refused() -> Result<(), GpuError> {
+fn a_range_outside_the_memory_is_refused() -> Result<(), GpuError> {
     let gpu = gpu!();
     let memory = gpu.allocate(length(100))?;
     for (offset, bytes) in [(0, 101), (100, 1), (101, 0), (usize::MAX, 1), (usize::MAX, 0)] {
@@ -203,7 +203,7 @@ fn locked_memory_is_zero_and_is_copied_directly() -> Result<(), GpuError> {
     let mut host = gpu.host(length(5 * MIB + 3))?;
     assert_eq!(host.length().get(), 5 * MIB + 3);
     assert!(host.bytes().iter().all(|byte| *byte == 0));
-    as_the_runtime_does();
+    make_primary_context_current();
     let mut kind = 0_u32;
     // SAFETY: `kind` outlives the call.
     let code = unsafe {
@@ -223,7 +223,7 @@ fn locked_memory_is_zero_and_is_copied_directly() -> Result<(), GpuError> {
     host.bytes_mut().fill(0);
     memory.read(9, &mut host.bytes_mut()[1..=5 * MIB])?;
     assert!(host.bytes()[1..=5 * MIB] == written);
-    // It outlives the thread and what else holds the GPU.
+    // The memory outlives the thread, and every other handle of the GPU.
     drop((memory, gpu));
     thread::spawn(move || drop(host)).join().unwrap();
     Ok(())
@@ -232,7 +232,7 @@ fn locked_memory_is_zero_and_is_copied_directly() -> Result<(), GpuError> {
 #[test]
 fn memory_that_is_locked_at_its_ends_only_is_copied() -> Result<(), GpuError> {
     let gpu = gpu!();
-    as_the_runtime_does();
+    make_primary_context_current();
     let memory = gpu.allocate(length(3 * MIB))?;
     let mut bytes = vec![0; 4 * MIB];
     let before = bytes.as_ptr().align_offset(4096);
@@ -257,7 +257,7 @@ fn memory_that_is_locked_at_its_ends_only_is_copied() -> Result<(), GpuError> {
 }
 
 #[test]
-fn other_devices_writes_are_seen_or_it_is_said_that_they_are_not() -> Result<(), GpuError> {
+fn a_flush_succeeds_or_names_the_reason() -> Result<(), GpuError> {
     let gpu = gpu!();
     if let Err(error) = gpu.allocate(length(100))?.flush() {
         assert!(error.to_string().ends_with("frames have to come by staging"), "{error}");
@@ -280,7 +280,7 @@ fn memory_is_exported_with_its_offset() -> Result<(), GpuError> {
     assert!(link.to_string_lossy().contains("dmabuf"), "{link:?}");
     for offset in [1, 4096, 2 * MIB + 77] {
         let address = (memory.address() + offset) as u64;
-        // SAFETY: the memory is its owner, and nobody uses it.
+        // SAFETY: the memory is its own owner, and nothing else uses it.
         let part = unsafe { gpu.memory(address, length(100), Arc::clone(&memory)) }?;
         assert_eq!(part.export()?.offset, offset as u64);
     }
@@ -288,11 +288,11 @@ fn memory_is_exported_with_its_offset() -> Result<(), GpuError> {
 }
 
 #[test]
-fn pointers_of_the_program_are_looked_at() -> Result<(), GpuError> {
+fn pointers_of_the_program_are_verified() -> Result<(), GpuError> {
     let gpu = gpu!();
     let memory = gpu.allocate(length(4 * MIB))?;
     let address = memory.address() as u64;
-    // SAFETY: the memory is its owner, and nobody uses it otherwise.
+    // SAFETY: the memory is its own owner, and nothing else uses it.
     let part = unsafe { gpu.memory(address + 5, length(4 * MIB - 5), Arc::clone(&memory)) }?;
     part.write(1, b"frame")?;
     let mut read = [0; 5];
@@ -313,7 +313,7 @@ fn pointers_of_the_program_are_looked_at() -> Result<(), GpuError> {
     ];
     for (address, bytes, expected) in table {
         let owner = Arc::new(());
-        // SAFETY: it is refused.
+        // SAFETY: the call fails.
         let error =
             unsafe { gpu.memory(address, length(bytes), Arc::clone(&owner)) }.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -322,24 +322,24 @@ fn pointers_of_the_program_are_looked_at() -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Makes the primary context of the first GPU the thread's own, as the CUDA runtime does.
-fn as_the_runtime_does() {
+/// Makes the primary context of the first GPU current, as the CUDA runtime does.
+fn make_primary_context_current() {
     let device = result::device::get(0).unwrap();
-    // SAFETY: kept until the process ends.
+    // SAFETY: retained until the process ends.
     unsafe { result::ctx::set_current(result::primary_ctx::retain(device).unwrap()) }.unwrap();
 }
 
 #[test]
 fn managed_memory_is_refused() -> Result<(), GpuError> {
     let gpu = gpu!();
-    as_the_runtime_does();
+    make_primary_context_current();
     let flags = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
     // SAFETY: freed below.
     let address = unsafe { result::malloc_managed(MIB, flags) }.unwrap();
-    // SAFETY: it is refused.
+    // SAFETY: the call fails.
     let error = unsafe { gpu.memory(address, length(MIB), ()) }.unwrap_err().to_string();
     assert!(error.contains("is managed memory (cudaMallocManaged)"), "{error}");
-    // SAFETY: allocated above.
+    // SAFETY: allocated above, and not used any more.
     unsafe { result::free_sync(address) }.unwrap();
     Ok(())
 }
@@ -347,13 +347,13 @@ fn managed_memory_is_refused() -> Result<(), GpuError> {
 #[test]
 fn memory_of_a_pool_is_copied_but_not_exported() -> Result<(), GpuError> {
     let gpu = gpu!();
-    as_the_runtime_does();
+    make_primary_context_current();
     let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
-    // SAFETY: freed below; the stream is there.
+    // SAFETY: freed below; the stream is alive.
     let address = unsafe { result::malloc_async(stream, MIB) }.unwrap();
     // SAFETY: as above.
     unsafe { result::stream::synchronize(stream) }.unwrap();
-    // SAFETY: it is freed after it has been dropped.
+    // SAFETY: freed only after `memory` is dropped.
     let memory = unsafe { gpu.memory(address, length(MIB), ()) }?;
     let written = pattern(3, MIB);
     memory.write(0, &written)?;
@@ -375,7 +375,7 @@ fn memory_of_another_gpu_is_refused() -> Result<(), GpuError> {
         skip!("there is but one GPU");
     }
     let memory = Cuda::device(1)?.allocate(length(MIB))?;
-    // SAFETY: it is refused.
+    // SAFETY: the call fails.
     let error = unsafe { gpu.memory(memory.address() as u64, length(MIB), ()) }.unwrap_err().to_string();
     assert!(error.contains("is memory of gpu 1: use that one"), "{error}");
     Ok(())
@@ -385,15 +385,15 @@ fn memory_of_another_gpu_is_refused() -> Result<(), GpuError> {
 fn memory_of_another_context_is_refused() -> Result<(), GpuError> {
     let gpu = gpu!();
     let (device, mut context) = (result::device::get(0).unwrap(), ptr::null_mut());
-    // SAFETY: `context` outlives the call. It becomes this thread's own.
+    // SAFETY: `context` outlives the call, and becomes current for this thread.
     unsafe { sys::cuCtxCreate_v2(&raw mut context, 0, device) }.result().unwrap();
     // SAFETY: freed below.
     let address = unsafe { result::malloc_sync(MIB) }.unwrap();
-    // SAFETY: it is refused.
+    // SAFETY: the call fails.
     let error = unsafe { gpu.memory(address, length(MIB), ()) }.unwrap_err().to_string();
     // SAFETY: allocated above, and not used.
     unsafe { result::free_sync(address) }.unwrap();
-    // SAFETY: made above, and not used again.
+    // SAFETY: created above, and not used again.
     unsafe { sys::cuCtxDestroy_v2(context) }.result().unwrap();
     assert!(error.contains("is memory of another context than the GPU's primary one"), "{error}");
     Ok(())
@@ -406,7 +406,7 @@ fn a_thread_has_its_own_context_again() -> Result<(), GpuError> {
     let memory = gpu.allocate(length(100))?;
     memory.write(0, b"frame")?;
     assert_eq!(result::ctx::get_current().unwrap(), None);
-    as_the_runtime_does();
+    make_primary_context_current();
     let own = result::ctx::get_current().unwrap();
     memory.read(0, &mut [0; 5])?;
     drop(memory);
@@ -415,10 +415,10 @@ fn a_thread_has_its_own_context_again() -> Result<(), GpuError> {
 }
 
 #[test]
-fn a_graph_is_captured_meanwhile() -> Result<(), GpuError> {
+fn memory_is_used_while_a_graph_is_captured() -> Result<(), GpuError> {
     const GLOBAL: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     let gpu = gpu!(write);
-    as_the_runtime_does();
+    make_primary_context_current();
     let memory = gpu.allocate(length(MIB))?;
     let work = || {
         let (allocated, locked) = (gpu.gpu.allocate(length(MIB)), gpu.gpu.host(length(MIB)));
@@ -428,12 +428,12 @@ fn a_graph_is_captured_meanwhile() -> Result<(), GpuError> {
         [(result::stream::StreamKind::NonBlocking, true), (result::stream::StreamKind::Default, false)]
     {
         let stream = result::stream::create(kind).unwrap();
-        // SAFETY: the stream is there.
+        // SAFETY: the stream is alive.
         unsafe { result::stream::begin_capture(stream, GLOBAL) }.unwrap();
         let outcomes = [work(), thread::scope(|scope| scope.spawn(work).join().unwrap())];
         // SAFETY: begun above, by this thread.
         let graph = unsafe { result::stream::end_capture(stream) }.unwrap();
-        // SAFETY: it is there, and not used again.
+        // SAFETY: the graph is alive, and not used again.
         unsafe { result::graph::destroy(graph) }.unwrap();
         // SAFETY: as above.
         unsafe { result::stream::destroy(stream) }.unwrap();
@@ -459,7 +459,8 @@ fn a_graph_is_captured_meanwhile() -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Printed, and asserted of nothing: `cargo test -p multinet-memory --features cuda --release bandwidth -- --nocapture`.
+/// Prints the bandwidth, and asserts nothing: `cargo test -p multinet-memory --features cuda
+/// --release bandwidth -- --nocapture`.
 #[test]
 fn bandwidth() -> Result<(), GpuError> {
     let gpu = gpu!();

@@ -1,46 +1,50 @@
-//! Arrays on a GPU, as other libraries describe them.
+//! Arrays in a GPU, in the form in which other libraries describe them.
 
 use crate::error::GpuError;
 
-/// An array in memory, as `__cuda_array_interface__` (version 3, of Numba) and DLPack describe one.
+/// The description of an array, as in `__cuda_array_interface__` (version 3, by Numba) and DLPack.
 ///
-/// Nothing of it is believed: numbers may be negative, zero or too large.
+/// The values are not trusted: they may be negative, zero or too large.
 ///
 /// ```
 /// use multinet_memory::CudaArray;
 ///
-/// let image = CudaArray { shape: vec![2, 3, 4], strides: None, item_size: 4, address: 0x7f00_0000_0000 };
+/// let (shape, address) = (vec![2, 3, 4], 0x7f00_0000_0000);
+/// let image = CudaArray { shape, strides: None, item_size: 4, address };
 /// assert_eq!(image.range().unwrap(), (0x7f00_0000_0000, 96));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaArray {
-    /// How many items there are in each dimension: `shape`. None means a single item.
+    /// The number of items in each dimension (`shape`). An empty shape is a single item.
     pub shape: Vec<i64>,
-    /// How many bytes there are from one item to the next in each dimension: `strides`. `None` if they lie one after the other, the last
-    /// dimension's first. DLPack counts items, not bytes: multiply its numbers by the size of one.
+    /// The distance from one item to the next in each dimension, in bytes (`strides`). `None` means
+    /// contiguous, with the last dimension innermost. DLPack counts items: multiply by the item
+    /// size.
     pub strides: Option<Vec<i64>>,
     /// The size of an item in bytes: the number in `typestr`, or DLPack's `bits * lanes / 8`.
     pub item_size: usize,
-    /// Where its first item is: the first of `data`, or DLPack's `data` plus its `byte_offset`.
+    /// The address of the first item: the first element of `data`, or DLPack's `data` plus
+    /// `byte_offset`.
     pub address: u64,
 }
 
 impl CudaArray {
-    /// Where its bytes begin and how many there are, for [`Cuda::memory`](crate::Cuda::memory): none, if a dimension has no items.
+    /// Returns the address and the length in bytes, for [`Cuda::memory`](crate::Cuda::memory). The
+    /// length is 0 if a dimension has no items.
     ///
     /// ```
     /// use multinet_memory::CudaArray;
     ///
-    /// let columns_first =
-    ///     CudaArray { shape: vec![2, 3], strides: Some(vec![4, 8]), item_size: 4, address: 0x7f00_0000_0000 };
-    /// // A frame is one range of bytes, and its rows do not lie one after the other.
+    /// let (shape, strides) = (vec![2, 3], Some(vec![4, 8]));
+    /// let columns_first = CudaArray { shape, strides, item_size: 4, address: 0x7f00_0000_0000 };
+    /// // A frame is one range of bytes, in which the rows would have to be contiguous.
     /// assert!(columns_first.range().is_err());
     /// ```
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if they do not lie one after the other in the order of their indices, and in which dimension they do not; or if there can be
-    /// no such array.
+    /// [`GpuError`], with the dimension in which the items are not contiguous in the order of their
+    /// indices; or if no such array can exist.
     pub fn range(&self) -> Result<(u64, usize), GpuError> {
         if self.item_size == 0 {
             return Err(GpuError::new("the items of an array have a size of 0"));
@@ -59,11 +63,11 @@ impl CudaArray {
             return Ok((self.address, 0));
         }
         let too_large = || GpuError::new(format!("an array of {:?} items is too large", self.shape));
-        // From the last dimension to the first: what one item of it takes.
+        // The bytes of one item of the dimension at hand, from the last dimension to the first.
         let mut taken = self.item_size;
         for (dimension, count) in shape.iter().enumerate().rev() {
             let stride = self.strides.as_ref().and_then(|strides| strides.get(dimension));
-            // Nothing is a stride away from the only item.
+            // The stride of a dimension with a single item is not used.
             if let Some(stride) = stride.filter(|_| *count > 1)
                 && usize::try_from(*stride) != Ok(taken)
             {
@@ -99,15 +103,15 @@ mod tests {
 
     #[test]
     fn contiguous_arrays_are_one_range() {
-        /// Shape, strides, size of an item; how many bytes.
-        type Row = (&'static [i64], Option<&'static [i64]>, usize, usize);
-        let table: [Row; 9] = [
+        /// Shape, strides, item size; the expected length.
+        type Case = (&'static [i64], Option<&'static [i64]>, usize, usize);
+        let table: [Case; 9] = [
             (&[], None, 8, 8),
             (&[], Some(&[]), 8, 8),
             (&[5], None, 1, 5),
             (&[5], Some(&[2]), 2, 10),
             (&[2, 3, 4], Some(&[48, 16, 4]), 4, 96),
-            // The stride of a dimension of one item says nothing.
+            // The stride of a dimension with a single item is ignored.
             (&[2, 1, 4], Some(&[16, -7, 4]), 4, 32),
             (&[1, 3], Some(&[i64::MIN, 4]), 4, 12),
             (&[2, 0, 4], None, 4, 0),
@@ -123,10 +127,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_range_is_refused_with_the_dimension() {
-        type Row = (&'static [i64], Option<&'static [i64]>, usize, &'static str);
-        let table: [Row; 13] = [
-            // Every other one, the columns before the rows, backwards, and the same one again and again.
+    fn an_array_that_is_not_contiguous_is_refused_with_the_dimension() {
+        type Case = (&'static [i64], Option<&'static [i64]>, usize, &'static str);
+        let table: [Case; 13] = [
+            // Every other item, columns before rows, backwards, and the same item again.
             (&[4], Some(&[8]), 4, "dimension 0: its stride is 8 bytes, and would be 4"),
             (&[2, 3], Some(&[4, 8]), 4, "dimension 1: its stride is 8"),
             (&[4], Some(&[-4]), 4, "dimension 0: its stride is -4"),
@@ -149,7 +153,7 @@ mod tests {
         assert!(at_the_end.range().unwrap_err().to_string().contains("too large"));
     }
 
-    /// Where the items of an array lie, one by one, by the definition of strides.
+    /// Returns the offset of each item, by the definition of strides.
     fn items(array: &CudaArray, strides: &[i64]) -> Vec<i64> {
         let mut offsets = vec![0];
         for (count, stride) in array.shape.iter().zip(strides) {
@@ -161,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_array_is_taken_if_its_items_lie_one_after_the_other(
+        fn an_array_is_accepted_if_its_items_are_contiguous(
             dimensions in prop::collection::vec((0_i64..4, -8_i64..32), 0..4),
             item_size in 1_usize..5,
         ) {
@@ -177,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn no_array_makes_it_panic(
+        fn no_description_causes_a_panic(
             shape in prop::collection::vec(any::<i64>(), 0..5),
             strides in prop::option::of(prop::collection::vec(any::<i64>(), 0..5)),
             item_size in any::<usize>(),

@@ -1,4 +1,4 @@
-//! What belongs to a GPU's context: the context itself, streams, events and memory that it has locked.
+//! The primary context of a GPU, and the objects that belong to it: streams, events, locked memory.
 #![allow(unsafe_code, reason = "talks to CUDA")]
 
 use std::ffi::c_void;
@@ -15,16 +15,18 @@ use cudarc::driver::sys::{
 use super::library::Library;
 use crate::error::GpuError;
 
-/// The primary context of a GPU, which all libraries of a process share, kept.
+/// The primary context of a GPU, which all libraries of a process share. It is retained as long as
+/// this value lives.
 pub(super) struct Context {
     pub(super) library: &'static Library,
-    /// The GPU's name, for errors.
+    /// The name of the GPU, for errors.
     pub(super) name: String,
     device: CUdevice,
     raw: CUcontext,
 }
 
-// SAFETY: the driver lets any thread use a context, and several at once (CUDA Driver API, "Context Management").
+// SAFETY: any thread may use a context, and several at once (CUDA Driver API, "Context
+// Management").
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -36,19 +38,21 @@ impl Context {
         name: String,
     ) -> Result<Arc<Self>, GpuError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` outlives the call; the device is one of the driver's.
+        // SAFETY: `raw` outlives the call, and the driver returned the device.
         let code = unsafe { (library.cuDevicePrimaryCtxRetain)(&raw mut raw, device) };
         let failed = |error| GpuError::new(format!("{name}: {error}"));
         library.check("cuDevicePrimaryCtxRetain", code).map_err(failed)?;
         Ok(Arc::new(Self { library, name, device, raw }))
     }
 
-    /// Makes it the calling thread's current one, until what is returned is dropped: then the thread has its own again.
+    /// Makes this the current context of the calling thread, until the returned guard is dropped.
     ///
-    /// So long, the thread may do all things while the program captures a CUDA graph. By default, allocating and freeing memory would fail then,
-    /// and the capture with it, whichever thread it is of. Nothing of ours has to be in a graph: it is all done when a call returns.
+    /// Until then, the thread may make all calls even while the program captures a CUDA graph. By
+    /// default, allocating and freeing memory would fail then, and end the capture of any thread.
+    /// Nothing of this crate has to be in a graph, since every call here is complete when it
+    /// returns.
     pub(super) fn enter(&self) -> Result<Current<'_>, GpuError> {
-        // SAFETY: the context is kept.
+        // SAFETY: the context is retained.
         self.check("cuCtxPushCurrent", unsafe { (self.library.cuCtxPushCurrent_v2)(self.raw) })?;
         let mut current = Current { context: self, outer: None, thread: PhantomData };
         let mode = current.exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32)?;
@@ -56,17 +60,17 @@ impl Context {
         Ok(current)
     }
 
-    /// Whether it is this one.
-    pub(super) fn is(&self, other: CUcontext) -> bool {
+    /// Returns whether it is this context.
+    pub(super) fn is_same(&self, other: CUcontext) -> bool {
         self.raw == other
     }
 
-    /// What a call has returned, in words, with the GPU's name.
+    /// Converts the result of a call to an error with the name of the GPU.
     pub(super) fn check(&self, call: &str, code: u32) -> Result<(), GpuError> {
         self.library.check(call, code).map_err(|error| self.error(error))
     }
 
-    /// An error of this GPU.
+    /// Makes an error with the name of the GPU.
     pub(super) fn error(&self, reason: impl std::fmt::Display) -> GpuError {
         GpuError::new(format!("{}: {reason}", self.name))
     }
@@ -74,24 +78,25 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once. Where the driver is ending, it says so and does nothing.
+        // SAFETY: retained once. If the driver is shutting down, the call fails without effect.
         let _ = unsafe { (self.library.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
 
-/// Proof that a context is the calling thread's current one. It does not leave the thread.
+/// A guard of the current context of the calling thread, which it cannot leave.
 pub(super) struct Current<'a> {
     pub(super) context: &'a Context,
-    /// The thread's own capture mode, which it is given again.
+    /// The thread's own capture mode, which is restored.
     outer: Option<u32>,
     thread: PhantomData<*const ()>,
 }
 
 impl Current<'_> {
-    /// Sets the calling thread's capture mode, and returns the one before. A number, as there may be modes that cudarc's enumeration does not have.
+    /// Sets the capture mode of the calling thread, and returns the one before. It is a number,
+    /// since drivers may have modes that cudarc's enum lacks.
     fn exchange(&self, mode: u32) -> Result<u32, GpuError> {
         let mut mode = mode;
-        // SAFETY: `mode` outlives the call, and is as large as the enumeration.
+        // SAFETY: `mode` outlives the call, and has the size of the enum.
         let code =
             unsafe { (self.context.library.cuThreadExchangeStreamCaptureMode)((&raw mut mode).cast()) };
         self.context.check("cuThreadExchangeStreamCaptureMode", code)?;
@@ -105,18 +110,18 @@ impl Drop for Current<'_> {
             let _ = self.exchange(outer);
         }
         let mut raw = ptr::null_mut();
-        // SAFETY: what was pushed on this thread is popped from it; `raw` outlives the call.
+        // SAFETY: pops what `enter` pushed on this thread; `raw` outlives the call.
         let _ = unsafe { (self.context.library.cuCtxPopCurrent_v2)(&raw mut raw) };
     }
 }
 
-/// A stream that waits for no other by itself.
+/// A non-blocking stream, which waits for no other stream by itself.
 pub(super) struct Stream {
     context: Arc<Context>,
     raw: CUstream,
 }
 
-// SAFETY: the driver lets any thread use it.
+// SAFETY: any thread may use a stream.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -130,31 +135,31 @@ impl Stream {
         Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// Has what is asked of the stream from now on wait for what was recorded last.
+    /// Makes later work of the stream wait for the last record of an event.
     pub(super) fn wait_for(&self, event: &Event) -> Result<(), GpuError> {
         let _current = self.context.enter()?;
-        // SAFETY: both are there, and of one context.
+        // SAFETY: both are alive, and belong to one context.
         let code = unsafe { (self.context.library.cuStreamWaitEvent)(self.raw, event.raw, 0) };
         self.context.check("cuStreamWaitEvent", code)
     }
 
-    /// Has bytes set to zero.
+    /// Starts to set bytes to zero.
     ///
     /// # Safety
     ///
-    /// They are memory of the GPU's until that is done.
+    /// The bytes are memory of the GPU until that is complete.
     pub(super) unsafe fn zero(&self, to: CUdeviceptr, length: usize) -> Result<(), GpuError> {
         let _current = self.context.enter()?;
-        // SAFETY: as was promised.
+        // SAFETY: the caller's promise.
         let code = unsafe { (self.context.library.cuMemsetD8Async)(to, 0, length, self.raw) };
         self.context.check("cuMemsetD8Async", code)
     }
 
-    /// Has bytes copied from the machine's memory to the GPU's.
+    /// Starts to copy bytes from the machine's memory to the GPU's.
     ///
     /// # Safety
     ///
-    /// Until that is done, they stay in their places, and nobody writes to them.
+    /// Until the copy is complete, the bytes stay where they are, and nothing writes to them.
     pub(super) unsafe fn upload(
         &self,
         to: CUdeviceptr,
@@ -163,16 +168,17 @@ impl Stream {
     ) -> Result<(), GpuError> {
         let _current = self.context.enter()?;
         let from = from.cast::<c_void>();
-        // SAFETY: as was promised.
+        // SAFETY: the caller's promise.
         let code = unsafe { (self.context.library.cuMemcpyHtoDAsync_v2)(to, from, length, self.raw) };
         self.context.check("cuMemcpyHtoDAsync", code)
     }
 
-    /// Has bytes copied from the GPU's memory to the machine's.
+    /// Starts to copy bytes from the GPU's memory to the machine's.
     ///
     /// # Safety
     ///
-    /// Until that is done, they stay in their places, and nobody else reaches where they come to.
+    /// Until the copy is complete, the bytes stay where they are, and nothing else accesses the
+    /// destination.
     pub(super) unsafe fn download(
         &self,
         from: CUdeviceptr,
@@ -181,15 +187,15 @@ impl Stream {
     ) -> Result<(), GpuError> {
         let _current = self.context.enter()?;
         let to = to.cast::<c_void>();
-        // SAFETY: as was promised.
+        // SAFETY: the caller's promise.
         let code = unsafe { (self.context.library.cuMemcpyDtoHAsync_v2)(to, from, length, self.raw) };
         self.context.check("cuMemcpyDtoHAsync", code)
     }
 
-    /// Returns when all that was asked of it is done.
-    pub(super) fn settle(&self) -> Result<(), GpuError> {
+    /// Waits until all work of the stream is complete.
+    pub(super) fn synchronize(&self) -> Result<(), GpuError> {
         let _current = self.context.enter()?;
-        // SAFETY: the stream is there.
+        // SAFETY: the stream is alive.
         let code = unsafe { (self.context.library.cuStreamSynchronize)(self.raw) };
         self.context.check("cuStreamSynchronize", code)
     }
@@ -198,19 +204,19 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: made once, and not used again.
+            // SAFETY: created once, and not used again.
             let _ = unsafe { (self.context.library.cuStreamDestroy_v2)(self.raw) };
         }
     }
 }
 
-/// A place in the order of what is asked of a GPU.
+/// An event, which marks a point in the work of a GPU.
 pub(super) struct Event {
     context: Arc<Context>,
     raw: CUevent,
 }
 
-// SAFETY: the driver lets any thread use it.
+// SAFETY: any thread may use an event.
 unsafe impl Send for Event {}
 
 impl Event {
@@ -224,19 +230,22 @@ impl Event {
         Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// Puts it after all that has been asked of the legacy default stream and of those that it waits for: all streams of the context that were
-    /// not made to be non-blocking (CUDA Driver API, "Stream synchronization behavior"). If one of those is being captured, that is an error.
+    /// Records the event after all work so far in the legacy default stream and the streams that it
+    /// waits for, which are all blocking streams of the context (CUDA Driver API, "Stream
+    /// synchronization behavior"). Fails if one of them is being captured.
     pub(super) fn record(&self) -> Result<(), GpuError> {
         /// `CU_STREAM_LEGACY` of <cuda.h>, a macro.
         const LEGACY: CUstream = ptr::without_provenance_mut(1);
         let _current = self.context.enter()?;
-        // Recording would fail as well, but end the capture with that. To ask does not (CUDA Driver API, `cuStreamIsCapturing`). Against a capture
-        // that begins between the two calls nothing helps.
+        // Recording would fail too, but would end the capture. This query does not (CUDA Driver
+        // API, `cuStreamIsCapturing`). A capture that begins between the two calls is ended
+        // nevertheless.
         let mut status = 0_u32;
-        // SAFETY: the stream is always there; `status` outlives the call, and is as large as the enumeration.
+        // SAFETY: this stream always exists; `status` outlives the call, and has the size of the
+        // enum.
         let code = unsafe { (self.context.library.cuStreamIsCapturing)(LEGACY, (&raw mut status).cast()) };
         self.context.check("cuStreamIsCapturing", code)?;
-        // SAFETY: the event is there, and the stream is always.
+        // SAFETY: the event is alive, and this stream always exists.
         let code = unsafe { (self.context.library.cuEventRecord)(self.raw, LEGACY) };
         self.context.check("cuEventRecord", code)
     }
@@ -245,25 +254,25 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: made once, and not used again.
+            // SAFETY: created once, and not used again.
             let _ = unsafe { (self.context.library.cuEventDestroy_v2)(self.raw) };
         }
     }
 }
 
-/// Memory of the machine's that stays in its place, where the GPU reaches it by itself.
+/// Page-locked memory of the machine, which the GPU accesses by itself.
 pub(super) struct Locked {
     context: Arc<Context>,
     start: NonNull<u8>,
 }
 
-// SAFETY: memory that any thread may free.
+// SAFETY: any thread may free the memory.
 unsafe impl Send for Locked {}
-// SAFETY: shared, it only says where it is.
+// SAFETY: shared, the value only returns its address.
 unsafe impl Sync for Locked {}
 
 impl Locked {
-    /// So many bytes, all zero. Processors read it as fast as other memory: it is not write-combined.
+    /// Allocates zeroed memory. It is not write-combined, so processors read it at full speed.
     pub(super) fn new(context: &Arc<Context>, length: NonZeroUsize) -> Result<Self, GpuError> {
         let _current = context.enter()?;
         let mut start = ptr::null_mut();
@@ -275,12 +284,12 @@ impl Locked {
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             return Err(context.error("cuMemHostAlloc gave no memory"));
         };
-        // SAFETY: so many bytes are there, and nobody else knows of them.
+        // SAFETY: the memory has that many bytes, and nothing else refers to them.
         unsafe { start.write_bytes(0, length.get()) };
         Ok(Self { context: Arc::clone(context), start })
     }
 
-    /// Where it begins.
+    /// Returns the address of the first byte.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }

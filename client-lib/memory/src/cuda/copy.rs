@@ -1,7 +1,8 @@
 //! Copies between the GPU's memory and the machine's.
 //!
-//! A GPU copies by itself, and at full speed, only from and to memory that is locked. Other memory goes through two slots, of which one is
-//! filled or emptied by the processor while the GPU copies the other.
+//! A GPU copies at full speed, and without the processor, only from and to page-locked memory.
+//! Other memory is copied by two locked slots: the processor fills or empties one while the GPU
+//! copies the other.
 #![allow(unsafe_code, reason = "tells the GPU where to copy")]
 
 use std::num::NonZeroUsize;
@@ -13,11 +14,12 @@ use super::context::{Context, Event, Locked, Stream};
 use super::failure;
 use crate::error::GpuError;
 
-/// Large enough that the GPU's copies, at 25 to 50 GB/s, are much longer than the calls that ask for them.
+/// The size of a slot. At 25 to 50 GB/s, a copy of this size takes much longer than the calls that
+/// start it.
 const SLOT: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
 
-/// One direction. Who has it is the only one to use its slots; between calls they are idle.
-pub(super) struct Lane {
+/// The slots for one direction. The holder is the only user; between calls the slots are idle.
+pub(super) struct Copier {
     context: Arc<Context>,
     slots: [Slot; 2],
     order: Event,
@@ -29,7 +31,7 @@ struct Slot {
     buffer: Locked,
 }
 
-impl Lane {
+impl Copier {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, GpuError> {
         let slot = || Ok(Slot { stream: Stream::new(context)?, buffer: Locked::new(context, SLOT)? });
         let slots = [slot()?, slot()?];
@@ -40,19 +42,19 @@ impl Lane {
     ///
     /// # Safety
     ///
-    /// There is room for them at that address, in memory of this GPU.
+    /// The destination has room for them, in memory of this GPU.
     pub(super) unsafe fn write(&mut self, to: CUdeviceptr, bytes: &[u8]) -> Result<(), GpuError> {
         self.begin()?;
         let direct = is_locked(&self.context, bytes)
-            // SAFETY: as was promised; the bytes are borrowed until the stream is done, below.
+            // SAFETY: the caller's promise; the bytes are borrowed until the stream is idle, below.
             && unsafe { self.slots[0].stream.upload(to, bytes.as_ptr(), bytes.len()) }.is_ok();
         let asked = if direct {
             Ok(())
         } else {
-            // SAFETY: as was promised.
+            // SAFETY: the caller's promise.
             unsafe { self.write_by_slots(to, bytes) }
         };
-        // Whatever has come of it.
+        // Waits even after a failure.
         let ended = self.end();
         asked.and(ended)
     }
@@ -61,51 +63,54 @@ impl Lane {
     ///
     /// # Safety
     ///
-    /// There are that many at that address, in memory of this GPU.
+    /// The source has that many bytes, in memory of this GPU.
     pub(super) unsafe fn read(&mut self, from: CUdeviceptr, bytes: &mut [u8]) -> Result<(), GpuError> {
         self.begin()?;
         let direct = is_locked(&self.context, bytes)
-            // SAFETY: as was promised; the bytes are borrowed until the stream is done, below.
+            // SAFETY: the caller's promise; the bytes are borrowed until the stream is idle, below.
             && unsafe { self.slots[0].stream.download(from, bytes.as_mut_ptr(), bytes.len()) }.is_ok();
         let asked = if direct {
             Ok(())
         } else {
-            // SAFETY: as was promised. Should the GPU have begun a direct copy before it was refused, that is in the first slot's stream, and so
-            // done before the processor writes to the bytes.
+            // SAFETY: the caller's promise. If the GPU had begun the direct copy before it was
+            // refused, that copy is in the first slot's stream, and so complete before the
+            // processor writes to the bytes.
             unsafe { self.read_by_slots(from, bytes) }
         };
-        // Whatever has come of it.
+        // Waits even after a failure.
         let ended = self.end();
         asked.and(ended)
     }
 
-    /// Has copies wait for what the program has asked the GPU to do.
+    /// Orders the copies after the earlier work of the program.
     fn begin(&self) -> Result<(), GpuError> {
         self.order.record()?;
         self.slots.iter().try_for_each(|slot| slot.stream.wait_for(&self.order))
     }
 
-    /// Returns when no copy is under way, also after one has failed: nobody is to find the GPU at work in a slot, or in memory that was only
-    /// borrowed.
+    /// Waits until no copy is in flight, even after one has failed. Otherwise the GPU could still
+    /// be using a slot, or memory that was only borrowed.
     fn end(&self) -> Result<(), GpuError> {
-        let [first, second] = self.slots.each_ref().map(|slot| slot.stream.settle());
+        let [first, second] = self.slots.each_ref().map(|slot| slot.stream.synchronize());
         first.and(second)
     }
 
     /// # Safety
     ///
-    /// As of [`write`](Self::write). Afterwards, copies may still be under way.
+    /// As for [`write`](Self::write). Copies may still be in flight afterwards.
     unsafe fn write_by_slots(&self, to: CUdeviceptr, bytes: &[u8]) -> Result<(), GpuError> {
         let mut to = to;
         for (number, piece) in bytes.chunks(SLOT.get()).enumerate() {
             let slot = &self.slots[number % 2];
             if number >= 2 {
-                slot.stream.settle()?;
+                slot.stream.synchronize()?;
             }
             let start = slot.buffer.start().as_ptr();
-            // SAFETY: a piece is no longer than a slot; the GPU is done with this one; and nobody else has it.
+            // SAFETY: a piece is no longer than a slot, the GPU has finished with this slot, and
+            // nothing else uses it.
             unsafe { start.copy_from_nonoverlapping(piece.as_ptr(), piece.len()) };
-            // SAFETY: there is room, as was promised. The slot is not written to again before the stream is done.
+            // SAFETY: the caller promised room. The slot is not written to again before its stream
+            // is idle.
             unsafe { slot.stream.upload(to, start, piece.len()) }?;
             to += piece.len() as CUdeviceptr;
         }
@@ -114,28 +119,30 @@ impl Lane {
 
     /// # Safety
     ///
-    /// As of [`read`](Self::read).
+    /// As for [`read`](Self::read).
     unsafe fn read_by_slots(&self, from: CUdeviceptr, bytes: &mut [u8]) -> Result<(), GpuError> {
         let mut from = from;
         let mut before: Option<(&Slot, &mut [u8])> = None;
         for (number, piece) in bytes.chunks_mut(SLOT.get()).enumerate() {
             let slot = &self.slots[number % 2];
-            // SAFETY: the bytes are there, as was promised. A piece is no longer than a slot, and this one has been emptied.
+            // SAFETY: the caller promised the bytes. A piece is no longer than a slot, and this
+            // slot has been emptied.
             unsafe { slot.stream.download(from, slot.buffer.start().as_ptr(), piece.len()) }?;
             from += piece.len() as CUdeviceptr;
             if let Some((slot, piece)) = before.replace((slot, piece)) {
-                slot.empty(piece)?;
+                slot.read_out(piece)?;
             }
         }
-        before.map_or(Ok(()), |(slot, piece)| slot.empty(piece))
+        before.map_or(Ok(()), |(slot, piece)| slot.read_out(piece))
     }
 }
 
 impl Slot {
-    /// Copies its first bytes, when the GPU has put them there.
-    fn empty(&self, piece: &mut [u8]) -> Result<(), GpuError> {
-        self.stream.settle()?;
-        // SAFETY: a piece is no longer than a slot; the GPU is done with this one; and nobody else has it.
+    /// Waits for the GPU, and copies the first bytes of the slot.
+    fn read_out(&self, piece: &mut [u8]) -> Result<(), GpuError> {
+        self.stream.synchronize()?;
+        // SAFETY: a piece is no longer than a slot, the GPU has finished with this slot, and
+        // nothing else uses it.
         unsafe {
             piece.as_mut_ptr().copy_from_nonoverlapping(self.buffer.start().as_ptr(), piece.len());
         }
@@ -143,8 +150,9 @@ impl Slot {
     }
 }
 
-/// Whether the driver knows the first and the last of these bytes of the machine's as locked ones. What lies between them may yet be of several
-/// allocations, or not be locked: then the driver may refuse to copy it directly, and the slots are for that.
+/// Returns whether the first and the last byte are in locked memory, as far as the driver knows.
+/// The bytes between may belong to several allocations, or not be locked. The driver then refuses a
+/// direct copy, and the slots are used.
 fn is_locked(context: &Context, bytes: &[u8]) -> bool {
     let Ok(_current) = context.enter() else {
         return false;
@@ -152,7 +160,8 @@ fn is_locked(context: &Context, bytes: &[u8]) -> bool {
     let host = |byte: &u8| {
         let mut kind = 0_u32;
         let address = &raw const *byte as usize as CUdeviceptr;
-        // SAFETY: `kind` outlives the call, and is as large as the attribute. Any address may be asked about.
+        // SAFETY: `kind` outlives the call, and has the size of the attribute. Any address may be
+        // queried.
         let code = unsafe {
             (context.library.cuPointerGetAttribute)(
                 (&raw mut kind).cast(),
@@ -160,7 +169,7 @@ fn is_locked(context: &Context, bytes: &[u8]) -> bool {
                 address,
             )
         };
-        // An address that the driver does not know is an error to it, and the rule.
+        // For an unknown address the call fails, which is the normal case.
         code == failure::SUCCESS && kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32
     };
     bytes.first().is_some_and(host) && bytes.last().is_some_and(host)

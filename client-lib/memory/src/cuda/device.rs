@@ -1,4 +1,4 @@
-//! What is known of a GPU, and what follows from it.
+//! A GPU as the driver describes it, and what that implies for exporting and flushing.
 #![allow(unsafe_code, reason = "talks to CUDA")]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -11,26 +11,26 @@ use cudarc::driver::sys::{
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::context::Context;
-use super::copy::Lane;
+use super::copy::Copier;
 use super::failure;
 use super::library::Library;
 use crate::error::GpuError;
 
-/// A GPU, ready to be used.
+/// A GPU that is ready for use.
 pub(super) struct Device {
     pub(super) context: Arc<Context>,
     pub(super) ordinal: u32,
     pub(super) pci_address: String,
     pub(super) facts: Facts,
-    // Only where frames are copied: each locks memory.
-    up: Mutex<Option<Lane>>,
-    down: Mutex<Option<Lane>>,
+    // Created with the first copy, since each locks memory.
+    up: Mutex<Option<Copier>>,
+    down: Mutex<Option<Copier>>,
 }
 
-/// What the driver says of a GPU. `None` if it is too old to know.
+/// The driver's facts about a GPU; `None` for those that it is too old to know.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    /// 12020 stands for 12.2.
+    /// The CUDA version of the driver: 12020 stands for 12.2.
     pub(super) version: c_int,
     /// `DMA_BUF_SUPPORTED`
     pub(super) dma_buf: Option<c_int>,
@@ -38,16 +38,16 @@ pub(super) struct Facts {
     pub(super) ordering: Option<c_int>,
     /// `GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`
     pub(super) flush: Option<c_int>,
-    /// The size of the machine's pages, in bytes.
+    /// The page size of the machine, in bytes.
     pub(super) page: u64,
 }
 
-/// What brings other devices' writes to the GPU's sight.
+/// How writes of other devices become visible to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
-    /// Nothing has to.
-    Needless,
-    /// A call.
+    /// Without any call.
+    Unneeded,
+    /// By a call.
     Call,
 }
 
@@ -63,7 +63,7 @@ impl Device {
         let mut device: CUdevice = 0;
         // SAFETY: `device` outlives the call.
         library.check("cuDeviceGet", unsafe { (library.cuDeviceGet)(&raw mut device, number) })?;
-        // SAFETY: both write no more than the length that they are given, and a zero byte at its end.
+        // SAFETY: both calls write at most the given length, with a zero byte at the end.
         let model = text("cuDeviceGetName", library, |start, length| unsafe {
             (library.cuDeviceGetName)(start, length, device)
         })?;
@@ -71,7 +71,7 @@ impl Device {
         let pci_address = text("cuDeviceGetPCIBusId", library, |start, length| unsafe {
             (library.cuDeviceGetPCIBusId)(start, length, device)
         })?
-        // As the kernel writes it.
+        // The spelling of the kernel.
         .to_ascii_lowercase();
         let facts = Facts::ask(library, device)?;
         let name = format!("{model} (gpu {ordinal}, {pci_address})");
@@ -79,41 +79,41 @@ impl Device {
         Ok(Self { context, ordinal, pci_address, facts, up: Mutex::default(), down: Mutex::default() })
     }
 
-    /// Copies bytes to it.
+    /// Copies bytes to the GPU.
     ///
     /// # Safety
     ///
-    /// There is room for them at that address, in memory of this GPU.
+    /// The destination has room for them, in memory of this GPU.
     pub(super) unsafe fn write(&self, to: CUdeviceptr, bytes: &[u8]) -> Result<(), GpuError> {
-        // SAFETY: as was promised.
-        self.with(&self.up, |lane| unsafe { lane.write(to, bytes) })
+        // SAFETY: the caller's promise.
+        self.with(&self.up, |copier| unsafe { copier.write(to, bytes) })
     }
 
-    /// Copies bytes from it.
+    /// Copies bytes from the GPU.
     ///
     /// # Safety
     ///
-    /// There are that many at that address, in memory of this GPU.
+    /// The source has that many bytes, in memory of this GPU.
     pub(super) unsafe fn read(&self, from: CUdeviceptr, bytes: &mut [u8]) -> Result<(), GpuError> {
-        // SAFETY: as was promised.
-        self.with(&self.down, |lane| unsafe { lane.read(from, bytes) })
+        // SAFETY: the caller's promise.
+        self.with(&self.down, |copier| unsafe { copier.read(from, bytes) })
     }
 
     fn with(
         &self,
-        lane: &Mutex<Option<Lane>>,
-        copy: impl FnOnce(&mut Lane) -> Result<(), GpuError>,
+        copier: &Mutex<Option<Copier>>,
+        copy: impl FnOnce(&mut Copier) -> Result<(), GpuError>,
     ) -> Result<(), GpuError> {
-        // A lane is idle whenever it is given back.
-        let mut lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *lane {
-            Some(lane) => copy(lane),
-            none => copy(none.insert(Lane::new(&self.context)?)),
+        // A panic cannot have left a copy in flight, so a poisoned lock is usable.
+        let mut copier = copier.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *copier {
+            Some(copier) => copy(copier),
+            none => copy(none.insert(Copier::new(&self.context)?)),
         }
     }
 }
 
-/// A text that a call writes.
+/// Returns the text that a call writes.
 fn text(
     call: &str,
     library: &Library,
@@ -128,7 +128,8 @@ impl Facts {
     fn ask(library: &Library, device: CUdevice) -> Result<Self, GpuError> {
         let ask = |attribute| {
             let mut value = 0;
-            // SAFETY: `value` outlives the call. A driver that does not know the attribute says so.
+            // SAFETY: `value` outlives the call, which fails if the driver does not know the
+            // attribute.
             let code = unsafe { (library.cuDeviceGetAttribute)(&raw mut value, attribute, device) };
             (code == failure::SUCCESS).then_some(value)
         };
@@ -145,7 +146,7 @@ impl Facts {
         })
     }
 
-    /// Whether its memory can be exported at all; if not, why.
+    /// Returns the reason if memory of this GPU cannot be exported at all.
     pub(super) fn exports(&self) -> Result<(), String> {
         let old = || {
             let (major, minor) = (self.version / 1000, self.version % 1000 / 10);
@@ -163,14 +164,15 @@ impl Facts {
         }
     }
 
-    /// What has to be done when other devices have written to its memory; if it cannot be done, why.
+    /// Returns how writes of other devices become visible, or the reason if they cannot.
     pub(super) fn flush(&self) -> Result<Flush, String> {
-        // Scopes have numbers, the larger one for more; it is the GPU itself that is to see them (CUDA Driver API, `cuFlushGPUDirectRDMAWrites`).
+        // A larger number is a larger scope. The GPU itself has to see the writes (CUDA Driver API,
+        // `cuFlushGPUDirectRDMAWrites`).
         const OWNER: c_int = CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as c_int;
         const HOST: c_int =
             CUflushGPUDirectRDMAWritesOptions::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST as c_int;
         if self.ordering.is_some_and(|ordering| ordering >= OWNER) {
-            Ok(Flush::Needless)
+            Ok(Flush::Unneeded)
         } else if self.flush.is_some_and(|options| options & HOST != 0) {
             Ok(Flush::Call)
         } else {
@@ -186,10 +188,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_driver_that_says_so_exports() {
-        /// Version, attribute; what is said where it does not.
-        type Row = (c_int, Option<c_int>, Option<&'static str>);
-        let table: [Row; 6] = [
+    fn memory_is_exported_only_if_the_driver_supports_it() {
+        /// Version, attribute; the expected reason, if it cannot be exported.
+        type Case = (c_int, Option<c_int>, Option<&'static str>);
+        let table: [Case; 6] = [
             (12020, Some(1), None),
             (11070, Some(1), None),
             (12020, Some(0), Some("proprietary")),
@@ -209,16 +211,16 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_is_called_only_where_it_does_something() {
-        /// Ordering, options; `None` if it cannot be done.
-        type Row = (Option<c_int>, Option<c_int>, Option<Flush>);
-        let table: [Row; 9] = [
-            (Some(200), Some(0), Some(Flush::Needless)),
-            (Some(100), Some(0), Some(Flush::Needless)),
-            (Some(100), Some(3), Some(Flush::Needless)),
+    fn a_flush_is_called_only_if_writes_need_it() {
+        /// Ordering, options; `None` if the writes cannot become visible.
+        type Case = (Option<c_int>, Option<c_int>, Option<Flush>);
+        let table: [Case; 9] = [
+            (Some(200), Some(0), Some(Flush::Unneeded)),
+            (Some(100), Some(0), Some(Flush::Unneeded)),
+            (Some(100), Some(3), Some(Flush::Unneeded)),
             (Some(0), Some(1), Some(Flush::Call)),
             (Some(0), Some(3), Some(Flush::Call)),
-            // By the GPU's own streams only.
+            // Only streams of the GPU can flush.
             (Some(0), Some(2), None),
             (Some(0), Some(0), None),
             (None, Some(1), Some(Flush::Call)),

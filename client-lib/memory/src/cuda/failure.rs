@@ -1,41 +1,42 @@
-//! What is said of a call that fails: the driver's own words, and what to do.
+//! The messages of failed calls: the driver's name and description of the error, and the remedy.
 
 use cudarc::driver::sys::CUresult;
 
 pub(super) const SUCCESS: u32 = CUresult::CUDA_SUCCESS as u32;
 
-/// That there is no driver.
+/// The message that libcuda is missing.
 pub(super) const NO_LIBRARY: &str = "libcuda.so.1 cannot be loaded: request nvidia.com/gpu in the pod's spec, with NVIDIA_DRIVER_CAPABILITIES=compute,utility in the image; on a machine of one's own, install NVIDIA's driver";
 
-/// That there is one that lacks a function.
-pub(super) fn lacking(function: &str) -> String {
+/// Returns the message that libcuda lacks a function.
+pub(super) fn missing_function(function: &str) -> String {
     format!("this libcuda has no {function}: install a driver for CUDA 11 or newer")
 }
 
-/// A call, the name and the description of its error, and a hint where the cause is known: one line.
-pub(super) fn line(call: &str, code: u32, name: Option<&str>, words: Option<&str>) -> String {
+/// Returns the message of a failed call as one line: the call, the name and description of the
+/// error, and a hint if the cause is known.
+pub(super) fn message(call: &str, code: u32, name: Option<&str>, words: Option<&str>) -> String {
     let mut line = match name {
         Some(name) => format!("{call}: {name}"),
         // A driver does not know the errors of newer ones.
         None => format!("{call}: CUDA error {code}"),
     };
-    // Some descriptions are the name once more.
+    // Some descriptions only repeat the name.
     if let Some(words) = words.filter(|words| Some(*words) != name) {
         line += &format!(" ({words})");
     }
     if let Some(hint) = hint(call, code) {
         line += &format!(": {hint}");
     }
-    // Nobody promises that the driver's words have no line break.
+    // The driver's texts may contain line breaks.
     line.replace(['\n', '\r'], " ")
 }
 
-/// What is probably wrong, and what to do.
+/// Returns the likely cause and the remedy.
 fn hint(call: &str, code: u32) -> Option<&'static str> {
     const fn is(error: CUresult) -> u32 {
         error as u32
     }
-    // In the order of the CUDA Driver API's CUresult.
+    // In the order of CUresult in the CUDA Driver API.
     const INVALID_VALUE: u32 = is(CUresult::CUDA_ERROR_INVALID_VALUE);
     const OUT_OF_MEMORY: u32 = is(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     const NOT_INITIALIZED: u32 = is(CUresult::CUDA_ERROR_NOT_INITIALIZED);
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_says_what_failed_and_what_to_do() {
+    fn a_message_is_one_line_with_the_call_the_error_and_the_remedy() {
         let table = [
             (
                 "cuMemAlloc",
@@ -151,7 +152,7 @@ mod tests {
             ),
         ];
         for (call, code, name, words, expected) in table {
-            assert_eq!(line(call, code, name, words), expected);
+            assert_eq!(message(call, code, name, words), expected);
         }
     }
 
@@ -183,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_without_the_driver_is_one_line() {
-        for text in [NO_LIBRARY.to_owned(), lacking("cuMemAlloc_v2")] {
+    fn messages_without_a_driver_are_one_line() {
+        for text in [NO_LIBRARY.to_owned(), missing_function("cuMemAlloc_v2")] {
             assert!(!text.contains('\n'), "{text}");
         }
-        assert!(lacking("cuMemAlloc_v2").contains("no cuMemAlloc_v2"));
+        assert!(missing_function("cuMemAlloc_v2").contains("no cuMemAlloc_v2"));
     }
 }

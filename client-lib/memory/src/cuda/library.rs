@@ -1,8 +1,9 @@
-//! The functions of libcuda, looked up when the first of them is needed.
+//! The functions of libcuda, looked up when the first one is needed.
 //!
-//! cudarc has functions of its own for them, which are not called: they panic where libcuda lacks one, and they return an enumeration, which
-//! must not hold the numbers of errors that newer drivers have. Nor does it load the library: it tries `libcuda.so` first, which is what the
-//! toolkit calls its stub. Its types are used, and its signatures are what ours are checked against.
+//! cudarc's own functions are not called. They panic if libcuda lacks one, and they return an enum,
+//! which must not hold the error numbers of newer drivers. Its loader is not used either: it tries
+//! `libcuda.so` first, which is the stub of the CUDA toolkit. Its types are used, and our
+//! signatures are checked against its own.
 #![allow(unsafe_code, reason = "talks to CUDA")]
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
@@ -23,31 +24,31 @@ macro_rules! library {
         always { $($always:ident($($argument:ty),* $(,)?);)* }
         newer { $($newer:ident($($newer_argument:ty),* $(,)?);)* }
     ) => {
-        /// libcuda, loaded. Where it has all that is needed, it is never unloaded.
+        /// The functions of libcuda. Once all are found, the library is never unloaded.
         #[allow(non_snake_case, reason = "CUDA's own names")]
         pub(super) struct Library {
             $(pub(super) $always: unsafe extern "C" fn($($argument),*) -> u32,)*
-            // Drivers of long ago lack these.
+            // Missing in very old drivers.
             $(pub(super) $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> u32>,)*
             cuGetErrorName: Words,
             cuGetErrorString: Words,
-            // Only held: the functions are good as long as it is loaded.
+            // Held, since the functions are valid only while it is loaded.
             _loaded: libloading::Library,
         }
 
-        // cudarc's are made from CUDA's header.
+        // cudarc's signatures are generated from CUDA's header.
         $(const _: unsafe fn($($argument),*) -> CUresult = sys::$always;)*
         $(const _: unsafe fn($($newer_argument),*) -> CUresult = sys::$newer;)*
 
         impl Library {
-            /// The functions of the library; if one is missing, its name.
+            /// Looks up all functions. Returns the name of the first one that is missing.
             ///
             /// # Safety
             ///
-            /// It is NVIDIA's libcuda.
+            /// The library is NVIDIA's libcuda.
             unsafe fn find(loaded: libloading::Library) -> Result<Self, &'static str> {
-                // SAFETY: as was promised; the types are those of CUDA's header, in which the enumeration that is returned is such a number. The
-                // library is kept next to them.
+                // SAFETY: the caller's promise. The types are those of CUDA's header, with a number
+                // for the returned enum. The library is kept next to the functions.
                 unsafe {
                     Ok(Self {
                         $($always: symbol(&loaded, concat!(stringify!($always), "\0")).ok_or(stringify!($always))?,)*
@@ -62,21 +63,22 @@ macro_rules! library {
     };
 }
 
-/// `cuGetErrorName` and `cuGetErrorString`, which are asked about numbers that cudarc's enumeration does not have.
+/// The type of `cuGetErrorName` and `cuGetErrorString`, which are called with numbers that cudarc's
+/// enum lacks.
 type Words = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
 
-/// A function, by its name, which ends in a zero byte.
+/// Looks up a function by its name, which ends in a zero byte.
 ///
 /// # Safety
 ///
-/// The function is of this type, and is not called after the library has been dropped.
+/// The function has this type, and is not called after the library has been dropped.
 unsafe fn symbol<F: Copy>(loaded: &libloading::Library, name: &str) -> Option<F> {
-    // SAFETY: as was promised.
+    // SAFETY: the caller's promise.
     unsafe { loaded.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
 }
 
-// In the order of the CUDA Driver API's manual. Each name is that of the symbol, as <cuda.h> maps it: without a suffix for streams, so that
-// stream 0 is the legacy default stream.
+// In the order of the CUDA Driver API's manual. Each name is that of the symbol, as <cuda.h> maps
+// it. The names have no suffix for streams, so that stream 0 is the legacy default stream.
 library! {
     always {
         cuInit(c_uint);
@@ -117,47 +119,49 @@ library! {
 }
 
 impl Library {
-    /// The library, loaded once for the whole program, and ready: what is wrong with the driver or the machine is found out here.
+    /// Returns the library, which is loaded once for the whole program, and initialized. A fault of
+    /// the driver or the machine shows here.
     pub(super) fn ready() -> Result<&'static Self, GpuError> {
         static LIBRARY: OnceLock<Result<Library, GpuError>> = OnceLock::new();
         let library = LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)?;
-        // Again for each: a child of a program that has used CUDA is told so.
-        // SAFETY: takes no flags, and may be called as often as one likes.
+        // Called each time: in a forked child of a program that has used CUDA it fails.
+        // SAFETY: 0 is the only flag, and the call may be repeated.
         library.check("cuInit", unsafe { (library.cuInit)(0) })?;
         Ok(library)
     }
 
     fn open() -> Result<Self, GpuError> {
-        // First the driver's own name: where LD_LIBRARY_PATH leads to the toolkit's stub, that has the other one only.
+        // The driver's own file name first: `LD_LIBRARY_PATH` may lead to the toolkit's stub, which
+        // has only the other one.
         let loaded = ["libcuda.so.1", "libcuda.so"].into_iter().find_map(|name| {
-            // SAFETY: libcuda's constructors only read its environment.
+            // SAFETY: the constructors of libcuda only read its environment.
             unsafe { libloading::Library::new(name) }.ok()
         });
         let Some(loaded) = loaded else {
             return Err(GpuError::new(failure::NO_LIBRARY));
         };
-        // SAFETY: that it is NVIDIA's, its name says.
-        unsafe { Self::find(loaded) }.map_err(|function| GpuError::new(failure::lacking(function)))
+        // SAFETY: the file name is that of NVIDIA's libcuda.
+        unsafe { Self::find(loaded) }.map_err(|function| GpuError::new(failure::missing_function(function)))
     }
 
-    /// What a call has returned, in words.
+    /// Converts the result of a call to an error.
     pub(super) fn check(&self, call: &str, code: u32) -> Result<(), GpuError> {
         if code == failure::SUCCESS {
             return Ok(());
         }
         let (name, words) = (self.words(self.cuGetErrorName, code), self.words(self.cuGetErrorString, code));
-        Err(GpuError::new(failure::line(call, code, name, words)))
+        Err(GpuError::new(failure::message(call, code, name, words)))
     }
 
     fn words(&self, of: Words, code: u32) -> Option<&'static str> {
         let mut text = ptr::null();
-        // SAFETY: takes any number; `text` outlives the call.
+        // SAFETY: any number is allowed; `text` outlives the call.
         let known = unsafe { of(code, &raw mut text) } == failure::SUCCESS && !text.is_null();
         // SAFETY: a constant of the library, which stays loaded.
         known.then(|| unsafe { CStr::from_ptr(text) }).and_then(|text| text.to_str().ok())
     }
 
-    /// The version of CUDA that the driver is for: 12020 stands for 12.2.
+    /// Returns the CUDA version of the driver: 12020 stands for 12.2.
     pub(super) fn version(&self) -> Result<c_int, GpuError> {
         let mut version = 0;
         // SAFETY: `version` outlives the call.
@@ -165,7 +169,7 @@ impl Library {
         Ok(version)
     }
 
-    /// How many GPUs this process may see.
+    /// Returns the number of GPUs that this process may see.
     pub(super) fn count(&self) -> Result<u32, GpuError> {
         let mut count = 0;
         // SAFETY: `count` outlives the call.

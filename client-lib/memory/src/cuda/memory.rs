@@ -1,4 +1,4 @@
-//! Memory of a GPU.
+//! Memory of a GPU by CUDA.
 #![allow(unsafe_code, reason = "talks to CUDA")]
 
 use std::any::Any;
@@ -20,8 +20,8 @@ use super::pointer::{self, Exported};
 use crate::error::GpuError;
 use crate::gpu::{DmaBuf, Gpu, GpuMemory};
 
-/// The GPU's large page. What is allocated in multiples of it shares none with other allocations, so that it begins and ends at the machine's
-/// pages as well, as exporting needs it.
+/// The large page of the GPU. An allocation in multiples of it shares no page with others. So it
+/// begins and ends on pages of the machine too, as an export requires.
 const PAGE: usize = 2 << 20;
 
 /// Memory of a GPU, allocated here or by the program.
@@ -29,13 +29,13 @@ pub(super) struct CudaMemory {
     gpu: Cuda,
     address: CUdeviceptr,
     length: usize,
-    /// Whether RDMA devices may reach it; if not, why.
+    /// Whether RDMA devices can access the memory, or the reason why not.
     reachable: Result<(), GpuError>,
-    // Only held.
+    // Held, since it owns the memory.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-/// What `cuMemAlloc` gave.
+/// An allocation of `cuMemAlloc`.
 struct Allocation {
     context: Arc<Context>,
     address: CUdeviceptr,
@@ -51,7 +51,7 @@ impl Drop for Allocation {
 }
 
 impl CudaMemory {
-    /// New memory, all zero.
+    /// Allocates zeroed memory.
     pub(super) fn allocate(gpu: Cuda, length: NonZeroUsize) -> Result<Self, GpuError> {
         let context = Arc::clone(&gpu.device.context);
         let Some(allocated) = length.get().checked_next_multiple_of(PAGE) else {
@@ -67,19 +67,19 @@ impl CudaMemory {
         let owner = Allocation { context: Arc::clone(&context), address };
         let reachable = pointer::synchronous(&current, address);
         let stream = Stream::new(&context)?;
-        // SAFETY: so many bytes have been allocated, and are not freed before the stream is done.
+        // SAFETY: the bytes are allocated, and not freed before the stream is idle.
         let zeroed = unsafe { stream.zero(address, allocated) };
-        let settled = stream.settle();
+        let settled = stream.synchronize();
         zeroed.and(settled)?;
         drop(current);
         Ok(Self { gpu, address, length: length.get(), reachable, _owner: Box::new(owner) })
     }
 
-    /// Memory of the program's.
+    /// Wraps memory of the program.
     ///
     /// # Safety
     ///
-    /// As of [`Cuda::memory`].
+    /// As for [`Cuda::memory`].
     pub(super) unsafe fn of_program(
         gpu: Cuda,
         address: CUdeviceptr,
@@ -95,8 +95,8 @@ impl CudaMemory {
         pointer::verify(&current, &(address..end), gpu.device.ordinal)?;
         let reachable = pointer::reachable(&current, address);
         if reachable.is_ok() {
-            // Memory that is put together of several allocations cannot be set to this. The program then has to wait for what it asks for, as
-            // it is told to in any case.
+            // It fails for memory that consists of several allocations. The program then has to
+            // wait for its own work, as the documentation demands in any case.
             let _ = pointer::synchronous(&current, address);
         }
         drop(current);
@@ -107,7 +107,7 @@ impl CudaMemory {
         self.address..self.address + self.length as u64
     }
 
-    /// Where bytes lie. The error says that they do not.
+    /// Returns the address of a range, or an error if it is not within the memory.
     fn within(&self, offset: usize, length: usize) -> Result<CUdeviceptr, GpuError> {
         if offset.checked_add(length).is_none_or(|end| end > self.length) {
             return Err(self.gpu.device.context.error(format!(
@@ -126,32 +126,33 @@ impl CudaMemory {
             return Err(context.error("this libcuda has no cuMemGetHandleForAddressRange"));
         };
         let allocation = pointer::allocation(current, self.address)?;
-        let Some(exported) = Exported::of(&self.range(), &allocation, facts.page) else {
+        let Some(exported) = Exported::new(&self.range(), &allocation, facts.page) else {
             return Err(context.error(format!("{:#x?} has no whole pages", self.range())));
         };
         let (mut fd, length): (c_int, _) = (-1, exported.length as usize);
         let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        // SAFETY: of this kind, the handle is a file descriptor. It outlives the call.
+        // SAFETY: a handle of this kind is a file descriptor. It outlives the call.
         let code = unsafe { function((&raw mut fd).cast(), exported.start, length, kind, 0) };
         context.check("cuMemGetHandleForAddressRange", code)?;
         if fd < 0 {
             return Err(context.error("cuMemGetHandleForAddressRange gave no file descriptor"));
         }
-        // SAFETY: it was made for us alone.
+        // SAFETY: the file descriptor is new, and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(DmaBuf { fd, offset: exported.offset })
     }
 }
 
-// SAFETY: the owner is held, which keeps the bytes: an allocation of ours, or what the program has promised of. What is exported is an
-// allocation of ours, or the program's that it has agreed to.
+// SAFETY: the owner is held, and keeps the bytes allocated: it is our own allocation, or the
+// program promised it. An export covers an allocation of ours, or one that the program agreed to
+// show.
 unsafe impl GpuMemory for CudaMemory {
     fn gpu(&self) -> &dyn Gpu {
         &self.gpu
     }
 
     fn address(&self) -> usize {
-        // It is checked where it comes from that there is an end in the same address space.
+        // The constructors check that the whole range is addressable.
         self.address as usize
     }
 
@@ -168,7 +169,7 @@ unsafe impl GpuMemory for CudaMemory {
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: there are that many, as long as the owner is held.
+        // SAFETY: the range was checked, and the owner is held.
         unsafe { self.gpu.device.read(from, bytes) }
     }
 
@@ -177,13 +178,13 @@ unsafe impl GpuMemory for CudaMemory {
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: there is room for them, as long as the owner is held.
+        // SAFETY: the range was checked, and the owner is held.
         unsafe { self.gpu.device.write(to, bytes) }
     }
 
     fn flush(&self) -> Result<(), GpuError> {
         let context = &self.gpu.device.context;
-        if self.gpu.device.facts.flush().map_err(|reason| context.error(reason))? == Flush::Needless {
+        if self.gpu.device.facts.flush().map_err(|reason| context.error(reason))? == Flush::Unneeded {
             return Ok(());
         }
         let Some(function) = context.library.cuFlushGPUDirectRDMAWrites else {
@@ -193,7 +194,7 @@ unsafe impl GpuMemory for CudaMemory {
         let _current = context.enter()?;
         let target = CUflushGPUDirectRDMAWritesTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
         let scope = CUflushGPUDirectRDMAWritesScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
-        // SAFETY: takes constants; the context is current.
+        // SAFETY: the call takes constants, and the context is current.
         context.check("cuFlushGPUDirectRDMAWrites", unsafe { function(target, scope) })
     }
 }
