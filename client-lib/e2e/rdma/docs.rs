@@ -1,4 +1,5 @@
-//! The commands in `docs/rdma.md`: each is run as it stands there, in the guest, and prints what stands below it.
+//! The commands in `docs/rdma.md`: each runs in the guest as it is written, and has to print the
+//! lines below it.
 
 use std::fs;
 
@@ -18,7 +19,7 @@ async fn every_command_prints_what_the_page_says() -> Result<()> {
     let programs = multinet.parent().context("a folder of programs")?.display();
     let mut script = format!("{LINK}\nPATH={programs}:$PATH\n");
     for (number, Example { command, .. }) in examples.iter().enumerate() {
-        // What goes on has said what it says when it listens; what it says later is in a file of its own.
+        // A server has printed its lines when it listens; its later output is in another file.
         let said = format!("/tmp/said-{number}");
         script.push_str(&match command.contains("server") {
             true => format!("{command} >{said} 2>&1 & wait_for grep -q listening {said}\n"),
@@ -43,7 +44,7 @@ async fn every_command_prints_what_the_page_says() -> Result<()> {
     Ok(())
 }
 
-/// Without rates and rows of the GID table, which are the kernel's choice, and with single spaces.
+/// Returns lines with single spaces, and without rates and GID indexes, which vary.
 fn comparable(lines: &[&str]) -> Vec<String> {
     let is_measured = |word: &str| word.contains('.') && word.parse::<f64>().is_ok();
     let line = |line: &&str| {

@@ -1,4 +1,4 @@
-//! `multinet doctor` on a machine with an RDMA device: what is well, and what is not, each by its reason.
+//! The findings of `multinet doctor` on a machine with an RDMA device.
 
 use anyhow::{Result, ensure};
 use multinet_testing::guest;
@@ -9,7 +9,8 @@ use super::{BOUND, LINK};
 /// Starts a program in a network namespace of its own.
 const ELSEWHERE: &str = "unshare --net --mount sh -c 'mount -t sysfs sysfs /sys && exec \"$@\"' sh";
 
-/// Changes to the machine, each with how doctor is started and its findings about RDMA. All run in one guest, one after the other.
+/// Changes to the machine, each with the way in which doctor is started and its findings about
+/// RDMA. All run in one guest, one after the other.
 const CASES: &[(&str, &str, &[&str])] = &[
     (
         "true",
@@ -25,7 +26,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
-        // Before the others, because it takes a machine that has no other network namespace.
+        // First, since it requires that no other network namespace exists.
         "rdma system set netns exclusive",
         "",
         &[
@@ -41,7 +42,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
-        // A row that moves, a smaller MTU, and an interface that is another's.
+        // A GID index that changes, a smaller MTU, and an interface of another namespace.
         "wait_for rdma system set netns shared 2>/dev/null
          ip address del 10.9.0.1/24 dev rdma0; ip address add 10.9.0.7/24 dev rdma0; ip address add 10.9.0.1/24 dev rdma0
          { wait_for gid_row 10.9.0.7; wait_for gid_row 10.9.0.1; } >/dev/null
@@ -86,7 +87,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
-        // All namespaces have one /dev.
+        // All namespaces share one /dev.
         "mount -t tmpfs tmpfs /dev/infiniband",
         "",
         &["warning  rdma      rxe0: on this node, but /dev/infiniband has no uverbs device"],
@@ -94,7 +95,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
 ];
 
 #[tokio::test]
-async fn what_is_wrong_has_its_reason() -> Result<()> {
+async fn each_fault_is_found_with_its_reason() -> Result<()> {
     let doctor = workspace_binary("multinet", "MULTINET_BIN")?;
     let mut script = LINK.to_owned();
     for (number, (change, prefix, _)) in CASES.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Where RDMA cannot be used: the reason, and TCP if that is allowed.
+//! The reasons why RDMA cannot be used, and the fallback to TCP if it is allowed.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use multinet_testing::in_guest;
 use multinet_testing::process::workspace_binary;
 use multinet_testing::wait::eventually;
 
-use super::{BOUND, LINK, amount, follow, nobody};
+use super::{BOUND, LINK, amount, follow, no_resolver};
 
-/// Changes to the machine, each with the reason why RDMA is off. All run in one guest, one after the other. A passing fault is tried again for half a
-/// minute, which is not waited for (`TRIES`). With `TCP`, a client that may use it is run, too.
+/// Changes to the machine, each with the reason why RDMA is off. All run in one guest, one after
+/// the other. A temporary fault is tried again for half a minute, for which the script does not
+/// wait (`TRIES`). With `TCP`, a client that may use TCP runs too.
 const CASES: &[(&str, &str)] = &[
     (
         "TCP=yes SERVER=10.9.5.1",
@@ -24,17 +25,18 @@ const CASES: &[(&str, &str)] = &[
          (LimitMEMLOCK=infinity in containerd's systemd unit on the node); or add the capability IPC_LOCK (securityContext.capabilities.add)",
     ),
     (
-        // Has the capability, which does not help.
+        // It has the capability, which does not help in a user namespace.
         "PREFIX='prlimit --memlock=8192:8192 unshare --user --map-root-user'",
         "in a user namespace, where CAP_IPC_LOCK does not count; raise memlock",
     ),
     (
-        // Enough for what can be known at first, but not for frames as large as the server's, of which two are copied at a time.
+        // Enough for what is known at first, but not for frames as large as the server's, of which
+        // two are copied at a time.
         "TRIES=again TCP=yes PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=2097152:2097152'",
         "too little memory may be locked: 2057 KiB are needed, 2048 KiB is the limit (memlock), of which 12 KiB are in use",
     ),
     (
-        // A pod that has the address of another pod's row; the device is seen from everywhere.
+        // The address of this pod is also in the GID of another pod; all namespaces see the device.
         "for it in pod far; do ip netns add $it; done; ip link add net1 netns pod type veth peer name net1 netns far
          ip -n pod address add 10.9.0.1/24 dev net1; ip -n far address add 10.9.0.9/24 dev net1
          for it in pod far; do ip -n $it link set lo up; ip -n $it link set net1 up; done
@@ -51,14 +53,14 @@ const CASES: &[(&str, &str)] = &[
     ),
     ("rdma link delete rxe0", "this machine has no RDMA device"),
     (
-        // Whoever has opened the device keeps the modules.
+        // A process that has the device open keeps the modules loaded.
         "TCP=yes; kill $servers; wait; rmmod rdma_rxe rdma_ucm rdma_cm iw_cm ib_cm ib_uverbs ib_core; serve 10.9.0.2",
         "the kernel has no RDMA: its modules (ib_core, ib_uverbs and the device's own) are not loaded",
     ),
 ];
 
 #[tokio::test]
-async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
+async fn the_reason_is_reported_and_tcp_is_used() -> Result<()> {
     let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
     let multinet = multinet.display();
     let mut script = LINK.to_owned();
@@ -70,7 +72,7 @@ async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
          serve() {{ $2 {multinet} bench server --address $1 -s 1048576 --slots 4 >/tmp/server-$1 2>&1 & servers=\"$servers $!\"
          wait_for grep -q 'listening on' /tmp/server-$1; }}\n"
     ));
-    // They have loaded what they need before it is taken away.
+    // The servers load what they need before it is removed.
     script.push_str("serve 10.9.0.2; serve 10.9.5.1\n");
     for (number, (change, _)) in CASES.iter().enumerate() {
         script.push_str(&format!(
@@ -103,7 +105,7 @@ async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
     Ok(())
 }
 
-/// All in one guest.
+/// All parts share one guest.
 #[tokio::test]
 async fn peers_differ() -> Result<()> {
     in_guest!();
@@ -113,7 +115,7 @@ async fn peers_differ() -> Result<()> {
 }
 
 async fn one_set_has_peers_of_both_kinds() -> Result<()> {
-    // With slots for all, so that nobody is passed over.
+    // With slots for all, so that every peer gets frames.
     let rdma = listener().slots(64).bind().await?;
     let tcp = listener().slots(64).transport(Transport::Tcp).bind().await?;
     let peers = connect(&[&rdma, &tcp], Transport::Auto)?;
@@ -188,13 +190,13 @@ async fn many_peers_share_a_device() -> Result<()> {
 
 fn listener() -> ListenerBuilder {
     let listener = Listener::builder().address([10, 9, 0, 2].into()).port(0).frame_size(4096).slots(4);
-    // The guest is slow.
+    // Long, since the guest is slow.
     listener.patience(Duration::from_secs(60))
 }
 
-/// A PeerSet of these, for ever.
+/// Returns a PeerSet with these listeners as its peers.
 fn connect(listeners: &[&Listener], transport: Transport) -> Result<PeerSet> {
-    let connector = Connector::builder().resolver(nobody()?).transport(transport);
+    let connector = Connector::builder().resolver(no_resolver()?).transport(transport);
     let all = listeners.iter().map(|it| Endpoint::at(it.local_addresses()[0])).collect();
     follow(connector.patience(Duration::from_secs(60)), all)
 }

@@ -1,4 +1,5 @@
-//! Programs that start others while frames are under way: what a child has of the memory is a copy, and the device's pages stay the parent's.
+//! Programs that start others while frames are in flight: a child gets a copy of the memory, and
+//! the pages of the device stay with the parent.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -9,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use multinet_client::{Acknowledge, Buffer, Connector, Endpoint, Listener, PeerSet, Transport};
 use multinet_testing::in_guest;
 
-use super::{BOUND, HERE, amount, follow, nobody};
+use super::{BOUND, HERE, amount, follow, no_resolver};
 
 const SIZE: usize = 100_000;
 const FRAMES: u8 = 10;
@@ -20,7 +21,7 @@ async fn frames_arrive_whole_while_children_are_forked() -> Result<()> {
     let listener =
         Listener::builder().address(HERE.into()).port(0).transport(Transport::Rdma).frame_size(SIZE as u32);
     let listener = listener.acknowledge(Acknowledge::OnDrop).patience(BOUND).bind().await?;
-    let connector = Connector::builder().resolver(nobody()?).transport(Transport::Rdma).patience(BOUND);
+    let connector = Connector::builder().resolver(no_resolver()?).transport(Transport::Rdma).patience(BOUND);
     let peers = follow(connector, vec![Endpoint::at(listener.local_addresses()[0])])?;
     tokio::time::timeout(BOUND, peers.connected(1)).await.with_context(|| format!("{:?}", peers.status()))?;
     let at_least = amount(20, 100);
@@ -28,7 +29,7 @@ async fn frames_arrive_whole_while_children_are_forked() -> Result<()> {
     let (count, stop) = (Arc::clone(&children), Arc::clone(&is_over));
     let forking = tokio::task::spawn_blocking(move || {
         while !stop.load(Ordering::Relaxed) {
-            // One that sets its user is made by fork(2), not by vfork(2) as others are.
+            // A command with a user is started by fork(2); others are started by vfork(2).
             let status = Command::new("true").uid(0).status()?;
             ensure!(status.success(), "{status}");
             count.fetch_add(1, Ordering::Relaxed);
@@ -44,14 +45,14 @@ async fn frames_arrive_whole_while_children_are_forked() -> Result<()> {
     Ok(())
 }
 
-/// Some frames, and more while that goes on.
+/// Sends some frames, and more while `goes_on` holds.
 async fn send(listener: &Listener, peers: &PeerSet, goes_on: impl Fn() -> bool) -> Result<()> {
-    // The same pages again and again: they are written to while children have them, too.
+    // The same pages each time, so that they are written to while children have copies of them.
     let mut buffer = Buffer::host(SIZE);
     let mut number = 0_u8;
     while number < FRAMES || goes_on() {
         number = number.checked_add(1).unwrap_or(FRAMES);
-        // The last frame has it until its completion has been seen.
+        // The last frame holds the buffer until its completion is handled.
         while buffer.as_mut().is_none() {
             tokio::task::yield_now().await;
         }

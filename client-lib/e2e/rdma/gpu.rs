@@ -1,5 +1,6 @@
-//! Frames from GPU to GPU. A stand-in has the GPU's part ([`StandIn`]): all but the calls to a GPU's driver is the library's own, and the device that
-//! reads and writes the memory is soft-RoCE. Where there is a real GPU, frames go from it to it by TCP, too.
+//! Frames from GPU to GPU. A [`StandIn`] replaces the GPU and the calls to its driver; everything
+//! else is the library's own code, and soft-RoCE reads and writes the memory. Where there is a real
+//! GPU, frames are also sent from it to itself over TCP.
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -17,28 +18,28 @@ use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::{in_guest, skip};
 use tempfile::TempDir;
 
-use super::{amount, nobody, some};
+use super::{amount, no_resolver, some};
 
-/// The largest frame.
+/// The size of the largest frame.
 const SIZE: u32 = 1 << 20;
 
-/// Of a GPU: how many bytes frames have. Each third one is enough for `make test`.
+/// The sizes of the frames of each GPU. Every third one is enough for `make test`.
 const SIZES: [usize; 7] = [1, 63, 4096, 4097, 65_536, 300_001, SIZE as usize];
 
 const GUEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 2));
 
 const FORCED: Forced = Forced::To(Method::PeerMemory);
 
-/// A GPU, if there is one, and how it is to be reached.
+/// A GPU, if any, and its method.
 type Kind = (Option<StandIn>, Forced);
 
-/// All in one guest.
+/// All parts share one guest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
     in_guest!();
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
-    the_stand_in_does_its_part().context("the stand-in")?;
-    // Where devices reach the memory, where they do not, and where there is none; and all mixtures.
+    the_stand_in_works().context("the stand-in")?;
+    // Memory that devices reach, memory that they do not, and no GPU; in all combinations.
     let kinds: [fn() -> Kind; 3] = [
         || (Some(StandIn::new("reached", At::Memory)), FORCED),
         || (Some(StandIn::new("hidden", At::Nothing)), Forced::No),
@@ -48,7 +49,7 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
         for (receiver, ours) in kinds.map(|kind| kind()) {
             let case = format!("{sender:?} {theirs:?} to {receiver:?} {ours:?}");
             let gpus = [&sender, &receiver].map(|gpu| gpu.as_ref().map(StandIn::gpu));
-            // Which one makes no difference to memory.
+            // The delivery makes no difference to memory.
             let is_once = receiver.is_none();
             let delivery = if is_once { Delivery::AtMostOnce } else { Delivery::AtLeastOnce };
             let count =
@@ -59,25 +60,25 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
             }
         }
     }
-    // By one queue pair, where those before went by several.
+    // With one queue pair, where the others used several.
     let gpus = [(); 2].map(|()| Some(StandIn::new("reached", At::Memory).gpu()));
     travel(GUEST, (Transport::Rdma, Delivery::AtMostOnce), &gpus, [FORCED; 2]).await.context("one pair")?;
     let gpus = [(); 2].map(|()| Some(StandIn::new("hidden", At::Nothing).gpu()));
     let ends = (Transport::Tcp, Delivery::AtLeastOnce);
     travel(GUEST, ends, &gpus, [Forced::No; 2]).await.context("TCP")?;
-    many_small_frames_find_their_places().await.context("many")?;
+    many_small_frames_arrive_in_their_slots().await.context("many")?;
     for transport in [Transport::Rdma, Transport::Tcp] {
-        what_cannot_be_read_is_given_up(transport).await.context("broken")?;
+        an_unreadable_frame_is_given_up(transport).await.context("broken")?;
     }
-    with_tls_frames_are_fetched_too().await.context("TLS")?;
-    what_is_forced_and_does_not_work_says_why().await.context("forced")?;
-    what_is_forced_costs_frames_and_no_connection().await.context("forced at the sender")?;
-    nobody_has_a_gpu_unasked().await.context("no GPU")?;
-    slots_that_do_not_fit_are_the_machines().await.context("no room")
+    frames_are_fetched_with_tls_too().await.context("TLS")?;
+    a_forced_method_that_fails_names_the_reason().await.context("forced")?;
+    a_forced_method_costs_frames_and_no_connection().await.context("forced at the sender")?;
+    payloads_are_in_a_gpu_only_on_request().await.context("no GPU")?;
+    slots_that_do_not_fit_are_in_the_machines_memory().await.context("no room")
 }
 
-/// The kernel exports the memory, and what is written to it is there.
-fn the_stand_in_does_its_part() -> Result<()> {
+/// The kernel exports the memory, and writes to it arrive.
+fn the_stand_in_works() -> Result<()> {
     let memory = StandIn::new("hidden", At::Nothing).allocate(NonZeroUsize::MIN)?;
     memory.export()?;
     let memory = StandIn::new("reached", At::Memory).allocate(NonZeroUsize::MIN)?;
@@ -101,7 +102,8 @@ async fn frames_travel_by_tcp_between_real_gpus() -> Result<()> {
     travel(loopback, (Transport::Tcp, Delivery::AtMostOnce), &gpus, [Forced::No; 2]).await.map(drop)
 }
 
-/// Frames of all sizes, several of each under way, arrive as they were sent, where they are wanted. How many.
+/// Sends frames of all sizes, several in flight, which have to arrive unchanged and where they are
+/// wanted. Returns their number.
 async fn travel(
     address: IpAddr,
     (transport, delivery): (Transport, Delivery),
@@ -124,7 +126,7 @@ async fn travel(
         payloads.iter_mut().for_each(|payload| fastrand::fill(payload));
         let sending = async {
             for payload in &payloads {
-                // With something before it, so that not all begins where a page does.
+                // A key before the payload, so that some begin within a page.
                 let frame = Frame::new(buffer(ours.as_ref(), payload)?).key("key");
                 peers.send(frame.metadata(vec![7; size % 100])).await?;
             }
@@ -134,7 +136,7 @@ async fn travel(
             for payload in &payloads {
                 let frame = listener.recv().await?;
                 ensure!(frame.key() == b"key" && frame.metadata() == vec![7; size % 100], "{frame:?}");
-                // What a device has written to a GPU is not to be seen anywhere else.
+                // A payload that a device wrote to a GPU is visible nowhere else.
                 let seen = if forced[1] == FORCED { &[][..] } else { payload };
                 ensure!(frame.bytes() == seen, "{} bytes, not {}", frame.bytes().len(), seen.len());
                 arrived(&frame, theirs.is_some(), payload)?;
@@ -144,7 +146,7 @@ async fn travel(
         };
         futures::try_join!(sending, receiving)?;
     }
-    // With seams between both kinds of memory.
+    // Buffers of both kinds of memory in one frame.
     let parts = [vec![1; 10], vec![3; 5000], vec![2; 20]];
     let seamed = Frame::new(parts[0].clone()).and(buffer(ours.as_ref(), &parts[1])?).and(parts[2].clone());
     peers.send(seamed).await?;
@@ -156,7 +158,7 @@ async fn travel(
     Ok((sizes.len() * each) as u64)
 }
 
-/// A payload in a GPU, or in the machine's memory.
+/// Returns a buffer with this payload, in a GPU or in the machine's memory.
 fn buffer(gpu: Option<&Arc<dyn Gpu>>, payload: &[u8]) -> Result<Buffer> {
     let Some(gpu) = gpu else { return Ok(payload.to_vec().into()) };
     let buffer = Buffer::gpu(&**gpu, NonZeroUsize::new(payload.len()).context("nothing")?)?;
@@ -177,8 +179,9 @@ fn arrived(frame: &Received, is_in_gpu: bool, payload: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Payload and header go to different places: far more of them than are under way at a time, and than either queue holds.
-async fn many_small_frames_find_their_places() -> Result<()> {
+/// Payload and header go to different memory: far more of them than are in flight at a time, and
+/// than either queue holds.
+async fn many_small_frames_arrive_in_their_slots() -> Result<()> {
     let frames = amount(1000, 3000) as u32;
     let gpu = || StandIn::new("reached", At::Memory).gpu();
     let listener = listener(GUEST, FORCED).frame_size(4096).slots(300).gpu(gpu()).bind().await?;
@@ -187,7 +190,7 @@ async fn many_small_frames_find_their_places() -> Result<()> {
     let sending = async {
         for number in 0..frames {
             let payload = number.to_le_bytes().repeat(1 + number as usize % 7);
-            // Some from a GPU, some not, some empty.
+            // From a GPU, from the machine, and empty.
             let frame = match number % 3 {
                 0 => Frame::new(buffer(Some(&place), &payload)?),
                 1 => Frame::new(payload),
@@ -215,8 +218,8 @@ async fn many_small_frames_find_their_places() -> Result<()> {
     Ok(())
 }
 
-/// The frame, not the connection.
-async fn what_cannot_be_read_is_given_up(transport: Transport) -> Result<()> {
+/// Only the frame is given up, not the connection.
+async fn an_unreadable_frame_is_given_up(transport: Transport) -> Result<()> {
     let listener = listener(GUEST, Forced::No).transport(transport).bind().await?;
     let peers = connect(&listener, (transport, Delivery::AtLeastOnce), Forced::No)?;
     let gpu = StandIn::new("hidden", At::Nothing);
@@ -244,8 +247,8 @@ async fn what_cannot_be_read_is_given_up(transport: Transport) -> Result<()> {
     Ok(())
 }
 
-/// There another part of the library writes.
-async fn with_tls_frames_are_fetched_too() -> Result<()> {
+/// With TLS, another part of the library writes.
+async fn frames_are_fetched_with_tls_too() -> Result<()> {
     let folder = TempDir::new()?;
     let authority = FileAuthority::new(folder.path())?;
     let (server, client) = (authority.server("infer")?, authority.client("camera", "vision")?);
@@ -272,8 +275,8 @@ async fn with_tls_frames_are_fetched_too() -> Result<()> {
     Ok(())
 }
 
-/// On both sides, with the reason of the kernel.
-async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
+/// On both sides, with the kernel's reason.
+async fn a_forced_method_that_fails_names_the_reason() -> Result<()> {
     let gpu = StandIn::new("hidden", At::Nothing);
     let cases = [
         (Method::DmaBuf, "dma-buf: rxe0: cannot register a dma-buf: Operation not supported"),
@@ -291,8 +294,9 @@ async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
     Ok(())
 }
 
-/// A frame from a GPU that is not reached is given up. All others go on, by the same connection.
-async fn what_is_forced_costs_frames_and_no_connection() -> Result<()> {
+/// A frame from a GPU that the method does not reach is given up. All others are sent by the same
+/// connection.
+async fn a_forced_method_costs_frames_and_no_connection() -> Result<()> {
     let gpu = StandIn::new("hidden", At::Nothing).gpu();
     for (method, delivery) in
         [(Method::DmaBuf, Delivery::AtLeastOnce), (Method::PeerMemory, Delivery::AtMostOnce)]
@@ -300,7 +304,7 @@ async fn what_is_forced_costs_frames_and_no_connection() -> Result<()> {
         let listener = listener(GUEST, Forced::No).acknowledge(Acknowledge::OnDrop).bind().await?;
         let peers = connect(&listener, (Transport::Rdma, delivery), Forced::To(method))?;
         let memory = buffer(Some(&gpu), b"unreached")?;
-        // Until the method has been tried, frames are copied.
+        // Frames are copied until the method has been tried.
         let sending = async {
             let begun = Instant::now();
             while peers.statistics().undeliverable < 3 {
@@ -328,7 +332,7 @@ async fn what_is_forced_costs_frames_and_no_connection() -> Result<()> {
     Ok(())
 }
 
-async fn nobody_has_a_gpu_unasked() -> Result<()> {
+async fn payloads_are_in_a_gpu_only_on_request() -> Result<()> {
     let listener = listener(GUEST, Forced::No).bind().await?;
     let peers = connect(&listener, (Transport::Rdma, Delivery::AtLeastOnce), Forced::No)?;
     peers.send(vec![1, 2, 3]).await?;
@@ -338,9 +342,9 @@ async fn nobody_has_a_gpu_unasked() -> Result<()> {
     Ok(())
 }
 
-/// A GPU is tried with little memory, and reached, although nobody insists. Then it has no room for the slots.
-async fn slots_that_do_not_fit_are_the_machines() -> Result<()> {
-    // Where the library looks for the module that finds GPUs by their addresses.
+/// The method is tried with little memory, and works. Then the GPU has no room for the slots.
+async fn slots_that_do_not_fit_are_in_the_machines_memory() -> Result<()> {
+    // The place where the library looks for the module that resolves addresses of GPUs.
     let script = "mount -t tmpfs none /sys/kernel/mm && mkdir -p /sys/kernel/mm/memory_peers/nv_mem && \
                   echo 1 >/sys/kernel/mm/memory_peers/nv_mem/version";
     ensure!(Command::new("sh").args(["-c", script]).status()?.success(), "no stand-in for the module");
@@ -367,7 +371,7 @@ fn connect(listener: &Listener, ends: (Transport, Delivery), forced: Forced) -> 
 
 fn connector((transport, delivery): (Transport, Delivery), forced: Forced) -> Result<ConnectorBuilder> {
     Ok(Connector::builder()
-        .resolver(nobody()?)
+        .resolver(no_resolver()?)
         .transport(transport)
         .delivery(delivery)
         .patience(Duration::from_secs(60))
@@ -378,7 +382,7 @@ fn connector((transport, delivery): (Transport, Delivery), forced: Forced) -> Re
         })))
 }
 
-/// The one that listens, for ever.
+/// Returns a PeerSet with the listener as its only peer.
 fn follow(listener: &Listener, connector: ConnectorBuilder) -> Result<PeerSet> {
     crate::follow(connector, vec![Endpoint::at(listener.local_addresses()[0])])
 }

@@ -1,4 +1,5 @@
-//! Peers that break the rules by RDMA: each is told why it is cut off, and nobody else is affected.
+//! Peers that break the protocol over RDMA: each gets the reason and is cut off, and no other is
+//! affected.
 
 mod flood;
 mod raw;
@@ -12,12 +13,12 @@ use multinet_client::{
     Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, Rdma, Transport, TransportKind,
 };
 
-use super::{HERE, follow, nobody};
+use super::{HERE, follow, no_resolver};
 
-/// How long one thing may take.
+/// The longest time that one step may take.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// The guest is slow.
+/// Long, since the guest is slow.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn listener() -> ListenerBuilder {
@@ -26,13 +27,13 @@ fn listener() -> ListenerBuilder {
 
 fn connector() -> Result<ConnectorBuilder> {
     Ok(Connector::builder()
-        .resolver(nobody()?)
+        .resolver(no_resolver()?)
         .transport(Transport::Rdma)
         .patience(PATIENCE)
         .rdma(Rdma::default().stripes(3)))
 }
 
-/// A sender that behaves.
+/// Returns a sender that keeps to the protocol.
 async fn honest(listener: &Listener) -> Result<PeerSet> {
     let honest = follow(connector()?, vec![Endpoint::at(listener.local_addresses()[0])])?;
     tokio::time::timeout(BOUND, honest.connected(1)).await?;

@@ -1,4 +1,4 @@
-//! The link of soft-RoCE that the other tests build on, as others' programs see it.
+//! The soft-RoCE link that the other tests use, as other programs see it.
 
 use anyhow::{Result, bail, ensure};
 use multinet_testing::guest::{self, Said};
@@ -8,7 +8,7 @@ use tokio::sync::OnceCell;
 
 use super::{BOUND, LINK};
 
-/// All parts in one guest, with lines between them.
+/// The script of all parts, which share one guest, with separators between their outputs.
 const SCRIPT: &str = r#"
     ibv_devinfo -v -d rxe0
 
@@ -50,8 +50,8 @@ const SCRIPT: &str = r#"
     echo "$(($(packets) - before)) packets"
 "#;
 
-/// The output of the four parts, without the last server's.
-async fn said() -> Result<[&'static str; 4]> {
+/// Returns the outputs of the four parts, without the last server's.
+async fn outputs() -> Result<[&'static str; 4]> {
     static SAID: OnceCell<String> = OnceCell::const_new();
     let run = async || {
         let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
@@ -70,7 +70,7 @@ async fn said() -> Result<[&'static str; 4]> {
 
 #[tokio::test]
 async fn the_guest_sees_the_port() -> Result<()> {
-    let [device, ..] = said().await?;
+    let [device, ..] = outputs().await?;
     ensure!(device.contains("PORT_ACTIVE"), "the port is not active:\n{device}");
     for address in ["::ffff:10.9.0.1", "::ffff:10.9.0.2", "fd09::1", "fd09::2"] {
         let is_row = |line: &str| line.contains("GID[") && line.ends_with(&format!("\t{address}, RoCE v2"));
@@ -81,14 +81,14 @@ async fn the_guest_sees_the_port() -> Result<()> {
 
 #[tokio::test]
 async fn two_processes_write_to_each_other() -> Result<()> {
-    let [_, perftest, ..] = said().await?;
+    let [_, perftest, ..] = outputs().await?;
     for peer in ["10:09:00:01", "10:09:00:02"] {
         ensure!(perftest.contains(&format!(":255:255:{peer}\n")), "no GID {peer}:\n{perftest}");
     }
-    // Iterations, peak and average bandwidth, messages per second.
+    // Iterations, peak and average bandwidth, message rate.
     let rows = rows(perftest, 65_536);
-    // The rest may be zero: perftest measures how fast the processor's clock ticks first, and on a busy machine the guest's is
-    // too unsteady for it.
+    // The others may be zero: perftest first measures the clock rate of the processor, which is too
+    // unsteady in a guest on a busy machine.
     ensure!(
         rows.len() == 1 && rows[0].len() == 4 && rows[0][0] == 50.0,
         "that is not 50 iterations: {rows:?}"
@@ -96,42 +96,42 @@ async fn two_processes_write_to_each_other() -> Result<()> {
     Ok(())
 }
 
-/// The same device, the same rows of its table, the same parser.
+/// Both use the same device and GIDs, and the same parser reads them.
 #[tokio::test]
-async fn bench_prints_what_perftest_prints() -> Result<()> {
-    let [_, perftest, bench, ..] = said().await?;
+async fn bench_prints_the_same_columns_as_perftest() -> Result<()> {
+    let [_, perftest, bench, ..] = outputs().await?;
     ensure!(bench.matches("Transport type : RDMA").count() == 3, "{bench}");
     let header = |said: &str| {
         let header = said.lines().find(|line| line.trim_start().starts_with("#bytes"));
         header.map(|header| header.split_whitespace().collect::<Vec<_>>().join(" ").replace("MiB", "MB"))
     };
     ensure!(header(perftest).is_some() && header(perftest) == header(bench), "{perftest}\n{bench}");
-    has_figures(bench)?;
+    check_figures(bench)?;
     let refused = "cannot be reached by RDMA: no RDMA device named rxe7 has a GID of 10.9.0.1";
     ensure!(bench.contains(refused), "{bench}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_file_goes_by_rdma() -> Result<()> {
-    let [.., transfer] = said().await?;
+async fn a_file_is_sent_over_rdma() -> Result<()> {
+    let [.., transfer] = outputs().await?;
     for told in ["sent 300000 bytes, SHA-256 ", "received 300000 bytes, SHA-256 "] {
         ensure!(transfer.contains(told), "{told:?} is not in {transfer}");
     }
     let packets = transfer.lines().find_map(|line| line.strip_suffix(" packets")?.parse::<u32>().ok());
-    // Of 4096 bytes at most.
+    // A packet carries at most 4096 bytes.
     ensure!(packets.is_some_and(|packets| packets >= 300_000 / 4096), "{packets:?}:\n{transfer}");
     Ok(())
 }
 
-/// Bandwidth by one and by four queue pairs, and latency.
-fn has_figures(bench: &str) -> Result<()> {
+/// Checks the figures for bandwidth with one and four queue pairs, and for latency.
+fn check_figures(bench: &str) -> Result<()> {
     let bandwidths = rows(bench, 65_536);
     let iterations: Vec<f64> = bandwidths.iter().map(|row| row[0]).collect();
     ensure!(iterations == [40.0, 40.0] && bandwidths.iter().flatten().all(|it| *it > 0.0), "{bandwidths:?}");
     let latencies = rows(bench, 64);
     let [ref row] = latencies[..] else { bail!("{latencies:?}\n{bench}") };
-    // Iterations, then least, most, median, average, deviation and two percentiles.
+    // Iterations, then minimum, maximum, median, average, deviation and two percentiles.
     ensure!(
         row.len() == 8 && row[0] == 20.0 && row[1] > 0.0 && row[1] <= row[3] && row[3] <= row[2],
         "{row:?}"

@@ -1,4 +1,4 @@
-//! Two rails, and GPUs that are nearer to one of them: soft-RoCE on both, in a machine that says so.
+//! Two rails with soft-RoCE, and GPUs that are nearer to one of them, as the files in /sys say.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use multinet_client::{
 use multinet_testing::in_guest;
 use tokio::time::timeout;
 
-use super::{BOUND, follow, nobody};
+use super::{BOUND, follow, no_resolver};
 
-/// Another link beside the first one, and what the kernel would say if each NIC shared a PCIe switch with a GPU.
+/// A second link, and the kernel's files for a machine in which each NIC shares a PCIe switch with
+/// a GPU.
 const RAILS: &str = r#"
     set -e
     ip link add rdma1 type dummy
@@ -48,17 +49,17 @@ const RAILS: &str = r#"
     mount --bind /tmp/pci/devices /sys/bus/pci/devices
 "#;
 
-/// The guest is slow, and who takes too long is reached by the other rail.
+/// Long, since the guest is slow, and after a timeout the other rail would be used.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The listener's addresses.
+/// The addresses of the listener.
 const RAIL: [[u8; 4]; 2] = [[10, 9, 0, 2], [10, 9, 1, 2]];
 
-/// A GPU on the same switch as the NIC of a rail.
+/// The GPU on the same switch as the NIC of each rail.
 const GPU: [&str; 2] = ["0000:04:00.0", "0000:14:00.0"];
 
 #[tokio::test]
-async fn near_is_what_the_machine_says() -> Result<()> {
+async fn the_nearest_rail_follows_the_files_in_sys() -> Result<()> {
     in_guest!();
     let status = Command::new("sh").args(["-c", RAILS]).status().context("cannot start sh")?;
     ensure!(status.success(), "there are no two rails: {status}");
@@ -84,12 +85,12 @@ async fn rails_are_chosen_by_their_distance_to_the_gpu() -> Result<()> {
         (None, 0),
         (Some(GPU[0]), 0),
         (Some(GPU[1]), 1),
-        // Not of this machine, so that all are as far.
+        // A GPU that is not on this machine, to which all NICs are equally near.
         (Some("0000:24:00.0"), 0),
     ];
     for (gpu, rail) in cases {
         let mut connector =
-            Connector::builder().resolver(nobody()?).transport(Transport::Rdma).patience(PATIENCE);
+            Connector::builder().resolver(no_resolver()?).transport(Transport::Rdma).patience(PATIENCE);
         if let Some(address) = gpu {
             connector = connector.gpu(StandIn::plugged_in("stand-in", address, At::Nothing).gpu());
         }
@@ -103,7 +104,7 @@ async fn rails_are_chosen_by_their_distance_to_the_gpu() -> Result<()> {
     Ok(())
 }
 
-/// Of two peers that differ in nothing else; the second is on the NUMA node of our NIC on its network.
+/// The two peers differ only in their NUMA nodes; that of the second is the node of our NIC.
 async fn the_peer_on_the_same_numa_node_is_nearest() -> Result<()> {
     let mut listeners = Vec::new();
     let mut endpoints = Vec::new();
@@ -120,7 +121,7 @@ async fn the_peer_on_the_same_numa_node_is_nearest() -> Result<()> {
         endpoints.push(endpoint);
         listeners.push(listener);
     }
-    let connector = Connector::builder().resolver(nobody()?).choice(Choice::Nearest).patience(PATIENCE);
+    let connector = Connector::builder().resolver(no_resolver()?).choice(Choice::Nearest).patience(PATIENCE);
     let peers = follow(connector, endpoints)?;
     peers.connected(2).await;
     for _ in 0..10 {

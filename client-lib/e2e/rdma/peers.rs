@@ -1,4 +1,4 @@
-//! The client library's own tests of senders and receivers, with RDMA in the place of TCP.
+//! The client library's own tests of senders and receivers, over RDMA instead of TCP.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,14 @@ use multinet_testing::guest::{self, Said};
 
 use super::{BOUND, LINK};
 
-/// Those in which the transport carries what others have no part in, and ends with it.
+/// Tests that show what RDMA does differently, and that end with the connection.
 const FEW: &str = "--exact names::closing_takes_no_more_frames names::peers_do_not_keep_a_peer_set_open \
                    names::a_peer_that_leaves_is_not_there_any_more \
                    secure::frames_arrive_as_they_were_sent_with_tls_or_without secure::tls_is_not_given_up_unasked";
 
-/// All but those for which strangers come from many addresses of this machine, which takes the loopback interface. Who breaks the rules by hand does so by
-/// TCP, and those that must not notice go by RDMA; by RDMA, the rules are broken in `hostile`.
+/// Most tests, without those whose strangers come from many addresses, for which they need the
+/// loopback interface. Peers that break the protocol by hand do so over TCP while the others use
+/// RDMA; breaches over RDMA are tested in `hostile`.
 const MOST: &str = "delivery:: names:: secure:: hostile:: --skip hostile::flood:: --skip one_address";
 
 #[tokio::test]
@@ -27,7 +28,7 @@ async fn soak_peers_are_the_same_by_rdma() -> Result<()> {
     are_the_same_by_rdma(MOST, 30).await
 }
 
-/// At least so many tests.
+/// Runs these tests over RDMA, of which there have to be at least `count`.
 async fn are_the_same_by_rdma(tests: &str, count: u32) -> Result<()> {
     let peers = test_binary("peers")?;
     let script =
@@ -40,7 +41,7 @@ async fn are_the_same_by_rdma(tests: &str, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// The newest build of a test binary of the workspace: it is beside this one.
+/// Returns the newest build of a test binary of the workspace, which is beside this one.
 fn test_binary(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! A device that goes away under connections, and comes back.
+//! A device that is removed while connections use it, and comes back.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,11 +12,12 @@ use multinet_testing::in_guest;
 use multinet_testing::wait::eventually;
 use tokio::sync::Notify;
 
-use super::{HERE, amount, follow, nobody, pairs};
+use super::{HERE, amount, follow, no_resolver, pairs};
 
 const BOUND: Duration = Duration::from_secs(120);
 
-/// The kernel takes a device of soft-RoCE away only when nobody has it open any more: so all that connections have of it is given back when they break.
+/// The kernel removes a soft-RoCE device only when no process has it open. So connections that
+/// break have to free everything that belongs to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()> {
     in_guest!();
@@ -27,7 +28,7 @@ async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()>
     let sending = async {
         let mut buffer = Buffer::host(100_000);
         for number in 0..frames {
-            // Every other one is sent from where it lies.
+            // Every other frame is sent without a copy.
             let frame = match buffer.as_mut() {
                 Some(bytes) if number % 2 == 0 => {
                     bytes.fill(number as u8);
@@ -58,7 +59,7 @@ async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()>
         }
         anyhow::Ok(())
     };
-    // Frames that have come lie in memory that the device writes to, so they have to be taken meanwhile.
+    // Received frames lie in memory of the device, so they have to be taken meanwhile.
     let changing = async {
         has_begun.notified().await;
         change_device().await
@@ -74,7 +75,7 @@ async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()>
 }
 
 async fn change_device() -> Result<()> {
-    // With it goes rxe0, when it can; the command waits for that.
+    // This removes rxe0 as soon as possible, and the command waits for that.
     tokio::task::spawn_blocking(|| run("ip", "link delete rdma0")).await??;
     eventually("rxe0 to be gone", BOUND, async || {
         ensure!(!Path::new("/sys/class/infiniband/rxe0").exists(), "rxe0 is still there");
@@ -110,7 +111,7 @@ async fn connected() -> Result<(Listener, PeerSet)> {
         .bind()
         .await?;
     let connector = Connector::builder()
-        .resolver(nobody()?)
+        .resolver(no_resolver()?)
         .transport(Transport::Rdma)
         .delivery(Delivery::AtLeastOnce)
         .patience(Duration::from_secs(20));

@@ -1,5 +1,5 @@
-//! Stands in for a GPU where there is none: memory behind a file descriptor (memfd), which the kernel exports as a dma-buf (udmabuf), and which
-//! processors and devices get at by an address, or do not.
+//! A stand-in for a GPU: memory behind a file descriptor (memfd), which the kernel exports as a
+//! dma-buf (udmabuf), and whose address processors and devices may use or not.
 #![allow(unsafe_code, reason = "maps memory, and promises what a GPU's memory promises")]
 
 use std::fs::{File, OpenOptions};
@@ -16,16 +16,16 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// What a device finds at the memory's address.
+/// The mapping at the memory's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
-    /// The memory: as if a module told the kernel what a GPU's addresses are.
+    /// The memory itself, as if a kernel module resolved the GPU's addresses.
     Memory,
-    /// Nothing that it, or the processor, may touch.
+    /// Pages that neither the processor nor a device may access.
     Nothing,
 }
 
-/// A GPU that is none.
+/// The stand-in for a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct StandIn(Arc<State>);
 
@@ -34,7 +34,7 @@ struct State {
     name: String,
     pci_address: Option<&'static str>,
     at: At,
-    /// More than this it has not in one piece.
+    /// The longest allocation that succeeds.
     room: usize,
     flushes: AtomicU64,
     is_broken: AtomicBool,
@@ -49,7 +49,7 @@ struct Memory {
     mapped: NonZeroUsize,
 }
 
-// SAFETY: no more than an address; what is there is reached by the file only.
+// SAFETY: the value is only an address; the bytes are accessed through the file.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -71,17 +71,17 @@ struct Create {
 }
 
 impl StandIn {
-    /// A GPU of that name.
+    /// Returns a GPU with this name.
     pub(crate) fn new(name: &str, at: At) -> Self {
         Self::with(name, None, at, usize::MAX)
     }
 
-    /// The same, with no more than so many bytes in one piece.
+    /// Returns a GPU whose allocations are limited.
     pub(crate) fn small(name: &str, at: At, room: usize) -> Self {
         Self::with(name, None, at, room)
     }
 
-    /// The same, plugged in there.
+    /// Returns a GPU with a PCI address.
     pub(crate) fn plugged_in(name: &str, pci_address: &'static str, at: At) -> Self {
         Self::with(name, Some(pci_address), at, usize::MAX)
     }
@@ -91,17 +91,17 @@ impl StandIn {
         Self(Arc::new(State { name: name.to_owned(), pci_address, at, room, flushes, is_broken }))
     }
 
-    /// For the library.
+    /// Returns the GPU for the library.
     pub(crate) fn gpu(&self) -> Arc<dyn Gpu> {
         Arc::new(self.clone())
     }
 
-    /// From now on it reads nothing, or it does again.
+    /// Makes reads fail, or succeed again.
     pub(crate) fn set_broken(&self, is_broken: bool) {
         self.0.is_broken.store(is_broken, Ordering::Relaxed);
     }
 
-    /// How often it was told that devices have written to it.
+    /// Returns the number of flushes so far.
     pub(crate) fn flushes(&self) -> u64 {
         self.0.flushes.load(Ordering::Relaxed)
     }
@@ -111,15 +111,15 @@ impl StandIn {
         let fd = memfd_create("stand-in", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         let file = File::from(fd);
         file.set_len(mapped.get() as u64)?;
-        // As udmabuf wants it.
+        // udmabuf requires this seal.
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))?;
         let start = match self.0.at {
             At::Memory => {
                 let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-                // SAFETY: a new mapping; through it only devices write.
+                // SAFETY: a new mapping, through which only devices write.
                 unsafe { mmap(None, mapped, protection, MapFlags::MAP_SHARED, &file, 0) }
             }
-            // SAFETY: new pages, which nobody may touch.
+            // SAFETY: new pages, which may not be accessed.
             At::Nothing => unsafe {
                 mmap_anonymous(None, mapped, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)
             },
@@ -148,12 +148,12 @@ impl Gpu for StandIn {
     fn host(&self, length: NonZeroUsize) -> Result<HostMemory, GpuError> {
         let mut bytes = vec![0_u8; length.get()].into_boxed_slice();
         let start = NonNull::new(bytes.as_mut_ptr()).ok_or_else(|| GpuError::new("no memory"))?;
-        // SAFETY: the owner has the bytes, does not move them, and touches them no more.
+        // SAFETY: the owner keeps the bytes in place, and does not access them any more.
         Ok(unsafe { HostMemory::new(start, length, bytes) })
     }
 }
 
-// SAFETY: the pages stay mapped as long as the value lives, and what is exported has nothing else.
+// SAFETY: the pages stay mapped as long as the value lives, and the export covers nothing else.
 unsafe impl GpuMemory for Memory {
     fn gpu(&self) -> &dyn Gpu {
         &self.gpu
@@ -175,7 +175,7 @@ unsafe impl GpuMemory for Memory {
         // SAFETY: the structure is that of the call, which only reads it.
         let fd: RawFd = unsafe { call::udmabuf_create(device.as_raw_fd(), &raw const create) }
             .map_err(|errno| failed(errno.into()))?;
-        // SAFETY: a new descriptor, which is nobody else's.
+        // SAFETY: a new file descriptor without another owner.
         Ok(DmaBuf { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset: 0 })
     }
 

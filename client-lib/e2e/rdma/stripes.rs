@@ -1,4 +1,5 @@
-//! Large frames in parts, by several queue pairs: they arrive whole and in order, small ones between them, also when connections break.
+//! Large frames in stripes over several queue pairs: they arrive whole and in order, with small
+//! frames between them, and after connections have broken.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use multinet_testing::in_guest;
 use multinet_testing::multus::ip;
 use multinet_testing::wait::eventually;
 
-use super::{HERE, amount, follow, nobody, pairs, pairs_in_words};
+use super::{HERE, amount, follow, no_resolver, pair_lines, pairs};
 
 const LARGEST: usize = 700_000;
 const BOUND: Duration = Duration::from_secs(120);
@@ -23,7 +24,7 @@ async fn frames_in_parts_arrive_whole_and_in_order() -> Result<()> {
     let frames = amount(30, 300) as u64;
     for stripes in [2, 8] {
         let (listener, peers) = connected(stripes, Delivery::AtMostOnce).await?;
-        // The round before may still have had some for its next attempt.
+        // The connections of the round before may still have queue pairs.
         eventually("the queue pairs of this connection alone", BOUND, async || {
             ensure!(pairs()? == 2 * usize::from(stripes), "{} queue pairs, not {stripes} for each", pairs()?);
             Ok(())
@@ -40,7 +41,8 @@ async fn frames_in_parts_arrive_whole_and_in_order() -> Result<()> {
         };
         futures::try_join!(sending, receiving).with_context(|| format!("{stripes} pairs"))?;
         ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
-        // Two thirds of the frames are cut, and each part is ten packets at least; what the receiver answers is a packet for each frame at most.
+        // Two thirds of the frames are striped, with at least ten packets a stripe. The receiver
+        // answers with at most one packet a frame.
         let sent = |(pair, now): (u32, u32)| now.wrapping_sub(before[&pair]) & 0x00ff_ffff;
         let sent: Vec<u32> = positions()?.into_iter().map(sent).collect();
         let busy = sent.iter().filter(|&&packets| packets > 2 * frames as u32).count();
@@ -53,7 +55,8 @@ async fn frames_in_parts_arrive_whole_and_in_order() -> Result<()> {
     Ok(())
 }
 
-/// As many slots as there can be, by as many pairs, would be more completions than soft-RoCE has: frames that are never cut need one pair.
+/// With the most slots for each of the most queue pairs, a completion queue would exceed
+/// soft-RoCE's limit. Frames that are never striped need one queue pair.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_frames_have_one_pair() -> Result<()> {
     in_guest!();
@@ -66,7 +69,7 @@ async fn short_frames_have_one_pair() -> Result<()> {
     Ok(())
 }
 
-/// What was under way comes again, and nothing of it twice, nor half of it.
+/// Frames that were in flight arrive again, none of them twice or in part.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_in_parts_outlive_their_connection() -> Result<()> {
     in_guest!();
@@ -103,7 +106,7 @@ async fn frames_in_parts_outlive_their_connection() -> Result<()> {
 async fn send(peers: &PeerSet, frames: u64) -> Result<()> {
     for number in 0..frames {
         let bytes = payload(number);
-        // Some are sent from where they lie.
+        // Some frames are sent without a copy.
         let frame = if number % 2 == 0 {
             let mut buffer = Buffer::host(bytes.len());
             buffer.as_mut().context("shared")?.copy_from_slice(&bytes);
@@ -117,7 +120,7 @@ async fn send(peers: &PeerSet, frames: u64) -> Result<()> {
     Ok(())
 }
 
-/// The number, and filling: every third one is short.
+/// Returns a payload with the number of the frame. Every third payload is short.
 fn payload(number: u64) -> Vec<u8> {
     let mut filling = fastrand::Rng::with_seed(number);
     let length =
@@ -141,7 +144,7 @@ fn listener() -> ListenerBuilder {
 
 async fn connect(listener: &Listener, stripes: u8, delivery: Delivery) -> Result<PeerSet> {
     let connector = Connector::builder()
-        .resolver(nobody()?)
+        .resolver(no_resolver()?)
         .transport(Transport::Rdma)
         .delivery(delivery)
         .patience(BOUND)
@@ -151,12 +154,12 @@ async fn connect(listener: &Listener, stripes: u8, delivery: Delivery) -> Result
     Ok(peers)
 }
 
-/// The number of the next packet of each queue pair, by the pair's own.
+/// Returns the number of the next packet of each queue pair.
 fn positions() -> Result<BTreeMap<u32, u32>> {
     let number = |pair: &str, name: &str| {
         let mut words = pair.split_whitespace().skip_while(|word| *word != name).skip(1);
         words.next().and_then(|number| number.parse().ok()).with_context(|| format!("no {name} in {pair}"))
     };
-    let pairs = pairs_in_words()?;
+    let pairs = pair_lines()?;
     pairs.iter().map(|pair| Ok((number(pair, "lqpn")?, number(pair, "sq-psn")?))).collect()
 }

@@ -1,4 +1,5 @@
-//! At least once by RDMA, while receivers are killed and the link changes under them: nothing is lost, and nobody gets a frame twice.
+//! At-least-once delivery over RDMA while receivers are killed and the link changes: no frame is
+//! lost, and no receiver gets one twice.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,14 +16,14 @@ use multinet_testing::process::{Process, workspace_example};
 use multinet_testing::wait::eventually;
 use tempfile::TempDir;
 
-use super::{amount, follow, nobody};
+use super::{amount, follow, no_resolver};
 
-/// How long anything may take.
+/// The longest time that one step may take.
 const BOUND: Duration = Duration::from_secs(300);
 
 const SINKS: [&str; 3] = ["10.9.0.2", "10.9.0.3", "10.9.0.4"];
 
-/// A process that receives: `frames_sink`.
+/// A receiving process, `frames_sink`.
 struct Sink {
     process: Process,
     address: &'static str,
@@ -41,7 +42,7 @@ impl Sink {
         Ok(Self { process, address, folder })
     }
 
-    /// The numbers of the frames that it has had.
+    /// Returns the numbers of the frames that it has received.
     fn frames(&self) -> Result<Vec<u64>> {
         let log = std::fs::read_to_string(self.folder.path().join("log"))?;
         let complete = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
@@ -58,7 +59,7 @@ impl Sink {
 async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     in_guest!();
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
-    // At least: until the last fault is over.
+    // At least this many, and on until the last fault is over.
     let frames = amount(800, 20_000) as u64;
     for address in &SINKS[1..] {
         ip(&["address", "add", &format!("{address}/24"), "dev", "rdma0"])?;
@@ -99,7 +100,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     let broken = || ensure_that(peers.statistics().disconnects >= before.disconnects + 3, "connected");
     eventually("the connections to break", BOUND, async || broken()).await?;
     ip(&["link", "set", "rdma0", "up"])?;
-    // The kernel forgets IPv6 addresses, which nobody uses here.
+    // The kernel drops IPv6 addresses then, which are not used here.
     all_by_rdma(&peers).await.context("after the link was down")?;
 
     has_sent(&peers, frames * 4 / 8).await?;
@@ -109,7 +110,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     all_by_rdma(&peers).await.context("after the MTU has changed")?;
     eprintln!("a smaller MTU has broken {} connections", peers.statistics().disconnects - before.disconnects);
 
-    // One address loses its row, and gets another.
+    // One address loses its GID index, and gets another.
     for step in ["del 10.9.0.3/24", "add 10.9.0.77/24", "add 10.9.0.3/24"] {
         let words: Vec<&str> =
             ["address"].into_iter().chain(step.split(' ')).chain(["dev", "rdma0"]).collect();
@@ -135,10 +136,10 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     Ok(())
 }
 
-/// A PeerSet of all sinks.
+/// Returns a PeerSet with all sinks.
 fn follow_all() -> Result<PeerSet> {
     let connector = Connector::builder()
-        .resolver(nobody()?)
+        .resolver(no_resolver()?)
         .transport(Transport::Rdma)
         .delivery(Delivery::AtLeastOnce)
         .silence(Duration::from_secs(4));
@@ -171,7 +172,7 @@ fn ensure_that(is_so: bool, otherwise: &str) -> Result<()> {
     Ok(())
 }
 
-/// As `frames_source` makes it: the number, filling, a checksum.
+/// Returns a payload as `frames_source` does: the number, filling, a checksum.
 fn payload(number: u64) -> Vec<u8> {
     let mut payload = number.to_be_bytes().to_vec();
     let mut filling = fastrand::Rng::with_seed(number);

@@ -1,5 +1,5 @@
-//! Verbs on a real device: what arrives, and what is said when something is wrong. All else is tested on a device in the process
-//! (`client-lib/verbs/src/tests`), and by the frames of the other subjects.
+//! Verbs on a real device: what arrives, and how failures are reported. Everything else is tested
+//! on a fake device (`client-lib/verbs/src/tests`), and by the frames of the other modules.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
@@ -15,14 +15,14 @@ use multinet_client::verbs::{
 use multinet_testing::in_guest;
 
 const HALF: usize = 128 << 10;
-/// Of a queue pair.
+/// The capacity of the queues of a queue pair.
 const DEPTH: u16 = 16;
 const HERE: &str = "10.9.0.1";
 const THERE: &str = "10.9.0.2";
 
 const CAPACITIES: Capacities = Capacities { send: DEPTH, receive: DEPTH };
 
-/// One end: what its pair writes from, and what the other one writes to.
+/// One end: the objects of a queue pair, with memory to write from and memory for the other end.
 struct End {
     context: Context,
     place: DeviceGid,
@@ -36,7 +36,7 @@ struct End {
 
 impl End {
     fn at(address: &str) -> Result<Self> {
-        let place = place(address)?;
+        let place = gid_of(address)?;
         let devices = Library::load()?.devices()?;
         let device = devices.iter().find(|device| device.name() == place.device).context("no such device")?;
         let context = device.open()?;
@@ -59,27 +59,27 @@ impl End {
         Ok(Path { port, gid_index, mtu: self.mtu, class: Class::default(), is_global: true })
     }
 
-    /// A write of a part of the region, with an immediate.
+    /// Returns a write of a range of the region, with an immediate.
     fn write(&self, id: u64, sge: Range<usize>, remote: RemoteAddress, immediate: u32) -> Write<'_> {
         let (sge, immediate) = (Some((&self.region, sge)), Some(immediate));
         Write { id, sge, zero_copy: None, remote, immediate, is_signalled: true }
     }
 
-    /// The next completion.
-    fn completes(&self) -> Result<Completion> {
-        completes(&self.queue)
+    /// Waits for the next completion.
+    fn next_completion(&self) -> Result<Completion> {
+        next_completion(&self.queue)
     }
 
-    /// The next completion is a failure, of which this is said, with its hint.
-    fn fails(&self) -> Result<String> {
-        match self.completes()?.status {
+    /// Waits for the next completion, which has to be a failure. Returns its message and hint.
+    fn next_failure(&self) -> Result<String> {
+        match self.next_completion()?.status {
             Ok(()) => bail!("it has succeeded"),
             Err(status) => Ok(format!("{status}; {}", status.hint().unwrap_or_default())),
         }
     }
 }
 
-fn completes(queue: &CompletionQueue) -> Result<Completion> {
+fn next_completion(queue: &CompletionQueue) -> Result<Completion> {
     let begun = Instant::now();
     loop {
         if let Some(completion) = queue.poll()? {
@@ -90,8 +90,8 @@ fn completes(queue: &CompletionQueue) -> Result<Completion> {
     }
 }
 
-/// The row of an address, as connections find it.
-fn place(address: &str) -> Result<DeviceGid> {
+/// Returns the GID for an address, as connections choose it.
+fn gid_of(address: &str) -> Result<DeviceGid> {
     let address: IpAddr = address.parse()?;
     let choice =
         gid::choose(&gid::local_ports()?, SourceAddress { address, interface: "rdma0", port_gid: None });
@@ -109,23 +109,23 @@ fn bytes(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// All in one guest.
+/// All parts share one guest.
 #[tokio::test]
-async fn verbs_keep_their_word() -> Result<()> {
+async fn verbs_work_on_a_real_device() -> Result<()> {
     in_guest!();
-    what_is_written_arrives().context("writing")?;
-    failures_have_their_reason().context("failing")?;
-    a_device_says_whether_it_takes_dma_bufs().context("dma-buf")
+    written_bytes_arrive().context("writing")?;
+    failures_name_their_cause().context("failing")?;
+    a_device_reports_whether_it_supports_dma_bufs().context("dma-buf")
 }
 
-/// Soft-RoCE of this kernel does not.
-fn a_device_says_whether_it_takes_dma_bufs() -> Result<()> {
+/// Soft-RoCE of this kernel does not support dma-bufs.
+fn a_device_reports_whether_it_supports_dma_bufs() -> Result<()> {
     ensure!(Library::load()?.has_dma_buf(), "this libibverbs is too old to tell");
-    ensure!(!End::at(HERE)?.domain.supports_dma_buf()?, "it takes them");
+    ensure!(!End::at(HERE)?.domain.supports_dma_buf()?, "it supports them");
     Ok(())
 }
 
-fn what_is_written_arrives() -> Result<()> {
+fn written_bytes_arrive() -> Result<()> {
     for (one, other) in [(HERE, THERE), ("fd09::1", "fd09::2"), (HERE, HERE)] {
         let (here, there) = (End::at(one)?, End::at(other)?);
         let (ours, theirs) = connected(&here, &there)?;
@@ -134,20 +134,20 @@ fn what_is_written_arrives() -> Result<()> {
         here.region.write(HALF, &sent[1])?;
         theirs.post_receive(7)?;
         theirs.post_receive(8)?;
-        // Crosswise, so that an offset that is not heeded shows.
+        // Crosswise, so that an ignored offset shows.
         ours.post_writes(&[
             here.write(1, 0..HALF, there.receive_buffer.remote(HALF)?, 0xdead_beef),
             here.write(2, HALF..2 * HALF, there.receive_buffer.remote(0)?, 1),
         ])?;
         for (id, immediate) in [(7, 0xdead_beef), (8, 1)] {
-            let completion = there.completes()?;
+            let completion = there.next_completion()?;
             ensure!(
                 completion == Completion { id, status: Ok(()), immediate: Some(immediate) },
                 "{completion:?}"
             );
         }
         for id in [1, 2] {
-            let completion = here.completes()?;
+            let completion = here.next_completion()?;
             ensure!(completion == Completion { id, status: Ok(()), immediate: None }, "{completion:?}");
         }
         let mut arrived = [vec![0; HALF], vec![0; HALF]];
@@ -159,7 +159,7 @@ fn what_is_written_arrives() -> Result<()> {
     Ok(())
 }
 
-fn failures_have_their_reason() -> Result<()> {
+fn failures_name_their_cause() -> Result<()> {
     let (here, there) = (End::at(HERE)?, End::at(THERE)?);
 
     let (ours, theirs) = connected(&here, &there)?;
@@ -170,28 +170,28 @@ fn failures_have_their_reason() -> Result<()> {
         here.write(1, 0..100, wrong, 0),
         here.write(2, 0..100, RemoteAddress { address, key }, 0),
     ])?;
-    let said = here.fails().context("a wrong key")?;
+    let said = here.next_failure().context("a wrong key")?;
     ensure!(said.starts_with("remote access error") && said.contains("its key is an old one"), "{said}");
-    let said = here.fails().context("after a failure")?;
+    let said = here.next_failure().context("after a failure")?;
     ensure!(said.contains("an earlier request of the same queue pair has failed"), "{said}");
 
-    // Nobody is there any more.
+    // The peer's queue pair is destroyed.
     let (ours, theirs) = connected(&here, &there)?;
     drop(theirs);
     ours.post_writes(&[here.write(3, 0..100, RemoteAddress { address, key }, 0)])?;
-    let said = here.fails().context("a peer that is gone")?;
+    let said = here.next_failure().context("a peer that is gone")?;
     ensure!(said.contains("the peer's device does not answer"), "{said}");
 
-    // The peer is not ready: that is waited for.
+    // The sender waits for a peer that is not ready.
     let (here, there) = (End::at(HERE)?, End::at(THERE)?);
     let (ours, theirs) = connected(&here, &there)?;
     ours.post_writes(&[here.write(4, 0..100, there.receive_buffer.remote(0)?, 5)])?;
     std::thread::sleep(Duration::from_millis(100));
     ensure!(here.queue.poll()?.is_none(), "it has not waited for the peer");
     theirs.post_receive(9)?;
-    let completion = here.completes()?;
+    let completion = here.next_completion()?;
     ensure!(completion == Completion { id: 4, status: Ok(()), immediate: None }, "{completion:?}");
-    let completion = there.completes()?;
+    let completion = there.next_completion()?;
     ensure!(completion == Completion { id: 9, status: Ok(()), immediate: Some(5) }, "{completion:?}");
 
     let (unconnected, own) = here.unconnected()?;

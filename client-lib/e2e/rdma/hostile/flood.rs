@@ -1,4 +1,5 @@
-//! Strangers that each have the listener's device make a queue pair, and memory: it stays there for who behaves, and all is given back.
+//! Strangers that make the listener's device create queue pairs and memory: honest senders still
+//! get theirs, and everything is freed in the end.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ const FRAME_SIZE: u32 = 64 << 10;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> {
     in_guest!();
-    // Fewer than there are strangers.
+    // Fewer connections than strangers.
     let connections = amount(10, 40);
     let listener = listener()
         .frame_size(FRAME_SIZE)
@@ -39,16 +40,16 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
     let address = listener.local_addresses()[0];
     let strangers = stream::iter(0..3 * connections as u32).map(|number| async move {
         let mut stream = TcpStream::connect(address).await?;
-        // A pair that nobody has.
+        // A queue pair that does not exist.
         let mut end = no_end(stream.local_addr()?.ip());
         end["qpn"] = (0x00ff_0000 + number).into();
         say(&mut stream, &hello(number + 1, &end)).await?;
-        // Some do not even hear the answer.
+        // Some leave before the answer.
         if number % 3 == 0 {
             return anyhow::Ok(None);
         }
         let answer: Value = hear(&mut stream).await?;
-        // And some take what they are offered.
+        // Some choose what they are offered.
         if number % 3 == 1 && answer["accept"].is_object() {
             say(&mut stream, &json!({"transport": "rdma"})).await?;
         }
@@ -83,7 +84,7 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
     .await
 }
 
-/// Frames arrive in time, one after the other.
+/// Sends frames one after the other, which have to arrive in time.
 async fn behaves(peers: &PeerSet) -> Result<()> {
     loop {
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Both ends of a connection by RDMA, by hand, so that each can be wrong in any way.
+//! Both ends of a connection over RDMA, built by hand, so that each can break any rule.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -18,17 +18,19 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{BOUND, HERE};
 
 pub(super) const HEADER: usize = 40;
-/// Receive requests, and entries of a ring.
+/// The receive requests of a queue pair, and the entries of a ring.
 const REQUESTS: u16 = 64;
-/// What writes by hand bear; completions of received immediates bear the number of their pair.
+/// The identifier of writes by hand. Completions of received immediates carry the number of their
+/// queue pair.
 const WRITTEN: u64 = 1 << 40;
 
-/// The form of memory: places, from one to the next, and to what follows the header.
+/// The layout of memory: the number of slots, their stride, and the offset of what follows the
+/// header.
 type Form = (u64, u64, u64);
 
 const RING: Form = (REQUESTS as u64, 192, 40);
 
-/// What one side has before it is connected.
+/// An end that is not connected yet.
 struct Ours {
     place: DeviceGid,
     region: MemoryRegion,
@@ -38,16 +40,16 @@ struct Ours {
     end: Value,
 }
 
-/// One side of a connection.
+/// A connected end.
 pub(super) struct Raw {
     pub(super) stream: TcpStream,
-    /// Fewer, when a test lets go of some.
+    /// Tests may drop some of them.
     pub(super) pairs: Vec<QueuePair>,
     pub(super) queue: CompletionQueue,
     pub(super) region: MemoryRegion,
-    /// `None`, when a test lets go of it.
+    /// `None` once a test has dropped it.
     pub(super) receive_buffer: Option<ReceiveBuffer>,
-    /// What the other side offers.
+    /// The memory that the other side offers.
     pub(super) theirs: RemoteAddress,
     form: Form,
 }
@@ -106,7 +108,7 @@ impl Ours {
 }
 
 impl Raw {
-    /// A sender that has been let in, and has chosen RDMA.
+    /// Connects a sender, which is admitted and chooses RDMA.
     pub(super) async fn admitted(listener: &Listener, session: u32, count: usize) -> Result<Self> {
         let mut stream = TcpStream::connect(listener.local_addresses()[0]).await?;
         let ours = Ours::new(stream.local_addr()?.ip(), RING, count)?;
@@ -118,7 +120,8 @@ impl Raw {
         Ok(raw)
     }
 
-    /// The other side may send so many immediates by each pair.
+    /// Posts receive requests, so that the other side may send `count` immediates by each queue
+    /// pair.
     pub(super) fn is_ready(&self, count: u16) -> Result<()> {
         for (number, pair) in (0..).zip(&self.pairs) {
             for _ in 0..count {
@@ -128,7 +131,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Writes bytes so that they end where the body of a place begins, or lie behind it, and tells of it by a pair.
+    /// Writes bytes by a queue pair: a header that ends where the body of a slot begins, the body,
+    /// and an immediate.
     pub(super) async fn writes(
         &self,
         pair: usize,
@@ -143,7 +147,7 @@ impl Raw {
         self.writes_to(pair, remote, header.len() + body.len(), immediate).await?
     }
 
-    /// Writes to this place; what has become of it.
+    /// Writes to a remote address. Returns the outcome of the write.
     pub(super) async fn writes_to(
         &self,
         pair: usize,
@@ -170,7 +174,8 @@ impl Raw {
         }
     }
 
-    /// What the other side tells next, and by which pair.
+    /// Waits for the next immediate of the other side. Returns it with the number of its queue
+    /// pair.
     pub(super) async fn hears(&self) -> Result<(u64, u32)> {
         let Completion { id, status, immediate } = self.completes().await?;
         status.map_err(|status| anyhow::anyhow!("{status}"))?;
@@ -188,7 +193,7 @@ impl Raw {
         }
     }
 
-    /// Why the other side ends the connection.
+    /// Returns the reason with which the other side closes the connection.
     pub(super) async fn goodbye(&mut self) -> Result<String> {
         let mut header = [0; HEADER];
         tokio::time::timeout(BOUND, self.stream.read_exact(&mut header)).await??;
@@ -211,8 +216,9 @@ impl Receiver {
         Ok(endpoint)
     }
 
-    /// Lets the next sender in: with so many pairs and receive requests, for frames of so many bytes in four slots; an answer that is changed like this. Ours,
-    /// and what the sender has chosen, unless it has gone.
+    /// Admits the next sender, with this number of queue pairs and receive requests, and four slots
+    /// for frames of `frame_size` bytes. `change` edits the answer. Returns our end, and the
+    /// sender's choice unless it has left.
     pub(super) async fn lets_in(
         &self,
         (pairs, ready, frame_size): (usize, u16, u64),
@@ -234,7 +240,7 @@ impl Receiver {
     }
 }
 
-/// What a sender says that offers this end.
+/// Returns the greeting of a sender that offers this end.
 pub(super) fn hello(session: u32, end: &Value) -> Value {
     json!({
         "service": "infer", "from": "stranger", "session": format!("{session:032x}"), "epoch": 1, "lane": 0,
@@ -242,7 +248,7 @@ pub(super) fn hello(session: u32, end: &Value) -> Value {
     })
 }
 
-/// An end that is nowhere.
+/// Returns an end that does not exist.
 pub(super) fn no_end(address: IpAddr) -> Value {
     json!({
         "device": "by hand", "qpn": 1000, "psn": 1, "gid": gid::gid_of(address), "mtu": 1024,

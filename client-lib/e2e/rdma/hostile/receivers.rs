@@ -1,4 +1,4 @@
-//! Receivers: the sender says what is wrong with each, and sends to the others.
+//! Receivers that break the protocol: the sender reports what is wrong, and serves the others.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use super::raw::{HEADER, Raw, Receiver};
 use super::{BOUND, connector, listener};
 use crate::{amount, follow};
 
-/// Of frames; large enough for several parts.
+/// The size of frames, large enough for stripes.
 const SIZE: u64 = 256 << 10;
 /// As many receive requests as there may be immediates.
 const READY: u16 = 8;
 
-/// Longer than any test takes: nobody is given up for being silent.
+/// Longer than any test takes, so that no peer is given up for being silent.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// A place of the ring, by which immediate it is told of, and what is there.
+/// A ring entry: its position, the immediate that announces it, and its bytes.
 type Entry = (u64, u32, Vec<u8>);
 
-/// Of what a receiver answers.
+/// A change of a receiver's answer.
 type Change = Box<dyn FnOnce(&mut Value)>;
 
-/// A sender with a receiver that behaves, and another one.
+/// A sender with two receivers: an honest one, and another.
 struct Victim {
     peers: PeerSet,
     bad: Receiver,
@@ -46,12 +46,12 @@ impl Victim {
         Ok(Self { peers, bad })
     }
 
-    /// A receiver that has let the sender in, and has heard of its pings and of one small frame in its first slot.
+    /// Admits the sender, and receives its pings and one small frame in the first slot.
     async fn connected(&self, ready: u16) -> Result<Raw> {
         self.connected_by(1, ready).await
     }
 
-    /// The same by so many pairs.
+    /// Does the same with this number of queue pairs.
     async fn connected_by(&self, pairs: usize, ready: u16) -> Result<Raw> {
         let (raw, chosen) = self.bad.lets_in((pairs, ready, SIZE), |_| {}).await?;
         ensure!(chosen == Some(json!({"transport": "rdma"})), "{chosen:?}");
@@ -71,7 +71,7 @@ impl Victim {
         Ok(())
     }
 
-    /// Frames to the one that behaves arrive.
+    /// Checks that frames arrive at the honest receiver.
     async fn serves(&self, good: &Listener) -> Result<()> {
         let peer = self.peers.peer("good").context("no peer")?;
         for number in 0..10_u8 {
@@ -82,7 +82,7 @@ impl Victim {
         Ok(())
     }
 
-    /// What is said of the one that does not.
+    /// Returns the sender's last error about the other receiver.
     async fn last_error(&self) -> Result<String> {
         eventually("an error", BOUND, async || {
             let status = self.peers.status();
@@ -93,12 +93,13 @@ impl Victim {
     }
 }
 
-/// A receiver's message: what is freed and taken, the slots that it names, and how many more sequences it says that it has.
+/// Returns a receiver's message: how many slots are freed and frames taken, the released slots, and
+/// how many more sequences it claims to contain.
 fn control(freed: u64, taken: u64, slots: &[u16], sequences: u16) -> Vec<u8> {
     let mut message = vec![0; HEADER];
     message[0] = 2;
     message[2..4].copy_from_slice(&sequences.to_be_bytes());
-    // What a test makes too long is.
+    // A count that a test exaggerates does not fit.
     message[6..8].copy_from_slice(&(slots.len() as u16).to_be_bytes());
     message[16..24].copy_from_slice(&freed.to_be_bytes());
     message[24..32].copy_from_slice(&taken.to_be_bytes());
@@ -115,8 +116,8 @@ async fn good() -> Result<Listener> {
 async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
     in_guest!();
     let good = good().await?;
-    // At which places of the ring it says what, by which immediate. What else cannot be is refused by the tests of the accounts, of the
-    // wire format, and of peers by TCP.
+    // Ring entries and the expected reason. The other violations are covered by the tests of the
+    // ledger, of the wire format, and of peers over TCP.
     let cases: [(Vec<Entry>, &str); 5] = [
         (vec![(0, 0, control(1, 1, &[1], 0))], "it names slot 1, which is free already"),
         (
@@ -145,7 +146,7 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
         );
         victim.serves(&good).await?;
     }
-    // What is for the first pair comes by another.
+    // An immediate for the first queue pair arrives on another one.
     let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
     let mut raw = victim.connected_by(2, READY).await?;
     let message = control(1, 1, &[0], 0);
@@ -153,7 +154,7 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
     let said = raw.goodbye().await?;
     ensure!(said.contains("it answers on queue pair 1, which only carries stripes of frames"), "{said}");
     victim.serves(&good).await?;
-    // What belongs into the ring comes by TCP.
+    // A message for the ring arrives by TCP.
     let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
     let mut raw = victim.connected(READY).await?;
     raw.stream.write_all(&control(1, 1, &[], 0)).await?;
@@ -162,7 +163,7 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
     victim.serves(&good).await
 }
 
-/// What cannot be is found before a frame is trusted to it.
+/// The faults are found before any frame depends on the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receivers_whose_ends_cannot_be_get_no_frame() -> Result<()> {
     in_guest!();
@@ -177,11 +178,11 @@ async fn receivers_whose_ends_cannot_be_get_no_frame() -> Result<()> {
     let cases: [(Change, u16, &str); 6] = [
         (end("gid", "::ffff:10.9.0.77".into()), READY, "the peer's GID is not that of its address"),
         (end("stride", 8192.into()), READY, "the peer offers too little memory for RDMA"),
-        // Found by devices.
+        // Found by the devices.
         (end("address", 4096.into()), READY, "remote access error"),
         (Box::new(flip), READY, "remote access error"),
         (end("qpn", 0x00ab_cdef.into()), READY, "transport retry counter exceeded"),
-        // No receive request.
+        // Without a receive request.
         (Box::new(|_| {}), 0, "a test write has not completed within"),
     ];
     for (change, ready, reason) in cases {
@@ -197,7 +198,7 @@ async fn receivers_whose_ends_cannot_be_get_no_frame() -> Result<()> {
     Ok(())
 }
 
-/// Receivers that are well until they are not, and some that promise more than they have.
+/// Some receivers fail after they have worked; some promise more than they have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()> {
     in_guest!();
@@ -205,7 +206,7 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
         let good = good().await?;
         let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
         let mut raw = victim.connected(READY).await?;
-        // In the middle of what comes.
+        // In the middle of a message.
         let bad = victim.peers.peer("bad").context("no peer")?;
         bad.send(vec![1; SIZE as usize]).await?;
         if is_pair {
@@ -213,13 +214,13 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
         } else {
             raw.receive_buffer = None;
         }
-        // Not taken, if the connection has ended by now.
+        // Refused, if the connection has ended by now.
         let _ = bad.send(vec![2; SIZE as usize]).now_or_never();
         let said = raw.goodbye().await?;
         ensure!(said.contains("RDMA has failed") && said.contains(reason), "{said}");
         eventually("the connection to have ended", BOUND, async || {
             let statistics = victim.peers.statistics();
-            // The last one waits for the next connection, if this one has failed before it was its turn.
+            // The last frame waits for the next connection, if this one failed before its turn.
             let all = statistics.lost >= 2 && statistics.lost + statistics.held as u64 == statistics.frames;
             ensure!(statistics.disconnects == 1 && all, "{statistics:?}");
             Ok(())
@@ -228,7 +229,7 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
         victim.serves(&good).await?;
     }
 
-    // The moon, of which there are four slots, and nothing for the rest.
+    // Offers many slots at first, although there are four, and no memory for the rest.
     for (delivery, places) in [(Delivery::AtMostOnce, 4), (Delivery::AtLeastOnce, u16::MAX)] {
         let good = good().await?;
         let victim = Victim::of(&good, delivery).await?;
@@ -241,7 +242,7 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
         stuck(&victim, &good, delivery).await.with_context(|| format!("{delivery:?}, {places} places"))?;
         drop(raw);
     }
-    // One that is ready for nothing but what it has to be.
+    // The receiver has only the receive requests that it must have.
     let good = good().await?;
     let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
     let raw = victim.connected(2).await?;
@@ -250,7 +251,8 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
     Ok(())
 }
 
-/// Whoever behaves gets frames, though the other one takes none; nor does the end wait for that.
+/// Checks that the honest receiver gets frames while the other takes none, and that closing does
+/// not wait for the other.
 async fn stuck(victim: &Victim, good: &Listener, delivery: Delivery) -> Result<()> {
     let buffer = Buffer::host(SIZE as usize);
     let sending = async {
@@ -274,12 +276,12 @@ async fn stuck(victim: &Victim, good: &Listener, delivery: Delivery) -> Result<(
     Ok(())
 }
 
-/// Parts go by the pairs that both have, and make the frame that was sent.
+/// Stripes use the queue pairs that both sides have, and together make the frame that was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_frame_comes_in_parts() -> Result<()> {
     in_guest!();
     let bad = Receiver::new().await?;
-    // The sender has three.
+    // The sender has three queue pairs.
     for (pairs, expected) in [(1, 1), (2, 2), (3, 3)] {
         let connector = connector()?.rdma(Rdma::default().stripes(3));
         let peers = follow(connector, vec![bad.endpoint()?])?;
@@ -290,7 +292,7 @@ async fn a_large_frame_comes_in_parts() -> Result<()> {
         }
         let mut buffer = Buffer::host(SIZE as usize);
         fastrand::fill(buffer.as_mut().context("shared")?);
-        // One from where it lies, and one that is copied.
+        // One frame is sent without a copy, the other is copied.
         for (slot, frame) in
             [Frame::new(buffer.clone()), Frame::new(buffer.bytes().to_vec())].into_iter().enumerate()
         {
@@ -309,7 +311,7 @@ async fn a_large_frame_comes_in_parts() -> Result<()> {
             receive_buffer.read(slot * (4416 + SIZE as usize) + 4416, &mut found)?;
             ensure!(found == buffer.bytes(), "{expected} pairs, slot {slot}: other bytes");
         }
-        // A small one goes by one.
+        // A small frame uses one queue pair.
         peers.send("small").await?;
         ensure!(raw.hears().await? == (0, 2), "no small frame");
         if peers.statistics().disconnects > 0 {

@@ -1,4 +1,4 @@
-//! Senders that have been let in.
+//! Admitted senders that break the protocol.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use multinet_client::verbs::RemoteAddress;
@@ -12,23 +12,23 @@ use tokio::net::TcpStream;
 use super::raw::{HEADER, Raw, hear, hello, no_end, say};
 use super::{BOUND, honest, listener};
 
-/// Large enough for parts, so that there are several pairs.
+/// Large enough for stripes, so that there are several queue pairs.
 const FRAME_SIZE: u32 = 256 << 10;
 
-/// One thing that a sender does.
+/// An action of a sender.
 #[derive(Clone, Copy)]
 enum Deed {
-    /// Tells of a slot with this header.
+    /// Announces a slot that contains this header.
     Frame(u32, [u8; HEADER]),
-    /// Tells this, and nothing else.
+    /// Sends this immediate alone.
     Immediate(u32),
-    /// Tells this by the second of two pairs.
+    /// Sends this immediate by the second of two queue pairs.
     Beside(u32),
-    /// Says it by TCP.
+    /// Sends this header by TCP.
     Stream([u8; HEADER]),
 }
 
-/// A header of a frame with so many bytes of payload.
+/// Returns the header of a frame with this length of payload.
 fn data(sequence: u8, payload: u32) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[0] = 1;
@@ -43,7 +43,8 @@ async fn senders_that_break_the_rules_are_cut_off() -> Result<()> {
     let listener = listener().frame_size(FRAME_SIZE).acknowledge(Acknowledge::OnDrop).bind().await?;
     let honest = honest(&listener).await?;
 
-    // What else cannot be is refused by the tests of the accounts, of the layout, of parts, and of peers by TCP.
+    // The other violations are covered by the tests of the ledger, of the layout, of stripes, and
+    // of peers over TCP.
     let cases: &[(usize, &[Deed], &str)] = &[
         (1, &[Deed::Immediate(0x0500_0000)], "the immediate 0x05000000, which has no meaning"),
         (1, &[Deed::Immediate(0x0100_0000)], "it acknowledges more ring entries than it was sent"),
@@ -56,7 +57,8 @@ async fn senders_that_break_the_rules_are_cut_off() -> Result<()> {
         (1, &[Deed::Frame(3, data(1, FRAME_SIZE + 1))], "a frame of 262145 bytes, where 262144 are allowed"),
         (1, &[Deed::Immediate(0x0200_0000), Deed::Immediate(0x0200_0000)], "it sends a second ping"),
         (1, &[Deed::Stream(data(1, 10))], "a frame by TCP, where RDMA was agreed"),
-        // By several pairs: a part by the first, a frame by another, and too many parts of one.
+        // With several queue pairs: a stripe on the first one, a frame on another one, and one
+        // stripe twice.
         (2, &[Deed::Immediate(0x0400_0000)], "the immediate 0x04000000, which has no meaning"),
         (2, &[Deed::Beside(0x0000_0000)], "the immediate 0x00000000, which has no meaning"),
         (
@@ -79,7 +81,8 @@ async fn senders_that_break_the_rules_are_cut_off() -> Result<()> {
         );
     }
     handshakes_that_lie(&listener).await?;
-    // The frame that came before a rule was broken is there; nothing else is, and the honest sender has not noticed.
+    // The frame from before the violation has arrived, no other has, and the honest sender is not
+    // affected.
     let frame = next(&listener).await?;
     ensure!(frame.sender().name() == "stranger" && frame.bytes().len() == 10, "{frame:?}");
     drop(frame);
@@ -105,15 +108,16 @@ async fn does(raw: &mut Raw, deed: Deed) -> Result<()> {
         Deed::Stream(header) => Ok(raw.stream.write_all(&[&header[..], &[0; 10]].concat()).await?),
         Deed::Immediate(immediate) => raw.writes(0, 0, (&[], &[]), immediate).await,
         Deed::Beside(immediate) => raw.writes(1, 0, (&[], &[]), immediate).await,
-        // There are four.
+        // There are four slots.
         Deed::Frame(slot, header) => raw.writes(0, (slot % 4).into(), (&header, &[]), slot).await,
     }
 }
 
-/// None is let in: who would have the listener send to a third party, who offers what cannot be, and who takes what it did not offer.
+/// Checks that none of these senders is admitted: one whose GID is a third party's, some that offer
+/// impossible memory, and one that chooses what was not offered.
 async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
     let address = listener.local_addresses()[0];
-    // As the kernel chooses it.
+    // The address that the kernel chooses.
     let own = TcpStream::connect(address).await?.local_addr()?.ip();
     let changed = |name: &str, value: Value| {
         let mut end = no_end(own);
@@ -146,8 +150,9 @@ async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
     Ok(())
 }
 
-/// What a device finds wrong ends the connection, whose memory is free again: a key that is none, a write beyond what was offered, a pair that has gone while its
-/// connection stays, and answers that cannot be written.
+/// Checks that a fault which the device finds ends the connection and frees its memory: a wrong
+/// key, a write beyond the memory, a queue pair that is gone while its connection stays, and
+/// messages that cannot be written to the sender.
 async fn pairs_that_fail(listener: &Listener) -> Result<()> {
     for (session, key, beyond) in [(2000, 1, 0), (2001, 0, 1 << 30)] {
         let mut raw = Raw::admitted(listener, session, 1).await?;
