@@ -1,17 +1,20 @@
-//! Which RDMA device, port and GID stand for a local address (DESIGN.md, client-lib).
+//! The RDMA device, port and GID that stand for a local address.
 //!
-//! A GID is what an address is to RDMA: 16 bytes, of which a port has a table. Under RoCE v2 (InfiniBand Architecture, annex A17) they are
-//! those of an IP address, and packets leave with it. So the row is found by the bytes of the address that the kernel's route begins
-//! with, never by index: in one pod it is row 3, in the next one row 7, and a table has holes. And it must be a row of our own interface:
-//! in the kernel's shared mode a pod sees the GIDs of all other pods on the node, which it cannot use.
+//! A GID is the address of a port in RDMA: 16 bytes, of which each port has a table. Under RoCE v2
+//! (InfiniBand Architecture, annex A17) a GID contains an IP address, from which its packets are
+//! sent. So the GID is found by the bytes of the local address, never by a fixed index: tables have
+//! holes, and the same address is at index 3 in one pod and at index 7 in the next. The GID also
+//! has to belong to our own interface: in the kernel's shared mode, a pod sees the GIDs of all pods
+//! on the node, which it cannot use.
 //!
 //! ```text
 //!   nic::route_to ──> address, interface ──┐
-//!                                          ├─> choose ──> row, and why not the others
+//!                                          ├─> choose ──> GID, and the reasons against others
 //!   /sys/class/infiniband ──> local_ports ─┘   (pure)
 //! ```
 //!
-//! InfiniBand has no IP addresses in its GIDs. There an interface (IPoIB, RFC 4391) carries the GID of its port in its hardware address.
+//! The GIDs of InfiniBand contain no IP address. There an interface (IPoIB, RFC 4391) has the GID
+//! of its port in its hardware address.
 
 mod sysfs;
 
@@ -31,7 +34,7 @@ pub use sysfs::{local_ports, port_gid};
 ///
 /// for port in local_ports()? {
 ///     match port.state {
-///         Ok(()) => println!("{} port {}: {} rows", port.device, port.number, port.gids.len()),
+///         Ok(()) => println!("{} port {}: {} GIDs", port.device, port.number, port.gids.len()),
 ///         Err(state) => println!("{} port {} is {state}", port.device, port.number),
 ///     }
 /// }
@@ -40,19 +43,19 @@ pub use sysfs::{local_ports, port_gid};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// The device, such as `mlx5_2`.
+    /// The name of the device, such as `mlx5_2`.
     pub device: String,
-    /// Its port, from 1.
+    /// The number of the port, from 1.
     pub number: u32,
-    /// What lies below.
+    /// The link layer.
     pub link: LinkLayer,
-    /// Whether the port is active; if not, what the kernel calls its state, such as `DOWN`.
+    /// Whether the port is active; if not, the kernel's name of its state, such as `DOWN`.
     pub state: Result<(), String>,
-    /// The rows of its table that are in use, by index.
+    /// The GIDs of the port's table, by index.
     pub gids: Vec<GidEntry>,
 }
 
-/// What lies below a port.
+/// The link layer of a port.
 ///
 /// # Examples
 ///
@@ -73,7 +76,7 @@ pub enum LinkLayer {
     InfiniBand,
 }
 
-/// A row of a port's GID table.
+/// A GID in the table of a port.
 ///
 /// # Examples
 ///
@@ -81,31 +84,34 @@ pub enum LinkLayer {
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::gid::local_ports;
 ///
-/// // In the kernel's shared mode there are rows of other pods, too.
+/// // In the kernel's shared mode, the tables also have the GIDs of other pods.
 /// let ports = local_ports()?;
-/// let ours = ports.iter().flat_map(|port| &port.gids).filter(|row| row.interface.as_deref() == Some("net1"));
-/// println!("{} rows are net1's", ours.count());
+/// let gids = ports.iter().flat_map(|port| &port.gids);
+/// let ours = gids.filter(|gid| gid.interface.as_deref() == Some("net1"));
+/// println!("{} GIDs are net1's", ours.count());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidEntry {
-    /// Where it stands in the table.
+    /// The index in the table.
     pub index: u32,
     /// The GID.
     pub gid: Ipv6Addr,
-    /// What the kernel calls its type, such as `RoCE v2`; `None` if it does not tell.
+    /// The kernel's name of the GID's type, such as `RoCE v2`, if known.
     pub kind: Option<String>,
-    /// The interface that it belongs to; `None` if the kernel does not tell.
+    /// The interface that the GID belongs to, if known.
     pub interface: Option<String>,
 }
 
-/// A row, and where it is.
+/// A GID with its device and port.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(local: multinet_client::gid::SourceAddress<'_>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     local: multinet_client::gid::SourceAddress<'_>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::gid::{choose, local_ports};
 ///
 /// // What `ib_write_bw -d DEVICE -i PORT -x INDEX` has to be told.
@@ -117,19 +123,19 @@ pub struct GidEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceGid {
-    /// The device.
+    /// The name of the device.
     pub device: String,
-    /// Its port.
+    /// The number of the port, from 1.
     pub port: u32,
-    /// What lies below.
+    /// The link layer of the port.
     pub link: LinkLayer,
-    /// Index of the row.
+    /// The index in the port's table.
     pub index: u32,
-    /// Its GID.
+    /// The GID.
     pub gid: Ipv6Addr,
 }
 
-/// What a local address is to RDMA.
+/// A local address, for which a GID is chosen.
 ///
 /// # Examples
 ///
@@ -145,20 +151,22 @@ pub struct DeviceGid {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceAddress<'a> {
-    /// The address that connections leave from.
+    /// The address that connections are made from.
     pub address: IpAddr,
-    /// The interface that has it, in our network namespace.
+    /// The interface that has the address, in this process's network namespace.
     pub interface: &'a str,
-    /// The GID in the interface's hardware address, if it is one of InfiniBand ([`port_gid`]).
+    /// The GID in the hardware address of an InfiniBand interface ([`port_gid`]).
     pub port_gid: Option<Ipv6Addr>,
 }
 
-/// The row for an address, and why it is none of the others.
+/// The GID for an address, and the reasons against all others.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(local: multinet_client::gid::SourceAddress<'_>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     local: multinet_client::gid::SourceAddress<'_>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::gid::{choose, local_ports};
 ///
 /// let choice = choose(&local_ports()?, local);
@@ -171,41 +179,43 @@ pub struct SourceAddress<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidChoice {
-    /// The row, if there is one.
+    /// The chosen GID, if there is one.
     pub chosen: Option<DeviceGid>,
-    /// All other rows that are in use, with the reason.
+    /// All other GIDs, with the reasons.
     pub rejected: Vec<(DeviceGid, Rejection)>,
 }
 
-/// Why a row is not the one.
+/// Why a GID was not chosen.
 ///
 /// # Examples
 ///
 /// ```
 /// use multinet_client::gid::Rejection;
 ///
-/// // Most rows are of other addresses. Whatever else is wrong with one is worth a line.
+/// // Most GIDs are of other addresses. Any other reason is worth a line.
 /// let rejected = [Rejection::OtherAddress, Rejection::Kind(Some("IB/RoCE v1".to_owned()))];
 /// let mut worth = rejected.iter().filter(|reason| **reason != Rejection::OtherAddress);
-/// assert_eq!(worth.next().map(ToString::to_string).as_deref(), Some("is IB/RoCE v1, not RoCE v2"));
+/// let first = worth.next().map(ToString::to_string);
+/// assert_eq!(first.as_deref(), Some("is IB/RoCE v1, not RoCE v2"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// It is of another address.
+    /// It stands for another address.
     OtherAddress,
-    /// It is not RoCE v2, whose packets have IP addresses.
+    /// Its type is not RoCE v2, whose packets have IP addresses.
     Kind(Option<String>),
-    /// It belongs to another interface, or to one that is not in this network namespace.
+    /// It belongs to another interface, or to one in another network namespace.
     Interface(Option<String>),
     /// The port is not active.
     Port(String),
-    /// Another row, which comes before it, does as well.
+    /// It would do, but another one comes before it.
     Second,
 }
 
-/// The row for a local address: on an active port, of the address's bytes, RoCE v2, and of the address's interface. Of several the one
-/// on the first device and port, with the least index.
+/// Chooses the GID for a local address: one of type RoCE v2 that contains the address, on an active
+/// port, and belongs to the interface of the address. Of several, it chooses the first by device,
+/// port and index.
 ///
 /// ```
 /// use multinet_client::gid::{SourceAddress, choose, local_ports};
@@ -237,7 +247,7 @@ pub fn choose(ports: &[Port], local: SourceAddress<'_>) -> GidChoice {
     choice
 }
 
-/// The first of the things that are wrong with a row, the one that says most.
+/// Returns the most specific reason against a GID.
 fn reject(port: &Port, entry: &GidEntry, local: SourceAddress<'_>) -> Option<Rejection> {
     let wanted = match port.link {
         LinkLayer::Ethernet => Some(gid_of(local.address)),
@@ -258,10 +268,13 @@ fn reject(port: &Port, entry: &GidEntry, local: SourceAddress<'_>) -> Option<Rej
 }
 
 impl GidChoice {
-    /// The rows that will do, in their order: the chosen one, and those that would do as well if it cannot be used after all.
+    /// Returns the GIDs that can be used: the chosen one, and then those that are tried if it
+    /// fails.
     ///
     /// ```no_run
-    /// # fn example(local: multinet_client::gid::SourceAddress<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     local: multinet_client::gid::SourceAddress<'_>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::gid::{choose, local_ports};
     ///
     /// for place in choose(&local_ports()?, local).usable() {
@@ -275,7 +288,7 @@ impl GidChoice {
     }
 }
 
-/// An address as a GID: IPv4 as `::ffff:a.b.c.d`.
+/// Returns the GID that contains an IP address. IPv4 addresses are mapped to `::ffff:a.b.c.d`.
 ///
 /// ```
 /// use multinet_client::gid::gid_of;

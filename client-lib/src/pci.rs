@@ -1,13 +1,14 @@
-//! The PCI tree, as far as it decides how a GPU and a NIC reach each other: where a function is, and how far two are apart.
+//! The PCI tree, as far as it decides the path between a GPU and a NIC: the positions of functions,
+//! and their distance.
 //!
-//! All but [`Function::read`] and [`Function::at`] is pure.
+//! Only [`Function::read`] and [`Function::at`] access the machine.
 
 use std::fmt;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// Where a function is in the tree.
+/// The position of a function in the PCI tree.
 ///
 /// # Examples
 ///
@@ -15,21 +16,22 @@ use std::path::Path;
 /// use multinet_client::pci::PciPath;
 ///
 /// // The link below /sys/bus/pci/devices leads there.
-/// let gpu = PciPath::parse("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0").ok_or("no function")?;
+/// let path = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+/// let gpu = PciPath::parse(path).ok_or("no function")?;
 /// assert_eq!((gpu.bridges.len(), &*gpu.address), (1, "0000:01:00.0"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciPath {
-    /// The host bridge that it is below, such as `/sys/devices/pci0000:00`.
+    /// The host bridge above the function, such as `/sys/devices/pci0000:00`.
     pub root: String,
-    /// The addresses of the bridges on the way down, the root port first.
+    /// The addresses of the bridges from the root port down to the function.
     pub bridges: Vec<String>,
-    /// Its own address, such as `0000:19:00.0`.
+    /// The address of the function, such as `0000:19:00.0`.
     pub address: String,
 }
 
-/// A GPU or a NIC.
+/// A PCI function, such as a GPU or a NIC.
 ///
 /// # Examples
 ///
@@ -44,13 +46,13 @@ pub struct PciPath {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Where it is plugged in.
+    /// The position of the function.
     pub path: PciPath,
     /// The NUMA node, if the machine has several.
     pub numa: Option<u32>,
 }
 
-/// How far two functions are apart, by the terms of `nvidia-smi topo -m`. The nearer one is the lesser one.
+/// The distance between two functions, in the terms of `nvidia-smi topo -m`. Nearer is less.
 ///
 /// # Examples
 ///
@@ -63,27 +65,28 @@ pub struct Function {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// At most one switch is between them.
+    /// At most one PCIe switch is between them.
     Pix,
-    /// Several switches are between them, and no host bridge.
+    /// Several switches are between them, but no host bridge.
     Pxb,
-    /// A host bridge is between them.
+    /// One host bridge is between them.
     Phb,
     /// Two host bridges of one NUMA node are between them.
     Node,
-    /// What connects NUMA nodes is between them.
+    /// The interconnect of NUMA nodes is between them.
     Sys,
 }
 
 impl PciPath {
-    /// From the path of a function in `/sys/devices`. Whatever lies below the function, such as a virtio device, is left away. `None` if there is
-    /// no function in it.
+    /// Parses the path of a function in `/sys/devices`. Folders below the function, such as a
+    /// virtio device's, are ignored. Returns `None` if the path contains no function.
     ///
     /// ```
     /// use multinet_client::pci::PciPath;
     ///
     /// // The device of a virtual machine lies below its function.
-    /// let nic = PciPath::parse("/sys/devices/pci0000:00/0000:00:03.0/virtio2").ok_or("no function")?;
+    /// let path = "/sys/devices/pci0000:00/0000:00:03.0/virtio2";
+    /// let nic = PciPath::parse(path).ok_or("no function")?;
     /// assert_eq!(nic.address, "0000:00:03.0");
     /// assert_eq!(PciPath::parse("/sys/devices/virtual/net/lo"), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -99,15 +102,16 @@ impl PciPath {
         Some(Self { root: above.join("/"), bridges, address })
     }
 
-    /// How many bridges are above both, from the root port on.
+    /// Returns the number of bridges above both functions, from the root port down.
     ///
     /// ```
     /// use multinet_client::pci::PciPath;
     ///
-    /// let at = |path: &str| PciPath::parse(&format!("/sys/devices/pci0000:00/{path}")).ok_or("no function");
+    /// let whole = |path: &str| format!("/sys/devices/pci0000:00/{path}");
+    /// let at = |path: &str| PciPath::parse(&whole(path)).ok_or("no function");
     /// let gpu = at("0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0")?;
     /// let nic = at("0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0")?;
-    /// assert_eq!(gpu.shared_bridges(&nic), 2, "the root port, and the switch's port that leads up to it");
+    /// assert_eq!(gpu.shared_bridges(&nic), 2, "the root port and the switch's upstream port");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shared_bridges(&self, other: &Self) -> usize {
@@ -119,8 +123,9 @@ impl PciPath {
 }
 
 impl Function {
-    /// From its folder in `/sys`, or a link to it, or the folder of something below it (Linux, `Documentation/ABI/testing/sysfs-bus-pci`). `None` if that is
-    /// none, as for virtual devices.
+    /// Reads a function from its folder in `/sys`, from a link to it, or from a folder below it
+    /// (Linux, `Documentation/ABI/testing/sysfs-bus-pci`). Returns `None` for other devices, such
+    /// as virtual ones.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -142,11 +147,11 @@ impl Function {
             .ancestors()
             .find(|folder| folder.file_name().is_some_and(|name| *name == *path.address))?;
         let numa = fs::read_to_string(own.join("numa_node")).ok();
-        // -1 is none.
+        // The kernel reports -1 for "none".
         Some(Self { numa: numa.and_then(|number| number.trim_end().parse().ok()), path })
     }
 
-    /// The one that has this address on this machine, such as `0000:19:00.0`.
+    /// Returns the function with this address, such as `0000:19:00.0`, on this machine.
     ///
     /// ```no_run
     /// # fn example(gpu: &dyn multinet_client::Gpu) -> Result<(), Box<dyn std::error::Error>> {
@@ -160,7 +165,7 @@ impl Function {
         Self::read(&Path::new("/sys/bus/pci/devices").join(address))
     }
 
-    /// How far another one is.
+    /// Returns the distance to another function.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -179,20 +184,20 @@ impl Function {
         let most = self.path.bridges.len().max(other.path.bridges.len());
         match (shared, most - shared) {
             (0, _) => Distance::Phb,
-            // The port of the switch that it hangs on.
+            // One of them is the switch port above each function.
             (_, 0..=1) => Distance::Pix,
             _ => Distance::Pxb,
         }
     }
 }
 
-/// `pci0000:00`
+/// Returns whether a part of a path is a host bridge, such as `pci0000:00`.
 fn is_host_bridge(part: &str) -> bool {
     let numbers = part.strip_prefix("pci").and_then(|numbers| numbers.split_once(':'));
     numbers.is_some_and(|(domain, bus)| is_hex(domain, 4..=8) && is_hex(bus, 2..=2))
 }
 
-/// `0000:19:00.0`
+/// Returns whether a part of a path is the address of a function, such as `0000:19:00.0`.
 fn is_address(part: &str) -> bool {
     let mut numbers = part.splitn(3, ':');
     let (Some(domain), Some(bus), Some(rest)) = (numbers.next(), numbers.next(), numbers.next()) else {
@@ -229,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_read_from_paths() {
+    fn paths_are_parsed_into_positions() {
         let path = PciPath::parse("/sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/virtio3/net").unwrap();
         assert_eq!(path.root, "/sys/devices/pci0000:16");
         assert_eq!((path.bridges, &*path.address), (vec!["0000:16:01.0".to_owned()], "0000:17:00.0"));
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_those_of_nvidia_smi() {
+    fn distances_agree_with_nvidia_smi() {
         let at = |path: &str, numa| function(&format!("/sys/devices/{path}"), numa);
         let gpu = at("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", Some(0));
         let cases = [
@@ -274,7 +279,7 @@ mod tests {
             let nic = at(path, numa);
             assert_eq!((gpu.distance(&nic), nic.distance(&gpu)), (distance, distance), "{path}");
         }
-        // A machine that has but one NUMA node says nothing of it.
+        // A machine with a single NUMA node does not report it.
         let (one, two) = (at("pci0000:00/0000:00:01.0", None), at("pci0000:40/0000:40:01.0", None));
         assert_eq!(one.distance(&two), Distance::Node);
     }

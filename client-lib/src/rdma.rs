@@ -7,16 +7,17 @@
 //!         ── immediate alone: half of the ring has been read ──────>
 //! ```
 //!
-//! The messages are those of the [wire](crate::wire), and the same state machines as over TCP decide
-//! who may send what, and when. The TCP connection of the handshake stays open: each side says
-//! goodbye over it, and the kernel notices by it that the other host is gone.
+//! The messages are those of the [wire](crate::wire), and the same state machines as over TCP
+//! decide who may send what, and when. The TCP connection of the handshake stays open: each side
+//! says goodbye over it, and the kernel notices by it that the other host is gone.
 //!
 //! - Each connection has a protection domain of its own, so that a peer writes only to the memory
 //!   whose key it was told.
 //! - A large payload in memory of [`Buffer::host`](crate::Buffer::host) is sent from where it lies.
 //!   Everything else is copied to registered memory first.
-//! - A payload in a GPU is sent from where it lies, and arrives in the receiver's GPU, if the devices
-//!   can reach them ([`gpu_method`]). It has memory of its own, and is written before its header.
+//! - A payload in a GPU is sent from where it lies, and arrives in the receiver's GPU, if the
+//!   devices can reach them ([`gpu_method`]). It has memory of its own, and is written before its
+//!   header.
 //! - Each device has one thread in a program, or one for each way in which the device is used. It
 //!   polls completions and handles them ([`device`]).
 //! - A large frame may be striped over several queue pairs ([`stripes`]).
@@ -57,7 +58,8 @@ use crate::wire::Data;
 /// A frame in one of our slots.
 pub(crate) struct ReceivedFrame {
     slot: u16,
-    /// Key and metadata, copied: a program decides by them, and the sender could change them in place.
+    /// Key and metadata, copied: a program decides by them, and the sender could change them in
+    /// place.
     prefix: Vec<u8>,
     payload: Payload,
 }

@@ -1,4 +1,5 @@
-//! The machine's memory that a GPU's payloads are copied to, to be sent from, where no device reads them where they lie.
+//! A pool of the machine's memory, to which payloads of GPUs are copied where no device reads them
+//! in place.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,31 +9,32 @@ use multinet_memory::{GpuError, GpuMemory};
 use crate::buffer::{Buffer, Pages};
 use crate::frame::Frame;
 
-/// So many bytes are kept to be used again, at most. To lock memory takes long.
-const POOL: usize = 256 << 20;
+/// The most bytes that the pool keeps. Locking new memory takes long.
+const MAX_KEPT: usize = 256 << 20;
 
-/// Frames of all sizes up to this one use the same memory.
-const LEAST: usize = 64 << 10;
+/// The least size of a piece of memory, which frames of all smaller sizes share.
+const MIN_SIZE: usize = 64 << 10;
 
-/// Locked memory, used again and again.
+/// Locked memory that is kept for the next frame.
 #[derive(Debug, Default)]
-pub(crate) struct Staging(Mutex<Vec<Arc<Pages>>>);
+pub(crate) struct StagingPool(Mutex<Vec<Arc<Pages>>>);
 
-impl Staging {
-    /// Copies what a frame has in GPUs to the machine. It is one payload then, without a seam.
+impl StagingPool {
+    /// Copies all buffers of a frame to one payload in the machine's memory, if any of them is in a
+    /// GPU.
     pub(crate) fn fetch(&self, frame: &mut Frame) -> Result<(), GpuError> {
         let Some(gpu) = frame.buffers().find_map(Buffer::gpu_memory) else { return Ok(()) };
         let length = frame.len();
-        // Memory that is not locked is slower, and does.
+        // Memory that is not locked is slower, but will do.
         let locked = self.take(gpu, length).map(|pages| Buffer::of_pages(pages, length));
         let mut host = locked.unwrap_or_else(|_| Buffer::host(length));
-        // Nobody else has a handle.
+        // This is the only handle.
         if let Some(mut rest) = host.as_mut() {
             for buffer in frame.buffers() {
-                let (place, behind) = rest.split_at_mut(buffer.len());
+                let (to, behind) = rest.split_at_mut(buffer.len());
                 match buffer.gpu_memory() {
-                    Some(memory) => memory.read(0, place)?,
-                    None => place.copy_from_slice(buffer.bytes()),
+                    Some(memory) => memory.read(0, to)?,
+                    None => to.copy_from_slice(buffer.bytes()),
                 }
                 rest = behind;
             }
@@ -45,7 +47,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Memory that nobody uses, of that length or more.
+    /// Takes memory of at least this length out of the pool, or allocates some.
     fn take(&self, gpu: &Arc<dyn GpuMemory>, length: usize) -> Result<Arc<Pages>, GpuError> {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = |pages: &mut Arc<Pages>| Arc::get_mut(pages).is_some();
@@ -53,14 +55,14 @@ impl Staging {
         {
             return Ok(pool.swap_remove(place));
         }
-        // Room for the new one: what is too small goes first.
+        // Memory that is too small makes room for the new one.
         let too_small = pool.iter_mut().position(is_free).map(|place| pool.swap_remove(place));
         drop(pool);
         drop(too_small);
-        let wanted = length.max(LEAST).next_power_of_two();
+        let wanted = length.max(MIN_SIZE).next_power_of_two();
         let memory = gpu.gpu().host(NonZeroUsize::MIN.saturating_add(wanted - 1))?;
         if memory.length().get() < length {
-            return Err(GpuError::new("the GPU gives less memory than was asked for"));
+            return Err(GpuError::new("the GPU gives less memory than was requested"));
         }
         Ok(Arc::new(memory.into()))
     }
@@ -68,7 +70,7 @@ impl Staging {
     fn keep(&self, pages: &Arc<Pages>) {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept: usize = pool.iter().map(|pages| pages.bytes().len()).sum();
-        if kept + pages.bytes().len() <= POOL {
+        if kept + pages.bytes().len() <= MAX_KEPT {
             pool.push(Arc::clone(pages));
         }
     }

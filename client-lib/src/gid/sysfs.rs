@@ -1,4 +1,5 @@
-//! Reads the ports of RDMA devices from `/sys/class/infiniband` (Linux, `Documentation/ABI/stable/sysfs-class-infiniband`).
+//! Reads the ports of RDMA devices from `/sys/class/infiniband` (Linux,
+//! `Documentation/ABI/stable/sysfs-class-infiniband`).
 
 use std::fs;
 use std::io;
@@ -13,8 +14,8 @@ const DEVICES: &str = "/sys/class/infiniband";
 
 const INTERFACES: &str = "/sys/class/net";
 
-/// The ports of all RDMA devices that this process sees, by device and number. No device at all is no error. What cannot be read of one
-/// device is left out, and the others are not affected: pods see devices of others that they may not look into.
+/// Lists the ports of all RDMA devices that this process sees, by device and number. Ports whose
+/// files cannot be read are left out: a pod sees devices of others, into which it may not look.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,22 +29,23 @@ const INTERFACES: &str = "/sys/class/net";
 ///
 /// # Errors
 ///
-/// If the devices cannot be listed.
+/// If the devices cannot be listed. The absence of devices is no error.
 pub fn local_ports() -> io::Result<Vec<Port>> {
     ports(Path::new(DEVICES))
 }
 
-/// Whether this process sees any RDMA device.
+/// Returns whether this process sees any RDMA device.
 pub(crate) fn has_devices() -> bool {
     fs::read_dir(DEVICES).is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// Whether the kernel knows what RDMA is.
+/// Returns whether the kernel supports RDMA.
 pub(crate) fn kernel_has_rdma() -> bool {
     Path::new(DEVICES).exists()
 }
 
-/// The GID in an interface's hardware address, if it is one of InfiniBand (RFC 4391, section 9.1.1): the last 16 of its 20 bytes.
+/// Returns the GID in the hardware address of an InfiniBand interface (RFC 4391, section 9.1.1):
+/// the last 16 of its 20 bytes. Returns `None` for other interfaces.
 ///
 /// ```
 /// use multinet_client::gid::port_gid;
@@ -83,7 +85,7 @@ fn port(folder: &Path, device: &str, number: u32) -> Option<Port> {
         "InfiniBand" => LinkLayer::InfiniBand,
         _ => LinkLayer::Ethernet,
     };
-    // "4: ACTIVE"
+    // The file contains a number and a name, such as "4: ACTIVE".
     let state = known("state")?;
     let name = state.split_once(": ").map_or(state.as_str(), |(_, name)| name);
     let gids =
@@ -97,7 +99,8 @@ fn port(folder: &Path, device: &str, number: u32) -> Option<Port> {
     })
 }
 
-/// A row that is in use. The table has holes, whose type and interface cannot be read (EINVAL).
+/// Reads an entry of the table. Unused entries have a zero GID, or a type that cannot be read
+/// (EINVAL).
 fn read_entry(folder: &Path, index: u32) -> Option<GidEntry> {
     let gid = text(&folder.join(format!("gids/{index}")))?.parse().ok()?;
     if gid == Ipv6Addr::UNSPECIFIED {

@@ -22,7 +22,7 @@ fn local() -> SourceAddress<'static> {
     SourceAddress { address: ADDRESS.parse().unwrap(), interface: "net1", port_gid: None }
 }
 
-/// The chosen row as `device/index`, and the others' reasons.
+/// Returns the chosen GID as `device/index`, and the reasons against the others.
 fn chosen(ports: &[Port], local: SourceAddress<'_>) -> (Option<String>, Vec<String>) {
     let GidChoice { chosen, rejected } = choose(ports, local);
     let reasons = rejected.iter().map(|(place, reason)| format!("{}/{} {reason}", place.device, place.index));
@@ -30,7 +30,7 @@ fn chosen(ports: &[Port], local: SourceAddress<'_>) -> (Option<String>, Vec<Stri
 }
 
 #[test]
-fn a_row_is_found_by_address_type_and_interface_and_not_by_index() {
+fn a_gid_is_chosen_by_address_type_and_interface_and_not_by_index() {
     let table = vec![
         entry(0, "fe80::1", "RoCE v2", "net1"),
         entry(1, "fe80::1", "IB/RoCE v1", "net1"),
@@ -52,7 +52,7 @@ fn a_row_is_found_by_address_type_and_interface_and_not_by_index() {
 }
 
 #[test]
-fn a_row_of_another_pod_is_not_taken() {
+fn a_gid_of_another_pod_is_not_chosen() {
     let ports = [
         port("mlx5_0", vec![entry(3, ADDRESS, "RoCE v2", "net7")]),
         port("mlx5_1", vec![entry(3, ADDRESS, "RoCE v2", "")]),
@@ -71,7 +71,7 @@ fn a_row_of_another_pod_is_not_taken() {
 }
 
 #[test]
-fn a_port_that_is_down_is_passed_over_and_says_so() {
+fn a_gid_of_a_port_that_is_down_is_rejected_with_the_state() {
     let down = Port {
         state: Err("DOWN".to_owned()),
         ..port("mlx5_0", vec![entry(0, "fe80::1", "RoCE v2", "net1"), entry(2, ADDRESS, "RoCE v2", "net1")])
@@ -86,7 +86,7 @@ fn a_port_that_is_down_is_passed_over_and_says_so() {
 }
 
 #[test]
-fn all_rows_that_will_do_are_told_in_their_order() {
+fn usable_gids_are_returned_in_order() {
     let gids = || vec![entry(2, ADDRESS, "IB/RoCE v1", "net1"), entry(5, ADDRESS, "RoCE v2", "net1")];
     let ports = [
         port("mlx5_0", gids()),
@@ -100,14 +100,14 @@ fn all_rows_that_will_do_are_told_in_their_order() {
 }
 
 #[test]
-fn ipv6_addresses_are_gids_as_they_are() {
+fn ipv6_addresses_are_gids_unchanged() {
     let table = vec![entry(0, "::ffff:10.0.0.1", "RoCE v2", "net1"), entry(1, "fd00::7", "RoCE v2", "net1")];
     let local = SourceAddress { address: "fd00::7".parse().unwrap(), ..local() };
     assert_eq!(chosen(&[port("rxe0", table)], local).0.as_deref(), Some("rxe0/1"));
 }
 
 #[test]
-fn infiniband_is_found_by_the_hardware_address() {
+fn an_infiniband_gid_is_found_by_the_hardware_address() {
     let gids = vec![entry(0, "fe80::2:c903:a2:b3c1", "IB/RoCE v1", "")];
     let port = Port { link: LinkLayer::InfiniBand, ..port("mlx5_0", gids) };
     let gid = hardware_gid("80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:a2:b3:c1\n");
@@ -125,7 +125,8 @@ fn write(folder: &Path, file: &str, text: &str) {
     fs::write(file, text).unwrap();
 }
 
-/// As Linux has it: rows without a type are holes, devices of others are empty folders, and 10 comes after 9.
+/// The files are as Linux has them: entries without a type are holes, devices of others are empty
+/// folders, and 10 comes after 9.
 #[test]
 fn ports_are_read_as_the_kernel_writes_them() {
     let folder = TempDir::new().unwrap();

@@ -19,7 +19,7 @@ use crate::frame::Frame;
 use crate::handshake::TransportKind;
 use crate::outbound::{LinkId, Outbound, Outgoing, PeerId, Refused};
 use crate::resolve::ResolveError;
-use crate::staging::Staging;
+use crate::staging::StagingPool;
 use crate::stream::{Body, Message, Source};
 use crate::way::Way;
 use crate::wire::{Data, Header};
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     /// The manager has something to do.
     pub(crate) wake: Notify,
     /// What GPUs' payloads are copied to.
-    staging: Staging,
+    staging: StagingPool,
     /// Everything ends.
     pub(crate) shutdown: CancellationToken,
 }
@@ -95,7 +95,7 @@ impl Shared {
             state: Lock::new(state),
             progress: Notify::new(),
             wake: Notify::new(),
-            staging: Staging::default(),
+            staging: StagingPool::default(),
             shutdown: CancellationToken::new(),
         }
     }

@@ -27,8 +27,8 @@ use crate::transport::Rdma;
 /// The environment variable that forces the GPU method where the program sets none.
 const GPU_METHOD_VARIABLE: &str = "MULTINET_GPU_METHOD";
 
-/// Rounds in which the thread found no completion before it asks whether another queue has reported.
-/// That is a system call.
+/// Rounds in which the thread found no completion before it asks whether another queue has
+/// reported. That is a system call.
 const EMPTY_ROUNDS_PER_CHECK: u32 = 16;
 
 /// The number of the first completion queue that has a handler. Queues of probes have the number 0.
@@ -55,8 +55,8 @@ pub(crate) struct RdmaDevices {
     skipped: Mutex<HashMap<String, String>>,
 }
 
-/// The open devices of this program. Each has a lock of its own, so that a device that hangs while it
-/// is opened does not hold up the others.
+/// The open devices of this program. Each has a lock of its own, so that a device that hangs while
+/// it is opened does not hold up the others.
 static OPEN_DEVICES: Mutex<BTreeMap<DeviceKey, Arc<Mutex<Weak<RdmaDevice>>>>> = Mutex::new(BTreeMap::new());
 
 /// Name, busy time, GPU method and process: a forked child does not have its parent's thread.
@@ -225,8 +225,8 @@ struct EndOfThread {
 
 impl Drop for EndOfThread {
     fn drop(&mut self) {
-        // `ended` is set before the handlers are read, so that a handler that is registered meanwhile
-        // either is among them or sees the reason itself.
+        // `ended` is set before the handlers are read, so that a handler that is registered
+        // meanwhile either is among them or sees the reason itself.
         let reason = self.handlers.ended.get_or_init(|| self.reason.clone());
         let all: Vec<_> = lock(&self.handlers.by_queue).values().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|handler| handler.fail(reason));

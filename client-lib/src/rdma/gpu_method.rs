@@ -49,8 +49,8 @@ struct Outcome {
 }
 
 impl GpuMethods {
-    /// Returns the method for a GPU. The first call tries the methods, which blocks for seconds: not
-    /// for an async task.
+    /// Returns the method for a GPU. The first call tries the methods, which blocks for seconds:
+    /// not for an async task.
     pub(super) fn get(
         &self,
         gpu: &Arc<dyn Gpu>,

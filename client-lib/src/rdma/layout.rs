@@ -1,14 +1,14 @@
 //! The layout of the memory that the other side writes to, and the encoding of immediates.
 //!
 //! ```text
-//!   slot:        | unused ... | key | metadata | header (40) | payload ............ |
-//!                                              ^ a fixed offset; the payload begins on a cache line
+//!   slot:        | unused ... | key | metadata | header (40) | payload ........... |
+//!                                              ^ a fixed offset; the payload begins on a line
 //!
-//!   ring entry:                                | header (40) | sequences, slots     |
+//!   ring entry:                                | header (40) | sequences, slots    |
 //! ```
 //!
-//! The header and the payload have fixed offsets; key and metadata end where the header begins. So a
-//! message is contiguous and takes one write, and its payload is aligned whatever its key and
+//! The header and the payload have fixed offsets; key and metadata end where the header begins. So
+//! a message is contiguous and takes one write, and its payload is aligned whatever its key and
 //! metadata. A payload for a GPU lies in memory of its own, and takes a second write.
 
 use std::ops::Range;
@@ -79,8 +79,8 @@ impl Layout {
         self.body(slot) - HEADER
     }
 
-    /// Returns where a message with `prefix` bytes of key and metadata lies: their range, and that of
-    /// the payload. With `split`, the payload's range is within separate memory of that stride.
+    /// Returns where a message with `prefix` bytes of key and metadata lies: their range, and that
+    /// of the payload. With `split`, the payload's range is within separate memory of that stride.
     /// Returns `None` if the message does not fit.
     pub(crate) fn message(
         &self,

@@ -43,9 +43,9 @@ pub(crate) enum Violation {
 
 /// The requests of a send queue that have been posted and are not done.
 ///
-/// Requests of one queue pair complete in the order in which they were posted. Each extra queue pair
-/// may carry one stripe of a request, in the same order but at its own pace. A request is done when
-/// it has completed on the first queue pair and all its stripes have completed.
+/// Requests of one queue pair complete in the order in which they were posted. Each extra queue
+/// pair may carry one stripe of a request, in the same order but at its own pace. A request is done
+/// when it has completed on the first queue pair and all its stripes have completed.
 #[derive(Debug)]
 pub(crate) struct SendQueue<T> {
     depth: usize,
@@ -102,8 +102,8 @@ impl<T> SendQueue<T> {
         self.posted.is_empty()
     }
 
-    /// Adds a request of `bytes` bytes, if the queue has room. `is_last` tells that no other request
-    /// is known to follow.
+    /// Adds a request of `bytes` bytes, if the queue has room. `is_last` tells that no other
+    /// request is known to follow.
     pub(crate) fn post(&mut self, content: T, bytes: usize, is_last: bool) -> Option<WorkRequest> {
         self.post_striped(content, bytes, is_last, false)
     }
@@ -152,8 +152,8 @@ impl<T> SendQueue<T> {
         self.drain_done()
     }
 
-    /// Notes that an extra queue pair, counted from 0, has completed the stripe with this number and
-    /// all before it. Returns the contents of the requests that are done now.
+    /// Notes that an extra queue pair, counted from 0, has completed the stripe with this number
+    /// and all before it. Returns the contents of the requests that are done now.
     pub(crate) fn stripe_completed(&mut self, pair: usize, number: u64) -> impl Iterator<Item = T> {
         if let Some(done) = self.stripes_done.get_mut(pair) {
             *done = (*done).max(number);
@@ -194,8 +194,8 @@ impl StagingBuffer {
         Self { capacity, taken: 0, freed: 0 }
     }
 
-    /// Takes `length` contiguous bytes, if they are free. An unused buffer gives out up to its whole
-    /// capacity.
+    /// Takes `length` contiguous bytes, if they are free. An unused buffer gives out up to its
+    /// whole capacity.
     pub(crate) fn take(&mut self, length: usize) -> Option<StagedRange> {
         if self.taken == self.freed {
             // Nothing is in use. Start at offset 0, from which the whole capacity is contiguous.

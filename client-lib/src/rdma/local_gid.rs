@@ -40,8 +40,8 @@ impl LocalGids {
         Ok(Self { candidates, interface: if_nametoindex(interface.as_str()).ok() })
     }
 
-    /// Returns what `make` returns for the first GID that can be used. Calls `skip` for those before
-    /// it, with the reason.
+    /// Returns what `make` returns for the first GID that can be used. Calls `skip` for those
+    /// before it, with the reason.
     pub(super) fn first_usable<T>(
         candidates: Vec<DeviceGid>,
         mut make: impl FnMut(&DeviceGid) -> Result<T, Unusable>,

@@ -2,31 +2,31 @@
 //! ours.
 //!
 //! ```text
-//!   try_flush ── Source::next ──> reserve a slot, memory, a request ── copy or register ── post a batch
+//!   try_flush ── Source::next ──> reserve slot, memory, request ── copy or register ── post batch
 //!   poll ── completions ──┬─> of sent messages: free what they took, Source::written
-//!                         └─> of received immediates: on_immediate, then post a receive request again
+//!                         └─> of received immediates: on_immediate, then post a receive request
 //! ```
 //!
-//! As with TCP, the caller that has a message posts it at once. The connection's task posts what had
-//! to wait for slots or memory, when a completion has made room.
+//! As with TCP, the caller that has a message posts it at once. The connection's task posts what
+//! had to wait for slots or memory, when a completion has made room.
 //!
 //! # Locks
 //!
 //! - `polling`: one thread polls at a time.
-//! - `batch`: one thread posts at a time. [`try_flush`](QueuePair::try_flush) never waits for it: the
-//!   thread that has it also posts the messages of others ([`Baton`]).
+//! - `batch`: one thread posts at a time. [`try_flush`](QueuePair::try_flush) never waits for it:
+//!   the thread that has it also posts the messages of others ([`Baton`]).
 //! - `ledger` and `failure`: held for a few instructions.
 //!
-//! They are taken in this order. `polling` comes first: a handler of an immediate may flush, and add
-//! credits to the ledger. The locks of a [`Source`] come last: its methods are called with any of
-//! these locks held, and it must not call into the queue pair while it holds one of its own.
+//! They are taken in this order. `polling` comes first: a handler of an immediate may flush, and
+//! add credits to the ledger. The locks of a [`Source`] come last: its methods are called with any
+//! of these locks held, and it must not call into the queue pair while it holds one of its own.
 //!
 //! # Wake-ups
 //!
 //! The ledger notes that messages wait for room (`is_blocked`). What makes room takes that note
-//! under the same lock and wakes the task, so that no wake-up is lost. `wake` keeps one notification
-//! for the task until it waits. `progress` reaches only those that wait already, who therefore
-//! register before they look.
+//! under the same lock and wakes the task, so that no wake-up is lost. `wake` keeps one
+//! notification for the task until it waits. `progress` reaches only those that wait already, who
+//! therefore register before they look.
 
 mod pairs;
 mod ping;
@@ -125,7 +125,8 @@ struct Ledger {
     owed_ring_credits: u32,
     /// Messages were taken from the source and did not fit.
     is_waiting: bool,
-    /// Messages wait for room, or for more messages, and nothing has completed or become free since.
+    /// Messages wait for room, or for more messages, and nothing has completed or become free
+    /// since.
     is_blocked: bool,
 }
 
@@ -281,8 +282,8 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     }
 
     /// Posts the messages of the source as [`try_flush`](Self::try_flush) does, if nothing is in
-    /// flight. Otherwise the next completion wakes the task, which then posts what has come together
-    /// with fewer calls and completions.
+    /// flight. Otherwise the next completion wakes the task, which then posts what has come
+    /// together with fewer calls and completions.
     pub(crate) fn try_flush_or_defer(&self, source: &impl Source) {
         {
             let mut ledger = lock(&self.ledger);

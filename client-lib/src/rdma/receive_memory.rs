@@ -72,8 +72,9 @@ impl MemoryPlan {
 }
 
 impl ReceiveMemory {
-    /// Returns memory for a role whose device reaches the GPU by `method`: `spare` if it has the same
-    /// form, which is then taken, or else new memory. The caller will lock `more` bytes beside it.
+    /// Returns memory for a role whose device reaches the GPU by `method`: `spare` if it has the
+    /// same form, which is then taken, or else new memory. The caller will lock `more` bytes beside
+    /// it.
     pub(super) fn obtain(
         device: &Arc<RdmaDevice>,
         (role, method): (&Role, Method),
@@ -124,7 +125,8 @@ impl ReceiveMemory {
     }
 }
 
-/// Returns what was obtained, or `staged` if only the GPU is short of memory and no method is forced.
+/// Returns what was obtained, or `staged` if only the GPU is short of memory and no method is
+/// forced.
 fn or_staged<T>(
     forced: Forced,
     obtained: Result<T, Unusable>,

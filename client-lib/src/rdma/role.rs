@@ -49,8 +49,8 @@ impl Role {
         }
     }
 
-    /// Returns the number of queue pairs beside the first. A sender learns the frame size only after
-    /// it has created its queue pairs, so it creates all that it may need; they cost little.
+    /// Returns the number of queue pairs beside the first. A sender learns the frame size only
+    /// after it has created its queue pairs, so it creates all that it may need; they cost little.
     pub(super) fn extra_pairs(&self, stripes: u8) -> usize {
         let wanted = match self {
             Self::Sender => usize::from(stripes.saturating_sub(1)),
@@ -64,8 +64,8 @@ impl Role {
     /// Returns the capacities for memory of this layout, which the other side writes to.
     pub(super) fn capacities(&self, Layout { count, .. }: Layout) -> PairCapacities {
         match self {
-            // One more than the ring has entries: an entry is acknowledged before the receive request
-            // that it has used is posted again.
+            // One more than the ring has entries: an entry is acknowledged before the receive
+            // request that it has used is posted again.
             Self::Sender => PairCapacities {
                 first: Capacities { send: MAX_SENDS, receive: count + 1 },
                 extra: Capacities { send: MAX_SENDS, receive: 1 },
@@ -85,8 +85,9 @@ impl PairCapacities {
         if pair == 0 { self.first } else { self.extra }
     }
 
-    /// Returns the most completions that the first queue pair and `extra_pairs` others can have at a
-    /// time. That is 8200 or so: a connection whose frames are striped has at most a thousand slots.
+    /// Returns the most completions that the first queue pair and `extra_pairs` others can have at
+    /// a time. That is 8200 or so: a connection whose frames are striped has at most a thousand
+    /// slots.
     pub(super) fn completions(&self, extra_pairs: usize) -> u16 {
         let all = (0..=extra_pairs).map(|pair| self.of(pair));
         all.map(|Capacities { send, receive }| send + receive).sum()

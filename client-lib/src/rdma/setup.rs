@@ -1,13 +1,13 @@
 //! The set-up of a connection: prepares an end, and connects it to the peer's.
 //!
 //! ```text
-//!   address of the second NIC ── gid::choose ──> RdmaDevices::prepare ──> Prepared ── end, in the handshake
-//!                                                                           │
-//!                                                   the peer's end ──> connect ──> QueuePair ── ping (sender)
+//!   local address ── gid::choose ──> RdmaDevices::prepare ──> Prepared ── end, in the handshake
+//!                                                                │
+//!                            the peer's end ──> connect ──> QueuePair ── ping, by a sender
 //! ```
 //!
-//! The ping is a write of the size of the largest packet to the first slot. Its acknowledgement shows
-//! that the path works, before a frame depends on it.
+//! The ping is a write of the size of the largest packet to the first slot. Its acknowledgement
+//! shows that the path works, before a frame depends on it.
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -138,7 +138,8 @@ fn end_of(
 }
 
 impl Prepared {
-    /// Returns the memory for another connection. The peer of this one must not have been told of it.
+    /// Returns the memory for another connection. The peer of this one must not have been told of
+    /// it.
     pub(crate) fn into_spare(self) -> ReceiveMemory {
         self.memory
     }

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   pair 0:  | key, metadata, header, first stripe ── Striped(slot) |
-//!   pair 1:                         | second stripe ─ Stripe(slot)  |   a frame is complete when every
-//!   pair 2:                         | third stripe ── Stripe(slot)  |   pair has sent its immediate
+//!   pair 1:                         | second stripe ─ Stripe(slot)  |  a frame is complete when
+//!   pair 2:                         | third stripe ── Stripe(slot)  |  each pair has sent its own
 //! ```
 //!
 //! Each queue pair sends an immediate for its own stripe. A pair's immediate only proves that the
-//! stripe of that pair has arrived. So the sender need not wait for acknowledgements before it posts
-//! the last stripe, and the order in which devices deliver packets of different pairs does not
-//! matter. Switches choose a path by the pair (under RoCE by the UDP source port), so one frame uses
-//! several paths at once.
+//! stripe of that pair has arrived. So the sender need not wait for acknowledgements before it
+//! posts the last stripe, and the order in which devices deliver packets of different pairs does
+//! not matter. Switches choose a path by the pair (under RoCE by the UDP source port), so one frame
+//! uses several paths at once.
 //!
 //! Nothing here touches a device.
 
@@ -19,8 +19,8 @@ use std::ops::Range;
 
 use super::ledger::Violation;
 
-/// The length from which a payload is striped. For shorter ones, the additional immediates cost more
-/// than the additional paths save.
+/// The length from which a payload is striped. For shorter ones, the additional immediates cost
+/// more than the additional paths save.
 pub(crate) const STRIPE_THRESHOLD: usize = 256 << 10;
 
 /// The size of a cache line, on which each stripe begins.

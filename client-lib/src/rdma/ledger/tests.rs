@@ -228,7 +228,8 @@ proptest! {
     #[test]
     fn a_request_is_done_when_it_and_all_its_stripes_have_completed(operations in operations()) {
         let mut queue = SendQueue::new(DEPTH, 2);
-        // The number of each posted request, and which of the three queue pairs have yet to complete.
+        // The number of each posted request, and which of the three queue pairs have yet to
+        // complete.
         let mut model: VecDeque<(u64, [bool; 3])> = VecDeque::new();
         let (mut next, mut stripes) = (0, [0; 2]);
         for operation in operations {

@@ -23,8 +23,8 @@ impl QueuePairs {
         self.extra
     }
 
-    /// Posts writes to one of the queue pairs. Does nothing once they have been taken: the peer will
-    /// notice that the connection has ended.
+    /// Posts writes to one of the queue pairs. Does nothing once they have been taken: the peer
+    /// will notice that the connection has ended.
     pub(super) fn post_writes(&self, number: usize, writes: &[Write<'_>]) -> Result<(), Error> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         all.get(number).map_or(Ok(()), |pair| pair.post_writes(writes))

@@ -18,8 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 impl<E> QueuePair<E> {
-    /// Writes `length` bytes by every queue pair, to memory of the peer that holds no frame yet, and
-    /// waits until the peer's device has acknowledged them. It blocks: not for an async task.
+    /// Writes `length` bytes by every queue pair, to memory of the peer that holds no frame yet,
+    /// and waits until the peer's device has acknowledged them. It blocks: not for an async task.
     pub(in crate::rdma) fn ping(&self, length: usize, patience: Duration) -> Result<(), Unusable> {
         let patience = patience.min(TIMEOUT);
         self.post_ping(length)?;

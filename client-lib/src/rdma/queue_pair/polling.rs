@@ -18,7 +18,8 @@ pub(super) struct Polling {
 }
 
 impl<E> QueuePair<E> {
-    /// Polls until no completion is left. A peer that keeps adding some cannot make it go on forever.
+    /// Polls until no completion is left. A peer that keeps adding some cannot make it go on
+    /// forever.
     pub(crate) fn poll_all(&self, mut poll: impl FnMut() -> bool) {
         let mut rounds = 0..=self.local.max_completions;
         while rounds.next().is_some() && poll() {}
@@ -40,8 +41,8 @@ impl<E> QueuePair<E> {
 }
 
 impl<E: From<Failure> + From<Violation>> QueuePair<E> {
-    /// Polls a batch of completions. Calls `on_immediate` for each immediate from the peer, with the
-    /// number of its queue pair. Returns whether there was any completion.
+    /// Polls a batch of completions. Calls `on_immediate` for each immediate from the peer, with
+    /// the number of its queue pair. Returns whether there was any completion.
     pub(crate) fn poll(
         &self,
         source: &impl Source,
@@ -103,7 +104,8 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         self.unblock(&mut ledger);
         drop(ledger);
         let written = done.len();
-        // After the ledger is unlocked: dropping the last handle of registered memory takes a while.
+        // After the ledger is unlocked: dropping the last handle of registered memory takes a
+        // while.
         done.clear();
         if written > 0 {
             source.written(written);

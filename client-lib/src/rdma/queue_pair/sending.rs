@@ -1,5 +1,5 @@
-//! Sending: takes a batch of messages from the source, reserves what they need, copies what has to be
-//! copied, and posts them all at once.
+//! Sending: takes a batch of messages from the source, reserves what they need, copies what has to
+//! be copied, and posts them all at once.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,8 +19,8 @@ use crate::stream::{Message, Source};
 use crate::way::Failure;
 use crate::wire::HEADER;
 
-/// The most bytes that are fetched from GPUs for one batch, so that the first of them are sent while
-/// the next are fetched.
+/// The most bytes that are fetched from GPUs for one batch, so that the first of them are sent
+/// while the next are fetched.
 const MAX_FETCHED: usize = 1 << 20;
 
 /// Messages that have been taken from the source and not posted.
@@ -122,8 +122,8 @@ impl<E> QueuePair<E> {
         Ok(Some(ZeroCopyPayload::Pages(Arc::clone(pages))))
     }
 
-    /// Registers the payload of a message if it lies in a GPU. A failure concerns this payload alone;
-    /// it is an error only if the method is forced.
+    /// Registers the payload of a message if it lies in a GPU. A failure concerns this payload
+    /// alone; it is an error only if the method is forced.
     fn register_gpu_payload(&self, payload: &Buffer) -> Result<Option<ZeroCopyPayload>, GpuError> {
         let Some(pages) = payload.gpu_pages().filter(|pages| !pages.is_refused()) else { return Ok(None) };
         let memory = &self.local.memory;
@@ -148,8 +148,9 @@ impl<E> QueuePair<E> {
         Ok(zero_copy)
     }
 
-    /// Reserves what the first messages need, as many of them as there is room for. Returns a request
-    /// for a ring credit, if one is owed: it comes first, since the other side may wait for it.
+    /// Reserves what the first messages need, as many of them as there is room for. Returns a
+    /// request for a ring credit, if one is owed: it comes first, since the other side may wait for
+    /// it.
     fn reserve(
         &self,
         messages: &VecDeque<PendingMessage>,
@@ -188,9 +189,9 @@ impl<E> QueuePair<E> {
         credit
     }
 
-    /// Returns the writes of a message on the first queue pair. That is one write, or two if payloads
-    /// lie apart: the second one carries the immediate, and arrives after the payload. Of a striped
-    /// message it is the first stripe.
+    /// Returns the writes of a message on the first queue pair. That is one write, or two if
+    /// payloads lie apart: the second one carries the immediate, and arrives after the payload. Of
+    /// a striped message it is the first stripe.
     fn message_writes<'a>(
         &'a self,
         reservation: &Reservation,
@@ -256,8 +257,8 @@ impl<E> QueuePair<E> {
 /// Takes messages from the source until there are `most`.
 ///
 /// A message is given up if its payload is in a GPU that the forced method does not reach. It would
-/// hold up those behind it for as long as no other connection reaches that GPU either. Messages that
-/// are given up count towards `most`, so that the call ends.
+/// hold up those behind it for as long as no other connection reaches that GPU either. Messages
+/// that are given up count towards `most`, so that the call ends.
 fn take_up_to(
     most: usize,
     messages: &mut VecDeque<PendingMessage>,
