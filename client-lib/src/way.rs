@@ -83,7 +83,7 @@ impl<E: From<io::Error> + From<Failure> + From<Violation>> Way<E> {
     pub(crate) fn kick_or_linger(&self, source: &impl Source) {
         match self {
             Self::Tcp(outlet) => outlet.kick_or_linger(source),
-            Self::Rdma(pair, _) => pair.try_flush_or_defer(source),
+            Self::Rdma(pair, _) => pair.try_flush_later(source),
         }
     }
 

@@ -98,7 +98,7 @@ impl<E> QueuePair<E> {
         match self.0 {}
     }
 
-    pub(crate) fn try_flush_or_defer(&self, _source: &impl Source) {
+    pub(crate) fn try_flush_later(&self, _source: &impl Source) {
         match self.0 {}
     }
 

@@ -284,7 +284,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     /// Posts the messages of the source as [`try_flush`](Self::try_flush) does, if nothing is in
     /// flight. Otherwise the next completion wakes the task, which then posts what has come
     /// together with fewer calls and completions.
-    pub(crate) fn try_flush_or_defer(&self, source: &impl Source) {
+    pub(crate) fn try_flush_later(&self, source: &impl Source) {
         {
             let mut ledger = lock(&self.ledger);
             // The last request in flight is always signalled, and its completion is handled under
