@@ -194,8 +194,8 @@ impl StagingBuffer {
         Self { capacity, taken: 0, freed: 0 }
     }
 
-    /// Takes `length` contiguous bytes, if they are free. An unused buffer gives out up to its
-    /// whole capacity.
+    /// Takes `length` contiguous bytes, if they are free. If nothing is in use, the whole capacity
+    /// is.
     pub(crate) fn take(&mut self, length: usize) -> Option<StagedRange> {
         if self.taken == self.freed {
             // Nothing is in use. Start at offset 0, from which the whole capacity is contiguous.

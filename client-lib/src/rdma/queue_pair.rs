@@ -183,7 +183,8 @@ impl<E> QueuePair<E> {
         }
     }
 
-    /// Has the device's thread call the handler for completions, until [`hang_up`](Self::hang_up).
+    /// Registers the handler that the device's thread calls for completions, until
+    /// [`hang_up`](Self::hang_up).
     pub(crate) fn watch(&self, handler: Weak<dyn CompletionHandler>) {
         self.local.memory.device.register_handler(self.local.queue_number, handler.clone());
         self.arm();

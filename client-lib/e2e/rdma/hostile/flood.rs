@@ -11,7 +11,7 @@ use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use super::raw::{hear, hello, no_end, say};
+use super::raw::{hello, no_end, receive_json, send_json};
 use super::{BOUND, honest, listener};
 use crate::{amount, pairs};
 
@@ -43,15 +43,15 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
         // A queue pair that does not exist.
         let mut end = no_end(stream.local_addr()?.ip());
         end["qpn"] = (0x00ff_0000 + number).into();
-        say(&mut stream, &hello(number + 1, &end)).await?;
+        send_json(&mut stream, &hello(number + 1, &end)).await?;
         // Some leave before the answer.
         if number % 3 == 0 {
             return anyhow::Ok(None);
         }
-        let answer: Value = hear(&mut stream).await?;
+        let answer: Value = receive_json(&mut stream).await?;
         // Some choose what they are offered.
         if number % 3 == 1 && answer["accept"].is_object() {
-            say(&mut stream, &json!({"transport": "rdma"})).await?;
+            send_json(&mut stream, &json!({"transport": "rdma"})).await?;
         }
         let is_let_in = answer["accept"].is_object();
         let reason = answer["refuse"]["message"].as_str().unwrap_or_default().to_owned();
@@ -68,7 +68,7 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
         ensure!(most <= before + connections, "{most} queue pairs, after {before}");
         anyhow::Ok(all)
     };
-    let behaving = behaves(&peers);
+    let behaving = send_frames(&peers);
     let all = tokio::select! {
         all = flooding => all?,
         outcome = behaving => return outcome,
@@ -85,7 +85,7 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
 }
 
 /// Sends frames one after the other, which have to arrive in time.
-async fn behaves(peers: &PeerSet) -> Result<()> {
+async fn send_frames(peers: &PeerSet) -> Result<()> {
     loop {
         let begun = Instant::now();
         tokio::time::timeout(BOUND, peers.send("behaved")).await??;

@@ -109,20 +109,20 @@ impl Ours {
 
 impl Raw {
     /// Connects a sender, which is admitted and chooses RDMA.
-    pub(super) async fn admitted(listener: &Listener, session: u32, count: usize) -> Result<Self> {
+    pub(super) async fn connect_to(listener: &Listener, session: u32, count: usize) -> Result<Self> {
         let mut stream = TcpStream::connect(listener.local_addresses()[0]).await?;
         let ours = Ours::new(stream.local_addr()?.ip(), RING, count)?;
-        say(&mut stream, &hello(session, &ours.end)).await?;
-        let answer = hear(&mut stream).await?;
+        send_json(&mut stream, &hello(session, &ours.end)).await?;
+        let answer = receive_json(&mut stream).await?;
         let mut raw = ours.connect(stream, &answer["accept"]["rdma"]).with_context(|| answer.to_string())?;
-        raw.is_ready(REQUESTS)?;
-        say(&mut raw.stream, &json!({"transport": "rdma"})).await?;
+        raw.post_receives(REQUESTS)?;
+        send_json(&mut raw.stream, &json!({"transport": "rdma"})).await?;
         Ok(raw)
     }
 
     /// Posts receive requests, so that the other side may send `count` immediates by each queue
     /// pair.
-    pub(super) fn is_ready(&self, count: u16) -> Result<()> {
+    pub(super) fn post_receives(&self, count: u16) -> Result<()> {
         for (number, pair) in (0..).zip(&self.pairs) {
             for _ in 0..count {
                 pair.post_receive(number)?;
@@ -133,7 +133,7 @@ impl Raw {
 
     /// Writes bytes by a queue pair: a header that ends where the body of a slot begins, the body,
     /// and an immediate.
-    pub(super) async fn writes(
+    pub(super) async fn write_message(
         &self,
         pair: usize,
         place: u64,
@@ -144,11 +144,11 @@ impl Raw {
         let (_, stride, prefix) = self.form;
         let at = place * stride + prefix - header.len() as u64;
         let remote = RemoteAddress { address: self.theirs.address + at, key: self.theirs.key };
-        self.writes_to(pair, remote, header.len() + body.len(), immediate).await?
+        self.write_to(pair, remote, header.len() + body.len(), immediate).await?
     }
 
     /// Writes to a remote address. Returns the outcome of the write.
-    pub(super) async fn writes_to(
+    pub(super) async fn write_to(
         &self,
         pair: usize,
         remote: RemoteAddress,
@@ -167,7 +167,7 @@ impl Raw {
             is_signalled: true,
         }])?;
         loop {
-            let Completion { id, status, .. } = self.completes().await?;
+            let Completion { id, status, .. } = self.next_completion().await?;
             if id == WRITTEN {
                 return Ok(status.map_err(|status| anyhow::anyhow!("{status}")));
             }
@@ -176,13 +176,13 @@ impl Raw {
 
     /// Waits for the next immediate of the other side. Returns it with the number of its queue
     /// pair.
-    pub(super) async fn hears(&self) -> Result<(u64, u32)> {
-        let Completion { id, status, immediate } = self.completes().await?;
+    pub(super) async fn next_immediate(&self) -> Result<(u64, u32)> {
+        let Completion { id, status, immediate } = self.next_completion().await?;
         status.map_err(|status| anyhow::anyhow!("{status}"))?;
         Ok((id, immediate.context("no immediate")?))
     }
 
-    async fn completes(&self) -> Result<Completion> {
+    async fn next_completion(&self) -> Result<Completion> {
         let begun = Instant::now();
         loop {
             if let Some(completion) = self.queue.poll()? {
@@ -219,13 +219,13 @@ impl Receiver {
     /// Admits the next sender, with this number of queue pairs and receive requests, and four slots
     /// for frames of `frame_size` bytes. `change` edits the answer. Returns our end, and the
     /// sender's choice unless it has left.
-    pub(super) async fn lets_in(
+    pub(super) async fn admit(
         &self,
         (pairs, ready, frame_size): (usize, u16, u64),
         change: impl FnOnce(&mut Value),
     ) -> Result<(Raw, Option<Value>)> {
         let (mut stream, _) = tokio::time::timeout(BOUND, self.0.accept()).await??;
-        let hello = hear(&mut stream).await?;
+        let hello = receive_json(&mut stream).await?;
         let prefix = 4416;
         let ours = Ours::new(HERE.into(), (4, prefix + frame_size.next_multiple_of(64), prefix), pairs)?;
         let mut answer = json!({"accept": {
@@ -233,9 +233,9 @@ impl Receiver {
         }});
         change(&mut answer["accept"]);
         let mut raw = ours.connect(stream, &hello["rdma"])?;
-        raw.is_ready(ready)?;
-        say(&mut raw.stream, &answer).await?;
-        let chosen = hear(&mut raw.stream).await.ok();
+        raw.post_receives(ready)?;
+        send_json(&mut raw.stream, &answer).await?;
+        let chosen = receive_json(&mut raw.stream).await.ok();
         Ok((raw, chosen))
     }
 }
@@ -256,13 +256,13 @@ pub(super) fn no_end(address: IpAddr) -> Value {
     })
 }
 
-pub(super) async fn say(stream: &mut TcpStream, message: &Value) -> Result<()> {
+pub(super) async fn send_json(stream: &mut TcpStream, message: &Value) -> Result<()> {
     let body = message.to_string();
     let length = u16::try_from(body.len())?.to_be_bytes();
     Ok(stream.write_all(&[b"MNET\0\x01", &length[..], body.as_bytes()].concat()).await?)
 }
 
-pub(super) async fn hear(stream: &mut TcpStream) -> Result<Value> {
+pub(super) async fn receive_json(stream: &mut TcpStream) -> Result<Value> {
     let mut preamble = [0; 8];
     tokio::time::timeout(BOUND, stream.read_exact(&mut preamble)).await??;
     let mut body = vec![0; u16::from_be_bytes([preamble[6], preamble[7]]).into()];

@@ -48,19 +48,19 @@ impl Victim {
 
     /// Admits the sender, and receives its pings and one small frame in the first slot.
     async fn connected(&self, ready: u16) -> Result<Raw> {
-        self.connected_by(1, ready).await
+        self.connected_with(1, ready).await
     }
 
     /// Does the same with this number of queue pairs.
-    async fn connected_by(&self, pairs: usize, ready: u16) -> Result<Raw> {
-        let (raw, chosen) = self.bad.lets_in((pairs, ready, SIZE), |_| {}).await?;
+    async fn connected_with(&self, pairs: usize, ready: u16) -> Result<Raw> {
+        let (raw, chosen) = self.bad.admit((pairs, ready, SIZE), |_| {}).await?;
         ensure!(chosen == Some(json!({"transport": "rdma"})), "{chosen:?}");
         self.is_connected().await?;
         for _ in 0..pairs {
-            ensure!(raw.hears().await?.1 == 0x0200_0000, "no ping");
+            ensure!(raw.next_immediate().await?.1 == 0x0200_0000, "no ping");
         }
         self.peers.peer("bad").context("no peer")?.send(Frame::new("first")).await?;
-        ensure!(raw.hears().await? == (0, 0), "no frame");
+        ensure!(raw.next_immediate().await? == (0, 0), "no frame");
         Ok(raw)
     }
 
@@ -72,7 +72,7 @@ impl Victim {
     }
 
     /// Checks that frames arrive at the honest receiver.
-    async fn serves(&self, good: &Listener) -> Result<()> {
+    async fn check_frames(&self, good: &Listener) -> Result<()> {
         let peer = self.peers.peer("good").context("no peer")?;
         for number in 0..10_u8 {
             tokio::time::timeout(BOUND, peer.send(vec![number; 100])).await??;
@@ -137,30 +137,30 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
         let mut raw = victim.connected(READY).await.with_context(|| format!("case {number}"))?;
         for (place, immediate, message) in messages {
             let (header, body) = message.split_at(HEADER);
-            raw.writes(0, place, (header, body), immediate).await?;
+            raw.write_message(0, place, (header, body), immediate).await?;
         }
         let said = raw.goodbye().await.with_context(|| format!("{reason:?} is not said"))?;
         ensure!(
             said.contains("the peer broke the protocol") && said.contains(reason),
             "{said:?}, not {reason:?}"
         );
-        victim.serves(&good).await?;
+        victim.check_frames(&good).await?;
     }
     // An immediate for the first queue pair arrives on another one.
     let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
-    let mut raw = victim.connected_by(2, READY).await?;
+    let mut raw = victim.connected_with(2, READY).await?;
     let message = control(1, 1, &[0], 0);
-    raw.writes(1, 0, message.split_at(HEADER), 0).await?;
+    raw.write_message(1, 0, message.split_at(HEADER), 0).await?;
     let said = raw.goodbye().await?;
     ensure!(said.contains("it answers on queue pair 1, which only carries stripes of frames"), "{said}");
-    victim.serves(&good).await?;
+    victim.check_frames(&good).await?;
     // A message for the ring arrives by TCP.
     let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
     let mut raw = victim.connected(READY).await?;
     raw.stream.write_all(&control(1, 1, &[], 0)).await?;
     let said = raw.goodbye().await?;
     ensure!(said.contains("it answers by TCP, where RDMA was agreed"), "{said}");
-    victim.serves(&good).await
+    victim.check_frames(&good).await
 }
 
 /// The faults are found before any frame depends on the connection.
@@ -187,12 +187,12 @@ async fn receivers_whose_ends_cannot_be_get_no_frame() -> Result<()> {
     ];
     for (change, ready, reason) in cases {
         let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
-        let (raw, chosen) = victim.bad.lets_in((1, ready, SIZE), change).await?;
+        let (raw, chosen) = victim.bad.admit((1, ready, SIZE), change).await?;
         ensure!(chosen.is_none(), "{chosen:?}, not {reason:?}");
         let error = victim.last_error().await?;
         ensure!(error.contains(reason), "{error}, not {reason:?}");
         tokio::time::timeout(BOUND, victim.peers.connected(1)).await?;
-        victim.serves(&good).await?;
+        victim.check_frames(&good).await?;
         drop(raw);
     }
     Ok(())
@@ -226,7 +226,7 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
             Ok(())
         })
         .await?;
-        victim.serves(&good).await?;
+        victim.check_frames(&good).await?;
     }
 
     // Offers many slots at first, although there are four, and no memory for the rest.
@@ -236,7 +236,7 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
         let promise = |accept: &mut Value| {
             (accept["slots"], accept["rdma"]["places"]) = (u32::MAX.into(), places.into());
         };
-        let (raw, chosen) = victim.bad.lets_in((1, 64, SIZE), promise).await?;
+        let (raw, chosen) = victim.bad.admit((1, 64, SIZE), promise).await?;
         ensure!(chosen.is_some(), "it is not connected");
         victim.is_connected().await?;
         stuck(&victim, &good, delivery).await.with_context(|| format!("{delivery:?}, {places} places"))?;
@@ -285,10 +285,10 @@ async fn a_large_frame_comes_in_parts() -> Result<()> {
     for (pairs, expected) in [(1, 1), (2, 2), (3, 3)] {
         let connector = connector()?.rdma(Rdma::default().stripes(3));
         let peers = follow(connector, vec![bad.endpoint()?])?;
-        let (raw, chosen) = bad.lets_in((pairs, READY, SIZE), |_| {}).await?;
+        let (raw, chosen) = bad.admit((pairs, READY, SIZE), |_| {}).await?;
         ensure!(chosen.is_some() && raw.pairs.len() == expected, "{} pairs, {chosen:?}", raw.pairs.len());
         for _ in 0..expected {
-            ensure!(raw.hears().await?.1 == 0x0200_0000, "no ping");
+            ensure!(raw.next_immediate().await?.1 == 0x0200_0000, "no ping");
         }
         let mut buffer = Buffer::host(SIZE as usize);
         fastrand::fill(buffer.as_mut().context("shared")?);
@@ -299,7 +299,7 @@ async fn a_large_frame_comes_in_parts() -> Result<()> {
             peers.send(frame.key("key")).await?;
             let mut told = Vec::new();
             for _ in 0..expected {
-                told.push(raw.hears().await?);
+                told.push(raw.next_immediate().await?);
             }
             told.sort_unstable();
             let place = slot as u32;
@@ -313,7 +313,7 @@ async fn a_large_frame_comes_in_parts() -> Result<()> {
         }
         // A small frame uses one queue pair.
         peers.send("small").await?;
-        ensure!(raw.hears().await? == (0, 2), "no small frame");
+        ensure!(raw.next_immediate().await? == (0, 2), "no small frame");
         if peers.statistics().disconnects > 0 {
             bail!("{:?}", peers.statistics());
         }

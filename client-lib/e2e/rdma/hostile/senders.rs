@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::raw::{HEADER, Raw, hear, hello, no_end, say};
+use super::raw::{HEADER, Raw, hello, no_end, receive_json, send_json};
 use super::{BOUND, honest, listener};
 
 /// Large enough for stripes, so that there are several queue pairs.
@@ -17,13 +17,13 @@ const FRAME_SIZE: u32 = 256 << 10;
 
 /// An action of a sender.
 #[derive(Clone, Copy)]
-enum Deed {
+enum Action {
     /// Announces a slot that contains this header.
     Frame(u32, [u8; HEADER]),
     /// Sends this immediate alone.
     Immediate(u32),
     /// Sends this immediate by the second of two queue pairs.
-    Beside(u32),
+    OnSecondPair(u32),
     /// Sends this header by TCP.
     Stream([u8; HEADER]),
 }
@@ -45,34 +45,42 @@ async fn senders_that_break_the_rules_are_cut_off() -> Result<()> {
 
     // The other violations are covered by the tests of the ledger, of the layout, of stripes, and
     // of peers over TCP.
-    let cases: &[(usize, &[Deed], &str)] = &[
-        (1, &[Deed::Immediate(0x0500_0000)], "the immediate 0x05000000, which has no meaning"),
-        (1, &[Deed::Immediate(0x0100_0000)], "it acknowledges more ring entries than it was sent"),
+    let cases: &[(usize, &[Action], &str)] = &[
+        (1, &[Action::Immediate(0x0500_0000)], "the immediate 0x05000000, which has no meaning"),
+        (1, &[Action::Immediate(0x0100_0000)], "it acknowledges more ring entries than it was sent"),
         (
             1,
-            &[Deed::Frame(0, data(1, 10)), Deed::Frame(0, data(2, 10))],
+            &[Action::Frame(0, data(1, 10)), Action::Frame(0, data(2, 10))],
             "slot 0, which is not the sender's to write to",
         ),
-        (1, &[Deed::Frame(1, [0; HEADER])], "a message of kind 0, which there is not"),
-        (1, &[Deed::Frame(3, data(1, FRAME_SIZE + 1))], "a frame of 262145 bytes, where 262144 are allowed"),
-        (1, &[Deed::Immediate(0x0200_0000), Deed::Immediate(0x0200_0000)], "it sends a second ping"),
-        (1, &[Deed::Stream(data(1, 10))], "a frame by TCP, where RDMA was agreed"),
+        (1, &[Action::Frame(1, [0; HEADER])], "a message of kind 0, which there is not"),
+        (
+            1,
+            &[Action::Frame(3, data(1, FRAME_SIZE + 1))],
+            "a frame of 262145 bytes, where 262144 are allowed",
+        ),
+        (1, &[Action::Immediate(0x0200_0000), Action::Immediate(0x0200_0000)], "it sends a second ping"),
+        (1, &[Action::Stream(data(1, 10))], "a frame by TCP, where RDMA was agreed"),
         // With several queue pairs: a stripe on the first one, a frame on another one, and one
         // stripe twice.
-        (2, &[Deed::Immediate(0x0400_0000)], "the immediate 0x04000000, which has no meaning"),
-        (2, &[Deed::Beside(0x0000_0000)], "the immediate 0x00000000, which has no meaning"),
+        (2, &[Action::Immediate(0x0400_0000)], "the immediate 0x04000000, which has no meaning"),
+        (2, &[Action::OnSecondPair(0x0000_0000)], "the immediate 0x00000000, which has no meaning"),
         (
             2,
-            &[Deed::Beside(0x0400_0001), Deed::Beside(0x0400_0001)],
+            &[Action::OnSecondPair(0x0400_0001), Action::OnSecondPair(0x0400_0001)],
             "it sends the stripe of queue pair 1 for slot 1 twice",
         ),
-        (2, &[Deed::Beside(0x0200_0000), Deed::Beside(0x0200_0000)], "it sends a second ping"),
+        (
+            2,
+            &[Action::OnSecondPair(0x0200_0000), Action::OnSecondPair(0x0200_0000)],
+            "it sends a second ping",
+        ),
     ];
-    for (number, (pairs, deeds, reason)) in (1..).zip(cases) {
+    for (number, (pairs, actions, reason)) in (1..).zip(cases) {
         let mut raw =
-            Raw::admitted(&listener, number, *pairs).await.with_context(|| format!("case {number}"))?;
-        for deed in *deeds {
-            does(&mut raw, *deed).await?;
+            Raw::connect_to(&listener, number, *pairs).await.with_context(|| format!("case {number}"))?;
+        for action in *actions {
+            perform(&mut raw, *action).await?;
         }
         let said = raw.goodbye().await.with_context(|| format!("{reason:?} is not said"))?;
         ensure!(
@@ -103,13 +111,13 @@ async fn next(listener: &Listener) -> Result<Received> {
     Ok(tokio::time::timeout(BOUND, listener.recv()).await??)
 }
 
-async fn does(raw: &mut Raw, deed: Deed) -> Result<()> {
-    match deed {
-        Deed::Stream(header) => Ok(raw.stream.write_all(&[&header[..], &[0; 10]].concat()).await?),
-        Deed::Immediate(immediate) => raw.writes(0, 0, (&[], &[]), immediate).await,
-        Deed::Beside(immediate) => raw.writes(1, 0, (&[], &[]), immediate).await,
+async fn perform(raw: &mut Raw, action: Action) -> Result<()> {
+    match action {
+        Action::Stream(header) => Ok(raw.stream.write_all(&[&header[..], &[0; 10]].concat()).await?),
+        Action::Immediate(immediate) => raw.write_message(0, 0, (&[], &[]), immediate).await,
+        Action::OnSecondPair(immediate) => raw.write_message(1, 0, (&[], &[]), immediate).await,
         // There are four slots.
-        Deed::Frame(slot, header) => raw.writes(0, (slot % 4).into(), (&header, &[]), slot).await,
+        Action::Frame(slot, header) => raw.write_message(0, (slot % 4).into(), (&header, &[]), slot).await,
     }
 }
 
@@ -134,16 +142,16 @@ async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
     ];
     for (number, (end, reason)) in (1000..).zip(cases) {
         let mut stream = TcpStream::connect(address).await?;
-        say(&mut stream, &hello(number, &end)).await?;
-        let answer = hear(&mut stream).await?;
+        send_json(&mut stream, &hello(number, &end)).await?;
+        let answer = receive_json(&mut stream).await?;
         let message = answer["refuse"]["message"].as_str().unwrap_or_default();
         ensure!(message.contains(reason), "{answer}, not {reason:?}");
     }
     let mut stream = TcpStream::connect(address).await?;
-    say(&mut stream, &hello(101, &no_end(own))).await?;
-    let answer = hear(&mut stream).await?;
+    send_json(&mut stream, &hello(101, &no_end(own))).await?;
+    let answer = receive_json(&mut stream).await?;
     ensure!(answer["accept"]["transport"] == "rdma", "{answer}");
-    say(&mut stream, &json!({"transport": "tcp"})).await?;
+    send_json(&mut stream, &json!({"transport": "tcp"})).await?;
     let mut rest = Vec::new();
     tokio::time::timeout(BOUND, stream.read_to_end(&mut rest)).await??;
     ensure!(rest.is_empty(), "{rest:?}");
@@ -155,23 +163,23 @@ async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
 /// messages that cannot be written to the sender.
 async fn pairs_that_fail(listener: &Listener) -> Result<()> {
     for (session, key, beyond) in [(2000, 1, 0), (2001, 0, 1 << 30)] {
-        let mut raw = Raw::admitted(listener, session, 1).await?;
+        let mut raw = Raw::connect_to(listener, session, 1).await?;
         let RemoteAddress { address, key: theirs } = raw.theirs;
         let remote = RemoteAddress { address: address + beyond, key: theirs ^ key };
-        let outcome = raw.writes_to(0, remote, 8, 0).await?;
+        let outcome = raw.write_to(0, remote, 8, 0).await?;
         ensure!(outcome.is_err(), "it has been written");
         let said = raw.goodbye().await?;
         ensure!(said.starts_with("RDMA has failed: from rxe0"), "{said}");
     }
-    let mut raw = Raw::admitted(listener, 2002, 1).await?;
-    does(&mut raw, Deed::Frame(0, data(1, 10))).await?;
+    let mut raw = Raw::connect_to(listener, 2002, 1).await?;
+    perform(&mut raw, Action::Frame(0, data(1, 10))).await?;
     raw.pairs.clear();
     drop(next(listener).await?);
     let said = raw.goodbye().await?;
     ensure!(said.contains("transport retry counter exceeded"), "{said}");
-    let mut raw = Raw::admitted(listener, 2003, 1).await?;
+    let mut raw = Raw::connect_to(listener, 2003, 1).await?;
     raw.receive_buffer = None;
-    does(&mut raw, Deed::Frame(0, data(1, 10))).await?;
+    perform(&mut raw, Action::Frame(0, data(1, 10))).await?;
     drop(next(listener).await?);
     let said = raw.goodbye().await?;
     ensure!(said.contains("remote access error"), "{said}");
