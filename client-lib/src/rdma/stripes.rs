@@ -87,8 +87,9 @@ impl StripeAssembly {
 
     /// Notes that the stripe of an extra queue pair, counted from 0, has arrived.
     pub(crate) fn add_stripe(&mut self, slot: u16, pair: u8) -> Result<(), Violation> {
-        let arrived = self.arrived.get_mut(usize::from(slot));
-        let arrived = arrived.ok_or(Violation::Slot { slot: slot.into(), why: "does not exist" })?;
+        let Some(arrived) = self.arrived.get_mut(usize::from(slot)) else {
+            return Err(Violation::Slot { slot: slot.into(), why: "does not exist" });
+        };
         let bit = 1_u8.checked_shl(pair.into()).unwrap_or_default() & self.all;
         if bit == 0 || *arrived & bit != 0 {
             return Err(Violation::Stripe { slot, pair: pair + 1 });

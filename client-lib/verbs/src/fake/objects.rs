@@ -19,7 +19,7 @@ pub(super) const MOST_DEVICES: usize = 4;
 pub(super) struct Raw<T>(NonNull<T>);
 
 // SAFETY: numbers and pointers, which are only used under the one lock.
-unsafe impl<T> core::marker::Send for Raw<T> {}
+unsafe impl<T> Send for Raw<T> {}
 
 impl<T> Raw<T> {
     pub(super) fn new(value: T) -> Self {
