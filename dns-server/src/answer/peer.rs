@@ -55,6 +55,17 @@ impl Proto {
         }
     }
 
+    /// Returns the number of the transport in dnstap (`SocketProtocol`).
+    pub(crate) fn dnstap_number(self) -> i32 {
+        match self {
+            Self::Udp => 1,
+            Self::Tcp => 2,
+            Self::Tls => 3,
+            Self::Https => 4,
+            Self::Quic => 7,
+        }
+    }
+
     /// Tells whether the transport is encrypted.
     pub(crate) fn is_encrypted(self) -> bool {
         matches!(self, Self::Tls | Self::Https | Self::Quic)

@@ -8,7 +8,6 @@ use bytes::{BufMut, Bytes};
 use prost::Message as _;
 
 use super::Exchange;
-use crate::answer::peer::Proto;
 
 /// Value of `Dnstap.Type`.
 const MESSAGE: i32 = 1;
@@ -76,7 +75,7 @@ impl Encoder {
         let query = Message {
             kind: AUTH_QUERY,
             socket_family: Some(family),
-            socket_protocol: Some(protocol(exchange.proto)),
+            socket_protocol: Some(exchange.proto.dnstap_number()),
             query_address: Some(address),
             query_port: exchange.peer.port.map(u32::from),
             query_time_sec: Some(asked.0),
@@ -109,17 +108,6 @@ impl Encoder {
     }
 }
 
-/// Returns the value of `SocketProtocol`.
-fn protocol(proto: Proto) -> i32 {
-    match proto {
-        Proto::Udp => 1,
-        Proto::Tcp => 2,
-        Proto::Tls => 3,
-        Proto::Https => 4,
-        Proto::Quic => 7,
-    }
-}
-
 /// Returns the seconds and nanoseconds since 1970.
 fn since_epoch(time: SystemTime) -> (u64, u32) {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -131,7 +119,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::answer::peer::Peer;
+    use crate::answer::peer::{Peer, Proto};
 
     #[test]
     fn an_exchange_is_two_frames() {
