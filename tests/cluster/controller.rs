@@ -17,7 +17,6 @@ mod parity;
 mod rbac;
 mod references;
 mod repack;
-mod repair;
 mod restart;
 mod roles;
 pub(crate) mod stage;

@@ -64,20 +64,6 @@ async fn services_and_slices_come_change_and_go() -> Result<()> {
     replica.answers(&host, "AAAA", &[]).await
 }
 
-#[tokio::test]
-async fn slices_wait_for_their_service() -> Result<()> {
-    let (namespace, replica) = start("early").await?;
-    let early = namespace.domain("early");
-    namespace.apply(Slice::new("early-a", "early").ready("a", [10, 2, 0, 1])).await?;
-    // Another service's answer shows that the watch has come past that slice.
-    namespace.apply(Service::new("marker")).await?;
-    namespace.apply(Slice::new("marker-a", "marker").ready("a", [10, 2, 0, 2])).await?;
-    replica.answers(&namespace.domain("marker"), "A", &["10.2.0.2"]).await?;
-    replica.answers(&early, "A", &[]).await?;
-    namespace.apply(Service::new("early")).await?;
-    replica.answers(&early, "A", &["10.2.0.1"]).await
-}
-
 /// Starts a replica when there are more slices than the 500 that clients usually get as one page of
 /// a list, and asks for all of them.
 async fn ready_means_complete(cluster: &Cluster) -> Result<()> {

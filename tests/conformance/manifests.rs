@@ -14,17 +14,6 @@ fn service(service: &str, n: u8) -> String {
     Service::new(service).endpoint([10, 0, 0, n]).yaml()
 }
 
-/// Waits until a service has exactly these addresses; none means that it does not exist.
-fn until(server: &Server, service: &str, addresses: &[u8]) -> Result<()> {
-    let expected: Vec<String> = addresses.iter().map(|n| format!("10.0.0.{n}")).collect();
-    eventually(&format!("{service} to have {addresses:?}"), || {
-        let reply = server.query(&name(service), "A")?;
-        ensure!(reply.data() == expected, "the answer is {:?}", reply.data());
-        ensure!(addresses.is_empty() == (reply.rcode() == "NXDOMAIN"), "{}", reply.rcode());
-        Ok(())
-    })
-}
-
 /// Checks at once that a service has exactly these addresses.
 fn now(server: &Server, service: &str, addresses: &[u8]) -> Result<()> {
     let expected: Vec<String> = addresses.iter().map(|n| format!("10.0.0.{n}")).collect();
@@ -63,25 +52,6 @@ fn complaint(server: &Server, file: &Path) -> Result<String> {
         let line = log.lines().rev().find(|line| line.contains(&file) && !line.contains(" INFO "));
         line.map(ToOwned::to_owned).ok_or_else(|| anyhow::anyhow!("the log is\n{log}"))
     })
-}
-
-/// A mistake in one object: it is named, the last good version stays, and the neighbours follow
-/// their own changes.
-#[test]
-fn a_bad_object_keeps_its_last_good_version() -> Result<()> {
-    let manifests = Manifests::new()?;
-    let both = |one: &str, n| format!("{one}---\n{}", service("two", n));
-    manifests.write("one.yaml", &both(&service("one", 1), 2))?;
-    let server = Flags::new().start(manifests.path())?;
-    manifests.replace("one.yaml", &both(&service("one", 3).replace("IPv4", "IPX"), 4))?;
-    until(&server, "two", &[4])?;
-    now(&server, "one", &[1])?;
-    ensure!(bad_manifests(&server)? == 1.0, "{} counted", bad_manifests(&server)?);
-    let line = complaint(&server, &manifests.file("one.yaml"))?;
-    ensure!(line.contains("test/one-0-ipv4") && line.contains("addressType"), "{line}");
-    manifests.remove("one.yaml")?;
-    until(&server, "one", &[])?;
-    until(&server, "two", &[])
 }
 
 /// At the start a mistake is no reason not to serve the rest.

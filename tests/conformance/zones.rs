@@ -80,24 +80,3 @@ fn a_time_to_live_of_zero() -> Result<()> {
     );
     Ok(())
 }
-
-/// A zone whose names are so long that not every service fits below it: what does not fit is left
-/// out, and nothing points at it.
-#[test]
-fn a_long_zone() -> Result<()> {
-    let zone = format!("{0}.{0}.{0}.test", "z".repeat(63));
-    let server = Flags::new().flag("--zone", &zone).start(&folder())?;
-    assert_eq!(server.query(&zone, "SOA")?.rcode(), "NOERROR");
-    assert_eq!(server.query(&format!("u-0.unnamed.edge.svc.{zone}"), "A")?.data(), ["10.9.1.1"]);
-    // The service whose labels have 63 octets each has no name here, and its address no reverse
-    // name.
-    assert_eq!(server.query("1.0.3.10.in-addr.arpa", "PTR")?.rcode(), "NXDOMAIN");
-    let reply = server.ask_tcp(&Query::new(&format!("hdls1.testns.svc.{zone}"), "SRV"))?;
-    ensure!(reply.answers().len() == 5, "{}", reply.text(&zone));
-    for record in reply.data() {
-        let target = record.rsplit(' ').next().unwrap_or_default().to_owned();
-        let addresses = [server.query(&target, "A")?, server.query(&target, "AAAA")?];
-        ensure!(addresses.iter().any(|reply| !reply.answers().is_empty()), "{target} has no address");
-    }
-    Ok(())
-}

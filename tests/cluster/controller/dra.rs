@@ -58,7 +58,7 @@ fn with_claim(name: &str, claim: &str) -> Pod {
 async fn start(scene: &Scene, driver: &Driver, name: &str, device: &str) -> Result<String> {
     let pod = scene.pods.create(from_template(name)).await?;
     let claim = claim_of(scene, name).await?;
-    driver.allocate(&claim, &[("nic", device)], &pod).await?;
+    driver.allocate(&claim, device, &pod).await?;
     scene.pods.run(name).await?;
     scene.pods.ready(name, true).await?;
     Ok(claim)
@@ -86,7 +86,7 @@ async fn claims_made_from_a_template() -> Result<()> {
     });
     driver.slice(1, &[("nic0", attributes.clone()), ("nic1", json!({}))]).await?;
     let claim = start(&scene, &driver, "a", "nic0").await?;
-    driver.report(&claim, &[("nic0", "net1", &["10.7.0.1/24", "fd00:7::1/64"])]).await?;
+    driver.report(&claim, "nic0", &["10.7.0.1/24", "fd00:7::1/64"]).await?;
     let slices = scene.slices("infer")?;
     slices.are(&["rail0 10.7.0.1 a rs-", "rail0 fd00:7::1 a rs-"]).await?;
     scene.status("infer")?.is(&FINE).await?;
@@ -142,8 +142,8 @@ async fn claims_named_by_the_pod() -> Result<()> {
     driver.claim("mine").await?;
     scene.service("infer", spec(class(driver.class_name()))).await?;
     let pod = scene.pods.create(with_claim("a", "mine")).await?;
-    driver.allocate("mine", &[("nic", "nic0")], &pod).await?;
-    driver.report("mine", &[("nic0", "net1", &["10.7.0.1/24"])]).await?;
+    driver.allocate("mine", "nic0", &pod).await?;
+    driver.report("mine", "nic0", &["10.7.0.1/24"]).await?;
     scene.pods.run("a").await?;
     let slices = scene.slices("infer")?;
     slices.are(&["rail0 10.7.0.1 a ---"]).await?;
@@ -164,81 +164,14 @@ async fn claims_named_by_the_pod() -> Result<()> {
     status.is(&FINE).await?;
 
     // Another address; none; the claim is deleted.
-    driver.report("mine", &[("nic0", "net1", &["10.7.0.2/24"])]).await?;
+    driver.report("mine", "nic0", &["10.7.0.2/24"]).await?;
     slices.are(&["rail0 10.7.0.2 a rs-"]).await?;
-    driver.report("mine", &[("nic0", "net1", &[])]).await?;
+    driver.report("mine", "nic0", &[]).await?;
     slices.are::<&str>(&[]).await?;
-    driver.report("mine", &[("nic0", "net1", &["10.7.0.3/24"])]).await?;
+    driver.report("mine", "nic0", &["10.7.0.3/24"]).await?;
     slices.are(&["rail0 10.7.0.3 a rs-"]).await?;
     driver.delete("ResourceClaim", "mine").await?;
     slices.are::<&str>(&[]).await
-}
-
-#[tokio::test]
-async fn status_that_comes_late_or_never() -> Result<()> {
-    let (scene, driver) = set("late").await?;
-    let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);
-    let first = start(&scene, &driver, "first", "nic0").await?;
-    driver.report(&first, &[("nic0", "net1", &["10.7.0.1/24"])]).await?;
-    let late = start(&scene, &driver, "late", "nic1").await?;
-    start(&scene, &driver, "never", "nic2").await?;
-    // A device of InfiniBand alone has no network data.
-    let infiniband = start(&scene, &driver, "infiniband", "nic3").await?;
-    driver.report_infiniband(&infiniband, "nic3").await?;
-
-    slices.are(&["rail0 10.7.0.1 first rs-"]).await?;
-    let left_out = [
-        "2 of 4 pods have a device whose driver has reported no address",
-        "late (device nic1 of claim",
-        "never (device nic2 of claim",
-        "1 of 4 pods have a device that carries RDMA only (infiniband",
-    ];
-    status.explains("Programmed=True Programmed", &left_out).await?;
-    status.counts(1, 1).await?;
-    scene.answers("infer", "A", &["10.7.0.1"]).await?;
-
-    driver.report(&late, &[("nic1", "net1", &["10.7.0.2/24"])]).await?;
-    slices.are(&["rail0 10.7.0.1 first rs-", "rail0 10.7.0.2 late rs-"]).await?;
-    status
-        .explains(
-            "Programmed=True Programmed",
-            &["1 of 4 pods have a device whose driver has reported no address (never"],
-        )
-        .await?;
-    scene.answers("infer", "A", &["10.7.0.1", "10.7.0.2"]).await?;
-    // Nothing is wrong that a person would have to hear of.
-    let events = scene.events.about(SERVICE, "infer").await?;
-    ensure!(events.is_empty(), "{:#?}", multinet_testing::status::said(&events));
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_device_that_is_not_ready_is_left_out() -> Result<()> {
-    let (scene, driver) = set("conditions").await?;
-    let slices = scene.slices("infer")?;
-    let claim = start(&scene, &driver, "a", "nic0").await?;
-    let devices: [(&str, &str, &[&str]); 1] = [("nic0", "net1", &["10.7.0.1/24"])];
-    driver.report(&claim, &devices).await?;
-    slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
-    for condition in ["Ready", "NetworkReady"] {
-        driver.report_with(&claim, &devices, &[condition]).await?;
-        slices.are::<&str>(&[]).await.with_context(|| format!("{condition} is False"))?;
-        driver.report(&claim, &devices).await?;
-        slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
-    }
-    // Without RDMA the address is there all the same.
-    driver.report_with(&claim, &devices, &["RDMALinkReady"]).await?;
-    scene.pods.ready("a", false).await?;
-    slices.are(&["rail0 10.7.0.1 a ---"]).await?;
-
-    // Addresses that are none are told of, and the others published.
-    let devices: [(&str, &str, &[&str]); 1] = [("nic0", "net1", &["::ffff:10.7.0.9/128", "10.7.0.2/24"])];
-    match driver.report(&claim, &devices).await {
-        Ok(()) => slices.are(&["rail0 10.7.0.2 a ---"]).await,
-        // A newer API server does not let it in.
-        Err(error) if format!("{error:#}").contains("ips") => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 #[tokio::test]
@@ -262,12 +195,12 @@ async fn classes_and_templates_are_networks() -> Result<()> {
     let pod = from_template("a").nics(&[Nic::new("rdma-a", &["10.1.0.1"]).interface("net2")]);
     let pod = scene.pods.start(pod).await?;
     let claim = claim_of(&scene, "a").await?;
-    driver.allocate(&claim, &[("nic", "nic0")], &pod).await?;
-    driver.report(&claim, &[("nic0", "net1", &["10.7.0.1/24"])]).await?;
+    driver.allocate(&claim, "nic0", &pod).await?;
+    driver.report(&claim, "nic0", &["10.7.0.1/24"]).await?;
     driver.claim("mine").await?;
     let pod = scene.pods.start(with_claim("b", "mine")).await?;
-    driver.allocate("mine", &[("nic", "nic1")], &pod).await?;
-    driver.report("mine", &[("nic1", "net1", &["10.7.0.2/24"])]).await?;
+    driver.allocate("mine", "nic1", &pod).await?;
+    driver.report("mine", "nic1", &["10.7.0.2/24"]).await?;
 
     scene.slices("infer")?.are(&["rail0 10.7.0.1 a rs-"]).await?;
     scene.slices("by-class")?.are(&["rail0 10.7.0.1 a rs-", "rail0 10.7.0.2 b rs-"]).await?;
@@ -285,31 +218,4 @@ async fn classes_and_templates_are_networks() -> Result<()> {
     scene.status("by-class")?.is(&FINE).await?;
     driver.template("no-such-template").await?;
     scene.status("nowhere")?.is(&FINE).await.map(drop)
-}
-
-#[tokio::test]
-async fn several_devices_of_a_claim() -> Result<()> {
-    let scene = Scene::new("devices").await?;
-    let driver = Driver::new(&scene.namespace, "v1");
-    driver.class().await?;
-    driver.claim_for("mine", &["left", "right"]).await?;
-    scene.service("infer", spec(class(driver.class_name()))).await?;
-    let pod = scene.pods.start(with_claim("a", "mine")).await?;
-    driver.allocate("mine", &[("left", "nic0"), ("right", "nic1")], &pod).await?;
-    // The driver reports the second device only (as DRANET once did), then both.
-    let slices = scene.slices("infer")?;
-    driver.report("mine", &[("nic1", "net2", &["10.8.0.1/24"])]).await?;
-    slices.are(&["rail0 10.8.0.1 a rs-"]).await?;
-    driver.report("mine", &[("nic0", "net1", &["10.7.0.1/24"]), ("nic1", "net2", &["10.8.0.1/24"])]).await?;
-    slices.are(&["rail0 10.7.0.1 a rs-", "rail0 10.8.0.1 a rs-"]).await?;
-    let slice = slices.only().await?;
-    let interfaces: Vec<_> = slice.data["spec"]["endpoints"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|endpoint| (endpoint["addresses"][0].clone(), endpoint["device"]["interface"].clone()))
-        .collect();
-    let expected = [(json!("10.7.0.1"), json!("net1")), (json!("10.8.0.1"), json!("net2"))];
-    ensure!(expected.iter().all(|pair| interfaces.contains(pair)), "{interfaces:?} in {}", slice.name_any());
-    Ok(())
 }

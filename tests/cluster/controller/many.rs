@@ -5,56 +5,13 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::ask::ask;
 use multinet_testing::dns::{Query, Transport};
-use multinet_testing::pods::{Nic, Pod};
-use multinet_testing::status::FINE;
+use multinet_testing::pods::Pod;
 use serde_json::{Value, json};
 
 use crate::controller::stage::{Scene, infer};
 
 /// How many endpoints the controller puts into a slice.
 const LIMIT: usize = 25;
-
-#[tokio::test]
-async fn a_service_of_sixteen_networks() -> Result<()> {
-    let scene = Scene::new("sixteen").await?;
-    for i in 0..16 {
-        scene.network(&format!("rdma-{i}")).await?;
-    }
-    let mut spec = infer();
-    let networks = (0..16).map(|i| json!({"name": format!("rdma-{i}"), "alias": format!("rail{i}")}));
-    spec["networks"] = networks.collect();
-    scene.service("infer", spec).await?;
-    let nics = |last: u8| -> Vec<Nic> {
-        let nic = |i: u8| {
-            let addresses = [format!("10.{i}.0.{last}"), format!("fd01:{:x}::{last:x}", i + 1)];
-            Nic::new(&format!("rdma-{i}"), &addresses.each_ref().map(String::as_str))
-                .interface(&format!("net{i}"))
-        };
-        (0..16).map(nic).collect()
-    };
-    for (name, last) in [("a", 1), ("b", 2), ("c", 3)] {
-        scene.pods.start(Pod::new(name).hostname(name).nics(&nics(last))).await?;
-    }
-    let slices = scene.slices("infer")?;
-    let mut lines = Vec::new();
-    for i in 0..16 {
-        for (name, last) in [("a", 1), ("b", 2), ("c", 3)] {
-            lines.push(format!("rail{i} 10.{i}.0.{last} {name} rs-"));
-            lines.push(format!("rail{i} fd01:{:x}::{last:x} {name} rs-", i + 1));
-        }
-    }
-    slices.are(&lines).await?;
-    scene.status("infer")?.is(&FINE).await?;
-    scene.status("infer")?.counts(3, 3).await?;
-    scene.answers("rail15._net.infer", "A", &["10.15.0.1", "10.15.0.2", "10.15.0.3"]).await?;
-    scene.answers("b.rail7._net.infer", "AAAA", &["fd01:8::2"]).await?;
-
-    scene.pods.terminate("b").await?;
-    scene.answers("rail3._net.infer", "A", &["10.3.0.1", "10.3.0.3"]).await?;
-    scene.pods.remove("b").await?;
-    lines.retain(|line| !line.contains(" b "));
-    slices.are(&lines).await
-}
 
 #[tokio::test]
 async fn a_thousand_pods_behind_one_service() -> Result<()> {

@@ -106,19 +106,6 @@ async fn a_stock_coredns_answers_the_second_nics() -> Result<()> {
     scene.answers("infer", "A", &["10.1.0.3", "10.2.0.3"]).await
 }
 
-#[tokio::test]
-async fn one_network_may_be_chosen() -> Result<()> {
-    let scene = set("alias", Some("rail1")).await?;
-    scene.apply(headless("infer-fast")).await?;
-    scene.pods.start(Pod::new("a").nics(&nics(1))).await?;
-    let mirrors = scene.mirrors("infer-fast");
-    mirrors.are(&["10.2.0.1 a rs-"]).await?;
-    scene.edit_service("infer", json!({"spec": {"mirror": {"network": "rail0"}}})).await?;
-    mirrors.are(&["10.1.0.1 a rs-", "fd00:1::1 a rs-"]).await?;
-    scene.edit_service("infer", json!({"spec": {"mirror": {"network": null}}})).await?;
-    mirrors.are(&["10.1.0.1 a rs-", "10.2.0.1 a rs-", "fd00:1::1 a rs-"]).await
-}
-
 /// The API server refuses a core slice with a link-local address as a whole.
 #[tokio::test]
 async fn link_local_addresses_stay_out_of_core_slices() -> Result<()> {

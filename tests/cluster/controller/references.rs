@@ -6,7 +6,6 @@ use kube::core::TypeMeta;
 use multinet_testing::manifests::SERVICE;
 use multinet_testing::pods::Pod;
 use multinet_testing::status::{FINE, said};
-use serde_json::json;
 
 use crate::controller::stage::{Scene, infer};
 
@@ -46,38 +45,4 @@ async fn a_network_is_missing_then_made() -> Result<()> {
     // The pod still has its interface.
     scene.pods.ready("a", true).await?;
     scene.answers("infer", "A", &["10.1.0.1"]).await
-}
-
-#[tokio::test]
-async fn a_network_of_another_namespace() -> Result<()> {
-    let (infra, scene) = (Scene::new("infra").await?, Scene::new("user").await?);
-    let mut spec = infer();
-    spec["networks"] = json!([{"name": "rdma-a", "namespace": infra.namespace.name(), "alias": "rail0"}]);
-    scene.service("infer", spec).await?;
-    let status = scene.status("infer")?;
-    status.explains(MISSING, &[&format!("{}/rdma-a", infra.namespace.name())]).await?;
-    infra.network("rdma-a").await?;
-    status.is(&FINE).await?;
-
-    // A network of the same name in the pod's own namespace is another one.
-    scene.network("rdma-a").await?;
-    scene.pods.start(Pod::new("own").nic("rdma-a", &["10.1.0.1"])).await?;
-    let full = format!("{}/rdma-a", infra.namespace.name());
-    scene.pods.start(Pod::new("theirs").nic(&full, &["10.1.0.2"])).await?;
-    scene.slices("infer")?.are(&["rail0 10.1.0.2 theirs rs-"]).await
-}
-
-#[tokio::test]
-async fn one_of_several_networks_is_missing() -> Result<()> {
-    let scene = Scene::new("partial").await?;
-    scene.network("rdma-a").await?;
-    let mut spec = infer();
-    spec["networks"] = json!([{"name": "rdma-a", "alias": "rail0"}, {"name": "rdma-b", "alias": "rail1"}]);
-    scene.service("infer", spec).await?;
-    scene.status("infer")?.explains(MISSING, &["rdma-b"]).await?;
-    scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
-    scene.slices("infer")?.are(&["rail0 10.1.0.1 a rs-"]).await?;
-    scene.answers("infer", "A", &["10.1.0.1"]).await?;
-    scene.network("rdma-b").await?;
-    scene.status("infer")?.is(&FINE).await.map(drop)
 }

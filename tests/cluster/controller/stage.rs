@@ -2,7 +2,6 @@
 //! for each test.
 
 use anyhow::Result;
-use kube::Resource as _;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use multinet_testing::cluster::Cluster;
 use multinet_testing::controller::{Controller, ControllerOptions};
@@ -195,9 +194,4 @@ pub(crate) fn slice(name: &str, labels: Value, endpoints: Value) -> Value {
             "endpoints": endpoints,
         },
     })
-}
-
-/// The name of an object that has one.
-pub(crate) fn name(object: &DynamicObject) -> String {
-    object.meta().name.clone().unwrap_or_default()
 }

@@ -36,8 +36,8 @@ async fn publish(namespace: &Namespace, driver: &Driver, name: &str, address: &s
     driver.slice(1, &[("nic0", attributes)]).await?;
     driver.claim(name).await?;
     let pod = Pods::of(namespace).start(with_claim(name, name)).await?;
-    driver.allocate(name, &[("nic", "nic0")], &pod).await?;
-    driver.report(name, &[("nic0", "net1", &[address])]).await
+    driver.allocate(name, "nic0", &pod).await?;
+    driver.report(name, "nic0", &[address]).await
 }
 
 async fn apply_service(namespace: &Namespace, driver: &Driver) -> Result<()> {
