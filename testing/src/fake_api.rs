@@ -39,8 +39,8 @@ impl FakeApi {
         (client(move |request| drop(send.unbounded_send(request))), Self { requests })
     }
 
-    /// Waits for the next request, and answers version checks itself. (A watch that is opened again
-    /// asks for the newest version; the answer is one that no watch has reached.)
+    /// Waits for the next request, and answers version checks itself. A watch sends a version check
+    /// when it is opened again; the answer is a version that no watch has reached.
     pub async fn next(&mut self) -> Request {
         loop {
             if let Some(request) = self.next_of_all().await.unless_version_check() {
@@ -58,7 +58,7 @@ impl FakeApi {
 
     async fn next_of_all(&mut self) -> Request {
         let next = tokio::time::timeout(PATIENCE, self.requests.next()).await;
-        next.expect("no further request").expect("the client is gone")
+        next.expect("no request came").expect("the client has been dropped")
     }
 
     /// Waits for the next request, which has to have this method and a path that contains `path`,
@@ -67,7 +67,7 @@ impl FakeApi {
         let request = self.next().await;
         assert!(
             request.method == method && request.uri.path().contains(path),
-            "{request:?} instead of {method} {path}"
+            "got {request:?} instead of {method} {path}"
         );
         request
     }
@@ -109,16 +109,16 @@ impl FakeApi {
     }
 
     /// Panics if there is a further request by now.
-    pub async fn quiet(&mut self) {
+    pub async fn expect_no_request(&mut self) {
         if let Some(request) = self.now().await {
-            panic!("unexpected: {request:?}");
+            panic!("unexpected request: {request:?}");
         }
     }
 
-    /// Panics if a request comes within this time.
-    pub async fn quiet_for(&mut self, time: Duration) {
+    /// Panics if a request comes within this time, on the paused clock.
+    pub async fn expect_no_request_for(&mut self, time: Duration) {
         if let Ok(request) = tokio::time::timeout(time, self.next()).await {
-            panic!("unexpected: {request:?}");
+            panic!("unexpected request: {request:?}");
         }
     }
 }
@@ -254,12 +254,12 @@ impl Request {
     }
 
     /// Returns whether the client has cancelled the request.
-    pub fn is_given_up(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.answer.is_canceled()
     }
 
     /// Waits until the client cancels the request.
-    async fn given_up(mut self) {
+    async fn cancelled(mut self) {
         self.answer.cancellation().await;
     }
 

@@ -1,4 +1,5 @@
-//! Fixtures of the cross-crate tests.
+//! Test kit of this workspace: certificates, logs, metrics, and with features a fake API server and
+//! the programs that tests start.
 
 #[cfg(feature = "fake-api")]
 pub mod fake_api;

@@ -56,8 +56,8 @@ impl Write for Logs {
 
 /// Writes the log of this thread at `level` or above to `writer`, until the guard is dropped.
 pub fn log_to(level: Level, writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static) -> DefaultGuard {
-    // Without a global subscriber, the events of a call site might be disabled by the subscribers
-    // of tests that run at the same time.
+    // Whether a call site is enabled is cached for all threads. Without a global subscriber that
+    // enables everything, the subscriber of another test might disable this test's events.
     static ALL: Once = Once::new();
     ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(level).with_writer(writer);

@@ -1,4 +1,4 @@
-//! Reading of metrics as scraped.
+//! Samples out of metrics in text format.
 
 #![allow(clippy::expect_used, reason = "what goes wrong in a test fails it")]
 
@@ -33,7 +33,7 @@ pub fn sample(registry: &Registry, name: &str) -> Option<f64> {
 pub fn sum(metrics: &str, prefix: &str) -> Result<f64> {
     let name = prefix.split(['{', ' ']).next().unwrap_or(prefix);
     let name = name.trim_end_matches("_total").trim_end_matches("_count");
-    ensure!(metrics.contains(&format!("# TYPE {name} ")), "there is no metric {name}");
+    ensure!(metrics.contains(&format!("# TYPE {name} ")), "the metric {name} is not served");
     let samples = metrics.lines().filter(|line| line.starts_with(prefix));
     samples.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<f64>()?)).sum()
 }

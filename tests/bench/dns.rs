@@ -83,7 +83,7 @@ async fn cluster(keys: &BTreeSet<Key>, log: &Log) -> Result<Option<Cluster>> {
     if !keys.iter().any(|(_, who)| *who == Who::Core) {
         return Ok(None);
     }
-    log.say("creating Services and EndpointSlices for CoreDNS");
+    log.print("creating Services and EndpointSlices for CoreDNS");
     let cluster = Cluster::start().await?;
     data::create(&cluster.objects().await?, Side::Core, &[SMALL, LONG]).await?;
     Ok(Some(cluster))
@@ -94,7 +94,7 @@ async fn stage(keys: &BTreeSet<Key>, cluster: Option<&Cluster>, log: &Log) -> Re
     let mut servers = Vec::new();
     for who in Who::ALL {
         if keys.iter().any(|(_, of)| *of == who) {
-            log.say(&format!("starting {}", who.name()));
+            log.print(&format!("starting {}", who.name()));
             servers.push(match who {
                 Who::Ours => Server::ours(1)?,
                 Who::Knot => Server::knot().await?,

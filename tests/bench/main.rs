@@ -31,6 +31,6 @@ fn main() -> Result<()> {
         }
         other => bail!("{other:?}: there are dns, programming and page"),
     };
-    log.say("done");
+    log.print("done");
     results.write()
 }

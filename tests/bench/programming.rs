@@ -86,15 +86,15 @@ struct Memory {
 /// Measures everything.
 pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results> {
     let extent = if arguments.is_quick { QUICK } else { FULL };
-    log.say("starting a control plane");
+    log.print("starting a control plane");
     let mut stage = Stage::set().await?;
-    log.say("writing slices by each verb and of each size");
+    log.print("writing slices by each verb and of each size");
     let writes = writes::measure(&stage, extent.writes).await?;
 
-    log.say("creating a service, with slices of several sizes");
+    log.print("creating a service, with slices of several sizes");
     let creations = creation::measure(&mut stage, extent.creations).await?;
 
-    log.say("starting everything without pods");
+    log.print("starting everything without pods");
     let mut memory = Vec::new();
     stage.start(Side::Ours).await?;
     stage.ready().await?;
@@ -104,36 +104,36 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     let idle = Usage::of(&stage, Side::Core)?;
     stop(&mut stage).await?;
 
-    log.say("making the pods that change");
+    log.print("making the pods that change");
     let mut fleets = Fleets::new(&stage).await?;
     stage.start(Side::Core).await?;
-    log.say("changing them, with slices of several sizes");
+    log.print("changing them, with slices of several sizes");
     let limits = fleets.by_limit(&mut stage, extent.samples).await?;
     fleets.settled(&stage).await?;
     sleep(QUIET).await;
     memory.push(Memory::of(&stage, fleets.pods())?);
-    log.say("changing them");
+    log.print("changing them");
     let few = fleets.measure(&stage, extent.samples, extent.bursts).await?;
-    log.say("bursts, by how many PATCHes are under way");
+    log.print("bursts, by how many PATCHes are under way");
     let depths = bursts::by_depth(&mut fleets, &mut stage, extent.bursts_compared).await?;
     stop(&mut stage).await?;
 
     let others = extent.other_services * PODS_EACH;
-    log.say(&format!("making {others} other pods"));
+    log.print(&format!("making {others} other pods"));
     let fleet = Fleet::new(&stage, ("others", 5), (extent.other_services, PODS_EACH), &Side::BOTH).await?;
     fleet.fill(|_| true).await?;
-    log.say("cold starts");
+    log.print("cold starts");
     let ours = cold::start(&mut stage, &fleet, Side::Ours).await?;
     let core = cold::start(&mut stage, &fleet, Side::Core).await?;
-    log.say(&format!("a rolling restart of {} pods", extent.restarted));
+    log.print(&format!("a rolling restart of {} pods", extent.restarted));
     let restart = cold::restart(&stage, &fleet, 0..extent.restarted, &Side::BOTH).await?;
     let usage = [Usage::of(&stage, Side::Ours)?, Usage::of(&stage, Side::Core)?.since(idle)];
     memory.push(Memory::of(&stage, fleets.pods() + others)?);
-    log.say("and of more with one side alone");
+    log.print("and of more with one side alone");
     let pods = extent.restarted_alone;
     let alone = (pods, cold::restart_alone(&mut stage, &fleet, extent.restarted, pods).await?);
 
-    log.say("changing the first pods again");
+    log.print("changing the first pods again");
     fleets.settled(&stage).await?;
     let many = fleets.measure(&stage, extent.samples, extent.bursts).await?;
 

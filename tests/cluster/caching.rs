@@ -1,4 +1,4 @@
-//! CoreDNS' cache keeps our answers for as long as we say.
+//! The time for which CoreDNS caches our answers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,20 +14,26 @@ use tokio::time::{Instant, sleep};
 
 use crate::shared;
 
-/// The pause between two questions to a cache.
+/// Pause between two queries to a cache.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The lowest TTL in a reply, OPT aside.
+/// Returns the lowest TTL in a reply, without the OPT record.
 fn ttl(reply: &Reply) -> Result<u32> {
     let message = &reply.message;
     let records = message.answers.iter().chain(&message.authorities);
     records.map(|record| record.ttl).min().with_context(|| format!("no record in\n{}", reply.text("")))
 }
 
-/// Asks a cache in front of a proxy until it asks its upstream a second time. The TTLs have to
-/// count down from `full` with the time to (nearly) nothing, without a question to the upstream in
-/// between, and to begin again. A busy machine may not come to ask for a while.
-async fn counts_down(server: SocketAddr, proxy: &Proxy, name: &str, rtype: &str, full: u32) -> Result<()> {
+/// Queries a cache in front of a proxy until the cache queries its upstream a second time. Until
+/// then, the TTL must count down from `full` to zero or nearly so; after that, it must be `full`
+/// again. On a busy machine, the queries may be far apart.
+async fn check_countdown(
+    server: SocketAddr,
+    proxy: &Proxy,
+    name: &str,
+    rtype: &str,
+    full: u32,
+) -> Result<()> {
     let before = proxy.datagrams();
     let (mut last, mut first) = (None, None);
     let begun = Instant::now();
@@ -42,7 +48,7 @@ async fn counts_down(server: SocketAddr, proxy: &Proxy, name: &str, rtype: &str,
                 ensure!(now <= before, "{name} {rtype}: the TTL went up from {before} to {now} in the cache");
                 let most = begun.elapsed().as_secs() as u32 + 1;
                 ensure!(now + most >= full, "{name} {rtype}: the TTL is {now} after {most} s, of {full}");
-                // The cache has had it since the first answer at the latest.
+                // The record has been in the cache at least since the first answer.
                 let least = asked_at.saturating_duration_since(*first.get_or_insert_with(Instant::now));
                 let least = least.as_secs() as u32;
                 ensure!(
@@ -54,12 +60,12 @@ async fn counts_down(server: SocketAddr, proxy: &Proxy, name: &str, rtype: &str,
                 let is_over = begun.elapsed() >= Duration::from_secs(full.saturating_sub(1).into());
                 ensure!(
                     is_over || last <= Some(1),
-                    "{name} {rtype}: fetched again with a TTL of {last:?} left"
+                    "{name} {rtype}: the cache queried its upstream again with a TTL of {last:?} left"
                 );
-                ensure!(now == full, "{name} {rtype}: the TTL is {now} at first, not {full}");
+                ensure!(now == full, "{name} {rtype}: the first TTL is {now}, not {full}");
                 return Ok(());
             }
-            _ => anyhow::bail!("{name} {rtype}: {asked} questions to the upstream"),
+            _ => anyhow::bail!("{name} {rtype}: {asked} queries to the upstream"),
         }
         ensure!(
             Instant::now() < deadline,
@@ -70,10 +76,10 @@ async fn counts_down(server: SocketAddr, proxy: &Proxy, name: &str, rtype: &str,
 }
 
 #[tokio::test]
-async fn cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
+async fn the_coredns_cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
     let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("cache").await?;
-    // CoreDNS takes shorter times for five seconds, and so must we choose longer ones.
+    // CoreDNS caches answers for at least five seconds, so that the TTLs have to be longer.
     namespace.apply(Service::new("short").ttl(6)).await?;
     namespace.apply(Slice::new("short-a", "short").ready("a", [10, 15, 0, 1])).await?;
     namespace.apply(Service::new("long").ttl(30)).await?;
@@ -83,7 +89,7 @@ async fn cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
         .start_ready()
         .await?;
 
-    // One way each, for the questions to be counted apart.
+    // Each kind of answer has its own proxy and cache, so that its queries are counted separately.
     let mut ways = Vec::new();
     for _ in 0..4 {
         let proxy = Proxy::start(replica.dns()).await?;
@@ -95,29 +101,29 @@ async fn cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
     let missing = namespace.domain("missing");
     let empty = format!("_tcp.{short}");
 
-    // Thirty seconds are only seen to begin.
+    // The test sees only the beginning of thirty seconds.
     let (proxy, front) = &ways[0];
     let full = ttl(&ask_udp(front.address(), &long, "A").await?)?;
-    ensure!(full == 30, "the TTL is {full} at first, not 30");
+    ensure!(full == 30, "the first TTL is {full}, not 30");
     multinet_testing::wait::eventually("a TTL of 28 in the cache", Duration::from_secs(20), async || {
         let left = ttl(&ask_udp(front.address(), &long, "A").await?)?;
         ensure!(left <= 28, "it is {left}");
         Ok(())
     })
     .await?;
-    ensure!(proxy.datagrams() == 1, "{} questions to the upstream", proxy.datagrams());
+    ensure!(proxy.datagrams() == 1, "{} queries to the upstream", proxy.datagrams());
 
-    // Positive answers, names that do not exist, and names without such records, side by side.
-    // Negative answers live for the zone's time, whatever the service's is.
+    // Positive answers, NXDOMAIN and NODATA, at the same time. The TTL of negative answers is that
+    // of the zone, not that of the service.
     let way = |index: usize| {
         let (proxy, front): &(Proxy, CoreDns) = &ways[index];
         (front.address(), proxy)
     };
     let (positive, nxdomain, nodata) = (way(1), way(2), way(3));
     tokio::try_join!(
-        counts_down(positive.0, positive.1, &short, "A", 6),
-        counts_down(nxdomain.0, nxdomain.1, &missing, "A", 7),
-        counts_down(nodata.0, nodata.1, &empty, "A", 7),
+        check_countdown(positive.0, positive.1, &short, "A", 6),
+        check_countdown(nxdomain.0, nxdomain.1, &missing, "A", 7),
+        check_countdown(nodata.0, nodata.1, &empty, "A", 7),
     )?;
     Ok(())
 }

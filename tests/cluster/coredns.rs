@@ -1,4 +1,4 @@
-//! Our answers through CoreDNS, by each way in which it forwards, with and without its cache.
+//! Our answers through CoreDNS, for each protocol to its upstream, with and without its cache.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use crate::shared;
 
-/// How many endpoints the big service has.
+/// Number of endpoints of the service `big`.
 const MANY: u16 = 500;
 
-/// A replica with DNS over TLS, and the services that are asked for.
+/// Replica with DNS over TLS, and the services to query.
 struct Stage {
     namespace: Namespace,
     replica: Replica,
@@ -27,7 +27,7 @@ struct Stage {
 }
 
 impl Stage {
-    async fn set(net: u8) -> Result<Self> {
+    async fn start(net: u8) -> Result<Self> {
         let folder = TempDir::new()?;
         let authority = FileAuthority::new(folder.path())?;
         let certificate = authority.server("multinet-dns.multinet-system.svc")?;
@@ -56,7 +56,7 @@ impl Stage {
         Ok(Self { namespace, replica, ca: authority.ca(), _folder: folder })
     }
 
-    /// A CoreDNS in front, with this upstream and these options of `forward`.
+    /// Starts a CoreDNS with this upstream and these options of `forward`.
     async fn front(&self, net: u8, upstream: &str, options: &str, cache: &str) -> Result<CoreDns> {
         let plugins = format!("forward . {upstream} {{\n    {options}\n  }}\n  {cache}");
         let reverse = format!("{net}.10.in-addr.arpa");
@@ -64,8 +64,9 @@ impl Stage {
     }
 }
 
-/// Asks through CoreDNS twice, for the cache to have its chance. Both replies have to say the same.
-async fn twice(server: SocketAddr, transport: Transport, query: &Query) -> Result<Reply> {
+/// Sends a query to CoreDNS twice, so that the cache may answer the second. Fails unless both
+/// replies have the same contents.
+async fn ask_twice(server: SocketAddr, transport: Transport, query: &Query) -> Result<Reply> {
     let first = ask(server, transport, query).await?;
     let second = ask(server, transport, query).await?;
     let said = |reply: &Reply| (reply.rcode(), reply.data(), reply.message.authorities.len());
@@ -73,7 +74,7 @@ async fn twice(server: SocketAddr, transport: Transport, query: &Query) -> Resul
     Ok(second)
 }
 
-/// Everything that a client may want to know, by one way through CoreDNS.
+/// Checks an answer of every kind through one CoreDNS.
 async fn check_answers(stage: &Stage, net: u8, server: SocketAddr) -> Result<()> {
     let infer = stage.namespace.domain("infer");
     let positive = [
@@ -94,23 +95,23 @@ async fn check_answers(stage: &Stage, net: u8, server: SocketAddr) -> Result<()>
     for transport in Transport::ALL {
         for (name, rtype, data) in &positive {
             for query in [Query::new(name, rtype), Query::new(name, rtype).mixed_case()] {
-                let reply = twice(server, transport, &query.edns(Edns::new(1232))).await?;
+                let reply = ask_twice(server, transport, &query.edns(Edns::new(1232))).await?;
                 ensure!(reply.rcode() == "NOERROR" && reply.data() == *data, "{}", reply.text(""));
             }
         }
         for (name, rtype, rcode) in &negative {
-            let reply = twice(server, transport, &Query::new(name, rtype)).await?;
+            let reply = ask_twice(server, transport, &Query::new(name, rtype)).await?;
             ensure!(reply.rcode() == *rcode && reply.data().is_empty(), "{}", reply.text(""));
-            ensure!(reply.serial().is_some(), "a negative answer without SOA:\n{}", reply.text(""));
+            ensure!(reply.serial().is_some(), "a negative answer has no SOA record:\n{}", reply.text(""));
         }
         let query = Query::new(&format!("_rdma._tcp.{infer}"), "SRV").edns(Edns::new(1232));
-        let reply = twice(server, transport, &query).await?;
+        let reply = ask_twice(server, transport, &query).await?;
         let targets: BTreeSet<_> =
             reply.data().iter().filter_map(|data| data.rsplit(' ').next().map(ToOwned::to_owned)).collect();
         let expected = ["a", "b"].map(|host| format!("{host}.{infer}."));
         ensure!(targets == expected.into(), "{}", reply.text(""));
-        ensure!(reply.additionals().len() >= 3, "an SRV record without addresses:\n{}", reply.text(""));
-        let reply = twice(server, transport, &Query::new(&format!("b.{infer}"), "TXT")).await?;
+        ensure!(reply.additionals().len() >= 3, "an SRV record has no addresses:\n{}", reply.text(""));
+        let reply = ask_twice(server, transport, &Query::new(&format!("b.{infer}"), "TXT")).await?;
         let text = reply.data().join(" ");
         ensure!(text.contains(&format!("\"addr=10.{net}.0.2\"")), "{}", reply.text(""));
         ensure!(text.contains("\"rdma=mlx5_2\""), "{}", reply.text(""));
@@ -118,7 +119,7 @@ async fn check_answers(stage: &Stage, net: u8, server: SocketAddr) -> Result<()>
     Ok(())
 }
 
-/// Five hundred addresses: a part of them and TC over UDP, all of them over TCP.
+/// Checks the answers with 500 addresses: truncated over UDP, complete over TCP.
 async fn check_big(stage: &Stage, net: u8, server: SocketAddr) -> Result<()> {
     let all: BTreeSet<String> = (0..MANY)
         .map(|endpoint| {
@@ -132,8 +133,8 @@ async fn check_big(stage: &Stage, net: u8, server: SocketAddr) -> Result<()> {
         ensure!(reply.has_flag("tc"), "not truncated:\n{}", reply.text(""));
         ensure!(reply.data().iter().all(|address| all.contains(address)), "{}", reply.text(""));
         let limit = query.edns.as_ref().map_or(512, |edns| usize::from(edns.size));
-        ensure!(reply.raw.len() <= limit, "{} octets for a client that takes {limit}", reply.raw.len());
-        let reply = twice(server, Transport::Tcp, &query).await?;
+        ensure!(reply.raw.len() <= limit, "{} bytes for a client that accepts {limit}", reply.raw.len());
+        let reply = ask_twice(server, Transport::Tcp, &query).await?;
         ensure!(!reply.has_flag("tc"), "truncated over TCP");
         ensure!(BTreeSet::from_iter(reply.data()) == all, "{} addresses over TCP", reply.data().len());
         ensure!(reply.data().len() == usize::from(MANY), "{} addresses over TCP", reply.data().len());
@@ -141,9 +142,9 @@ async fn check_big(stage: &Stage, net: u8, server: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Runs all checks with one way of forwarding.
+/// Runs all checks with one protocol to the upstream.
 async fn check(net: u8, way: &str) -> Result<()> {
-    let stage = Stage::set(net).await?;
+    let stage = Stage::start(net).await?;
     let (upstream, options) = match way {
         "tls" => {
             let options =
@@ -162,21 +163,21 @@ async fn check(net: u8, way: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn forwards_over_the_clients_protocol() -> Result<()> {
+async fn coredns_forwards_over_the_protocol_of_the_client() -> Result<()> {
     check(71, "").await
 }
 
 #[tokio::test]
-async fn forwards_over_tcp() -> Result<()> {
+async fn coredns_forwards_over_tcp() -> Result<()> {
     check(72, "force_tcp").await
 }
 
 #[tokio::test]
-async fn forwards_over_udp_first() -> Result<()> {
+async fn coredns_forwards_over_udp_first() -> Result<()> {
     check(73, "prefer_udp").await
 }
 
 #[tokio::test]
-async fn forwards_over_tls() -> Result<()> {
+async fn coredns_forwards_over_tls() -> Result<()> {
     check(74, "tls").await
 }

@@ -16,10 +16,11 @@ use serde_json::{Value, json};
 
 use crate::{helm, shared};
 
-/// The version that images, like crates, are made with.
+/// Version of the crates, which is also the tag of the images.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How long multinet-dns may take to end: its lameduck, and its own limit for what is under way.
+/// Longest time that multinet-dns takes to end, in seconds: its lameduck, and its limit for open
+/// connections.
 const DNS_END: u64 = 5 + 10;
 
 /// Returns the objects that kustomize builds from a folder of `deploy/kustomize`.
@@ -27,47 +28,47 @@ fn built(cluster: &Cluster, folder: &str) -> Result<Vec<DynamicObject>> {
     parse(&shell(cluster, &format!("kubectl kustomize deploy/kustomize/{folder}"))?)
 }
 
-/// The objects of one kind.
+/// Returns the objects of one kind.
 fn of_kind<'a>(objects: &'a [DynamicObject], wanted: &str) -> Vec<&'a DynamicObject> {
     objects.iter().filter(|object| kind(object) == wanted).collect()
 }
 
-/// The pod template of a Deployment.
+/// Returns the pod template of a Deployment.
 fn template(deployment: &DynamicObject) -> &Value {
     &deployment.data["spec"]["template"]
 }
 
-/// The containers of a Deployment, init containers too.
+/// Returns the containers of a Deployment, including init containers.
 fn containers(deployment: &DynamicObject) -> impl Iterator<Item = &Value> {
     let spec = &template(deployment)["spec"];
     ["containers", "initContainers"].into_iter().filter_map(|list| spec[list].as_array()).flatten()
 }
 
 #[tokio::test]
-async fn the_base_is_taken_as_it_is() -> Result<()> {
+async fn the_api_server_stores_the_base_unchanged() -> Result<()> {
     let cluster = Cluster::start().await?;
     let first = shell(&cluster, "kubectl apply -k deploy/kustomize/base")?;
     let objects = built(&cluster, "base")?;
     ensure!(first.lines().count() == objects.len(), "{} objects, but\n{first}", objects.len());
     ensure!(first.lines().all(|line| line.ends_with(" created")), "{first}");
 
-    // What is there is what we ship, so a second time there is nothing to do.
+    // The stored objects equal the shipped ones, so that a second apply changes nothing.
     shell(&cluster, "kubectl diff -k deploy/kustomize/base")?;
     let again = shell(&cluster, "kubectl apply -k deploy/kustomize/base")?;
-    // Patches of a PodDisruptionBudget always replace its selector, by the same one.
+    // A patch of a PodDisruptionBudget always replaces its selector, here by the same one.
     let changed = |line: &&str| !line.ends_with(" unchanged") && !line.starts_with("poddisruptionbudget.");
     ensure!(!again.lines().any(|line| changed(&line)), "{again}");
     shell(&cluster, "kubectl apply --server-side -k deploy/kustomize/base")?;
 
-    // The namespace admits what we run there, and not everything.
+    // The namespace admits the shipped pods, but not less hardened ones.
     let objects = cluster.objects().await?;
     for deployment in of_kind(&built(&cluster, "base")?, "Deployment") {
-        let admitted = pod(&objects, template(deployment)).await;
-        admitted.with_context(|| format!("a pod of {} is refused", name(deployment)))?;
+        let admitted = dry_run_pod(&objects, template(deployment)).await;
+        admitted.with_context(|| format!("a pod of {} is rejected", name(deployment)))?;
         for (what, weaken) in WEAKER {
             let mut weaker = template(deployment).clone();
             weaken(&mut weaker["spec"]);
-            let said = match pod(&objects, &weaker).await {
+            let said = match dry_run_pod(&objects, &weaker).await {
                 Ok(()) => bail!("a pod of {} is admitted {what}", name(deployment)),
                 Err(error) => format!("{error:#}"),
             };
@@ -77,20 +78,20 @@ async fn the_base_is_taken_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Takes a pod's spec a piece of its hardening.
+/// Removes a part of a pod's hardening from its spec.
 type Weaken = fn(&mut Value);
 
-/// Pods that must not run in our namespace.
+/// Pods that the namespace must reject.
 const WEAKER: [(&str, Weaken); 3] = [
     ("as root", |spec| spec["securityContext"]["runAsNonRoot"] = json!(false)),
-    ("among the host's processes", |spec| spec["hostPID"] = json!(true)),
+    ("with the host's processes", |spec| spec["hostPID"] = json!(true)),
     ("with all capabilities", |spec| {
         spec["containers"][0]["securityContext"]["capabilities"]["drop"] = json!([]);
     }),
 ];
 
-/// Asks the API server whether it would admit a pod of this template.
-async fn pod(objects: &Objects, template: &Value) -> Result<()> {
+/// Creates a pod of this template as a dry run. Fails if the API server rejects it.
+async fn dry_run_pod(objects: &Objects, template: &Value) -> Result<()> {
     let types = TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
     let mut pod = template.clone();
     pod["apiVersion"] = json!(types.api_version);
@@ -127,12 +128,12 @@ async fn every_container_is_hardened() -> Result<()> {
         let nearby = spec.pointer(nearby).with_context(|| format!("{name} has no anti-affinity"))?;
         ensure!(nearby["topologyKey"] == "kubernetes.io/hostname", "{name}: {nearby}");
         let end = spec["terminationGracePeriodSeconds"].as_u64().context("no grace period")?;
-        ensure!(end > DNS_END, "{name} is killed after {end} s, while it may be ending");
+        ensure!(end > DNS_END, "{name} is killed after {end} s, when it may still be shutting down");
 
         let all: Vec<_> = containers(deployment).collect();
         ensure!(!all.is_empty(), "{name} has no container");
         for container in all {
-            harden(container).with_context(|| format!("{name}: {container}"))?;
+            check_hardening(container).with_context(|| format!("{name}: {container}"))?;
             let image = container["image"].as_str().unwrap_or_default();
             ensure!(image == format!("{name}:{VERSION}"), "{name} has the image {image}");
             let added = &container["securityContext"]["capabilities"]["add"];
@@ -143,8 +144,8 @@ async fn every_container_is_hardened() -> Result<()> {
     Ok(())
 }
 
-/// Fails if a container has more privileges than it needs, or no probes.
-fn harden(container: &Value) -> Result<()> {
+/// Fails if a container has more privileges than it needs, or lacks probes.
+fn check_hardening(container: &Value) -> Result<()> {
     for (pointer, wanted) in [
         ("/securityContext/allowPrivilegeEscalation", json!(false)),
         ("/securityContext/readOnlyRootFilesystem", json!(true)),
@@ -170,7 +171,7 @@ fn harden(container: &Value) -> Result<()> {
 }
 
 #[tokio::test]
-async fn everything_selects_what_is_there() -> Result<()> {
+async fn selectors_of_the_base_match_its_deployments() -> Result<()> {
     let cluster = shared::cluster().await?;
     let objects = built(cluster, "base")?;
     let deployments = of_kind(&objects, "Deployment");
@@ -203,7 +204,7 @@ async fn everything_selects_what_is_there() -> Result<()> {
             }
         }
     }
-    // Each is watched over.
+    // Every Deployment has a PodDisruptionBudget and a NetworkPolicy.
     for of in ["PodDisruptionBudget", "NetworkPolicy"] {
         let watched: BTreeSet<_> = of_kind(&objects, of).into_iter().map(name).collect();
         ensure!(watched.len() == deployments.len(), "{of}s: {watched:?}");
@@ -211,7 +212,7 @@ async fn everything_selects_what_is_there() -> Result<()> {
     Ok(())
 }
 
-/// The names by which a Service or a NetworkPolicy refers to ports of pods.
+/// Returns the names by which a Service or a NetworkPolicy refers to ports of pods.
 fn named_ports(spec: &Value) -> BTreeSet<&str> {
     let rules = spec["ingress"].as_array().into_iter().flatten();
     let of_rules = rules.filter_map(|rule| rule["ports"].as_array()).flatten().map(|port| &port["port"]);
@@ -221,7 +222,7 @@ fn named_ports(spec: &Value) -> BTreeSet<&str> {
 }
 
 #[tokio::test]
-async fn no_role_is_wider_than_it_looks() -> Result<()> {
+async fn no_role_uses_wildcards() -> Result<()> {
     let cluster = shared::cluster().await?;
     let objects = built(cluster, "base")?;
     let roles = [of_kind(&objects, "ClusterRole"), of_kind(&objects, "Role")].concat();
@@ -233,7 +234,7 @@ async fn no_role_is_wider_than_it_looks() -> Result<()> {
                 ensure!(!entries.contains(&json!("*")), "{}: {rule}", name(role));
             }
             if name(role) == "multinet-dns" {
-                ensure!(rule["verbs"] == json!(["list", "watch"]), "multinet-dns may do more: {rule}");
+                ensure!(rule["verbs"] == json!(["list", "watch"]), "multinet-dns may not only read: {rule}");
             }
         }
     }
@@ -241,7 +242,7 @@ async fn no_role_is_wider_than_it_looks() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
+async fn the_registry_overlay_prefixes_all_images() -> Result<()> {
     let cluster = shared::cluster().await?;
     let objects = built(cluster, "overlays/registry")?;
     for deployment in of_kind(&objects, "Deployment") {
@@ -250,12 +251,12 @@ async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
             ensure!(container["image"] == wanted, "{container}");
         }
     }
-    ensure!(objects.len() == built(cluster, "base")?.len(), "the overlay leaves something out");
+    ensure!(objects.len() == built(cluster, "base")?.len(), "the overlay leaves objects out");
     Ok(())
 }
 
-/// Without mirrors the controller cannot write what cluster DNS and gateways follow, by either way
-/// to install it.
+/// Installed without mirrors, by kustomize or by Helm, the controller has no right to write the
+/// core EndpointSlices that cluster DNS and gateways follow.
 #[tokio::test]
 async fn the_right_to_write_core_slices_can_be_left_out() -> Result<()> {
     let cluster = shared::cluster().await?;
@@ -294,9 +295,9 @@ fn copy_of_overlay(cluster: &Cluster, more: &str) -> Result<Vec<DynamicObject>> 
     parse(&shell(cluster, &format!("kubectl kustomize {copy}/kustomize/overlays/registry"))?)
 }
 
-/// The patch that documentation has for clusters with another domain, in a copy of the overlay.
+/// Uses the documented patch for clusters with another domain in a copy of the overlay.
 #[tokio::test]
-async fn both_programs_get_another_zone() -> Result<()> {
+async fn the_documented_zone_patch_reaches_both_programs() -> Result<()> {
     let cluster = shared::cluster().await?;
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let patches = blocks(&text).into_iter().find(|block| block.starts_with("patches:"));
@@ -307,13 +308,13 @@ async fn both_programs_get_another_zone() -> Result<()> {
     for container in deployments.into_iter().flat_map(containers) {
         let flags = container["args"].as_array().context("no flags")?;
         ensure!(flags.contains(&json!("--zone=multinet.example.internal")), "{container}");
-        ensure!(flags.len() > 1, "the patch takes other flags away: {container}");
+        ensure!(flags.len() > 1, "the patch removes other flags: {container}");
     }
     Ok(())
 }
 
 #[test]
-fn the_definitions_are_all_listed() -> Result<()> {
+fn the_kustomization_lists_all_definitions() -> Result<()> {
     let folder = repository().join("deploy/crds");
     let listed = fs::read_to_string(folder.join("Kustomization"))?;
     let files = files_in("deploy/crds")?;
@@ -331,17 +332,17 @@ fn images_are_built_with_the_toolchain_of_the_tests() -> Result<()> {
     let version = toolchain.split('"').nth(1).context("rust-toolchain.toml names no version")?;
     let dockerfile = fs::read_to_string(repository().join("deploy/Dockerfile"))?;
     ensure!(dockerfile.contains(&format!("FROM rust:{version}-")), "deploy/Dockerfile is not for {version}");
-    // What is linked with a C library runs with that of the same release.
+    // A program that is linked with a C library needs that of the same Debian release.
     let release =
         dockerfile.split_once(&format!("FROM rust:{version}-")).and_then(|(_, rest)| rest.split(' ').next());
     let release = release.context("deploy/Dockerfile names no release")?;
-    ensure!(dockerfile.contains(&format!("FROM debian:{release}-slim ")), "no image has Debian's {release}");
+    ensure!(dockerfile.contains(&format!("FROM debian:{release}-slim ")), "no image has Debian {release}");
     Ok(())
 }
 
-/// Cargo wants to see all members of the workspace, also those that an image does not hold.
+/// Cargo needs all members of the workspace, also those that are not in an image.
 #[test]
-fn images_are_built_from_the_whole_workspace() -> Result<()> {
+fn the_image_context_has_all_workspace_members() -> Result<()> {
     let manifest = fs::read_to_string(repository().join("Cargo.toml"))?;
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).context("no members")?;
     let members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
@@ -349,7 +350,7 @@ fn images_are_built_from_the_whole_workspace() -> Result<()> {
     let sent = fs::read_to_string(repository().join("deploy/Dockerfile.dockerignore"))?;
     for member in members {
         let folder = member.split('/').next().unwrap_or_default();
-        ensure!(sent.lines().any(|line| line == format!("!{folder}")), "{folder} is left out");
+        ensure!(sent.lines().any(|line| line == format!("!{folder}")), "{folder} is not in the context");
     }
     Ok(())
 }

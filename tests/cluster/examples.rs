@@ -1,6 +1,6 @@
-//! The folders of `deploy/examples`, and the objects that documentation shows, put to a real API
-//! server that knows the kinds of the operators they are for; and what no API server checks: that
-//! service, network and pods of a folder belong together.
+//! The folders of `deploy/examples` and the objects in the documentation. A real API server with
+//! the operators' kinds validates them. The tests check what no API server does: that service,
+//! network and pods of a folder refer to each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ use crate::shared;
 /// Namespace of an operator, which the operator itself creates.
 const OPERATOR: &str = "nvidia-network-operator";
 
-/// The examples, with the devices that their pods ask for and the aliases of their networks.
+/// Examples, with the devices that their pods request and the aliases of their networks.
 const EXAMPLES: [(&str, &[&str], &[&str]); 5] = [
     ("macvlan-nvidia", &["rdma/hca_shared_devices_a"], &["rail0"]),
     ("sriov", &["nvidia.com/rdma_vfs"], &["rail0"]),
@@ -43,7 +43,8 @@ const MISTAKES: [(&str, &str, &str, &str); 10] = [
     ("dranet/2-network.yaml", "device.driver ==", "device.drive ==", "expression"),
 ];
 
-/// The objects of a cluster with our kinds and those of the operators, and these namespaces.
+/// Creates namespaces in the cluster that has our kinds and those of the operators. Returns access
+/// to its objects.
 async fn stage(namespaces: impl IntoIterator<Item = String>) -> Result<Objects> {
     let objects = shared::bystander().await?.objects().await?;
     for name in namespaces.into_iter().chain([OPERATOR.to_owned()]) {
@@ -53,7 +54,7 @@ async fn stage(namespaces: impl IntoIterator<Item = String>) -> Result<Objects> 
     Ok(objects)
 }
 
-/// A folder of `deploy/examples`.
+/// Returns the objects of a folder of `deploy/examples`.
 fn example(folder: &str) -> Result<Vec<DynamicObject>> {
     parse_folder(&format!("deploy/examples/{folder}"))
 }
@@ -70,7 +71,8 @@ async fn dry_run(objects: &Objects, object: &DynamicObject) -> Result<()> {
     };
     let patched = api.patch(name(object), &params, &Patch::Apply(object)).await;
     patched.with_context(|| format!("{} {}", types.kind, name(object)))?;
-    // The definition of RayCluster takes any pod template, the API server's PodTemplate does not.
+    // The definition of RayCluster accepts any pod template; the API server's PodTemplate is
+    // strict.
     if types.kind == "RayCluster" {
         let types = TypeMeta { api_version: "v1".to_owned(), kind: "PodTemplate".to_owned() };
         let api = objects.api(&types, object.metadata.namespace.as_deref()).await?;
@@ -104,7 +106,7 @@ async fn every_example_is_valid() -> Result<()> {
     Ok(())
 }
 
-/// The objects that pages show, and the pod of the command line with the environment for programs.
+/// The pod of the command line gets the documented environment for programs.
 #[tokio::test]
 async fn the_objects_of_the_documentation_are_valid() -> Result<()> {
     let objects = stage(["vision".to_owned()]).await?;
@@ -137,7 +139,7 @@ async fn the_objects_of_the_documentation_are_valid() -> Result<()> {
 }
 
 #[tokio::test]
-async fn mistakes_are_found() -> Result<()> {
+async fn mistakes_in_examples_are_rejected() -> Result<()> {
     let namespaces = EXAMPLES.iter().map(|(folder, ..)| Ok(name(&example(folder)?[0]).to_owned()));
     let objects = stage(namespaces.collect::<Result<Vec<_>>>()?).await?;
     for (file, before, after, complaint) in MISTAKES {
@@ -150,16 +152,16 @@ async fn mistakes_are_found() -> Result<()> {
             }
         }
         let said = said.join("\n");
-        ensure!(said.contains(complaint), "{file} with {after:?}: {said:?} says nothing of {complaint}");
+        ensure!(said.contains(complaint), "{file} with {after:?}: {said:?} does not contain {complaint}");
     }
     Ok(())
 }
 
-/// A network: kind, namespace (none for a DeviceClass) and name.
+/// Reference to a network: kind, namespace (none for a DeviceClass) and name.
 type Network = (String, Option<String>, String);
 
-/// The networks that a folder defines. Operators make a NetworkAttachmentDefinition of the same
-/// name as their object.
+/// Returns the networks that the objects of a folder define. Operators create a
+/// NetworkAttachmentDefinition of the same name as their own object.
 fn defined(objects: &[DynamicObject]) -> BTreeSet<Network> {
     let mut networks = BTreeSet::new();
     for object in objects {
@@ -179,7 +181,7 @@ fn defined(objects: &[DynamicObject]) -> BTreeSet<Network> {
     networks
 }
 
-/// The networks that a MultiNetworkService publishes.
+/// Returns the networks that a MultiNetworkService publishes.
 fn published(service: &DynamicObject) -> Vec<Network> {
     let networks = service.data["spec"]["networks"].as_array().into_iter().flatten();
     let reference = |network: &Value| {
@@ -191,7 +193,7 @@ fn published(service: &DynamicObject) -> Vec<Network> {
     networks.map(reference).collect()
 }
 
-/// The pod templates of a workload, with the labels that the pods get.
+/// Returns the pod templates of a workload, with the labels that its pods get.
 fn pods(workload: &DynamicObject) -> Vec<(Value, BTreeMap<String, String>)> {
     let spec = &workload.data["spec"];
     let labels = |template: &Value| -> BTreeMap<String, String> {
@@ -218,8 +220,8 @@ fn pods(workload: &DynamicObject) -> Vec<(Value, BTreeMap<String, String>)> {
     }
 }
 
-/// The networks that pods of a template get, in this namespace: those of Multus' annotation, and
-/// those of claims.
+/// Returns the networks that pods of a template get in this namespace, by Multus' annotation or by
+/// claims.
 fn attached(template: &Value, namespace: &str, objects: &[DynamicObject]) -> BTreeSet<Network> {
     let mut networks = BTreeSet::new();
     let annotation = &template["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"];
@@ -250,7 +252,7 @@ fn attached(template: &Value, namespace: &str, objects: &[DynamicObject]) -> BTr
 }
 
 #[test]
-fn the_parts_of_an_example_belong_together() -> Result<()> {
+fn the_parts_of_an_example_refer_to_each_other() -> Result<()> {
     for (folder, devices, aliases) in EXAMPLES {
         check(&example(folder)?, devices, aliases).with_context(|| format!("deploy/examples/{folder}"))?;
     }
@@ -266,7 +268,7 @@ fn check(objects: &[DynamicObject], devices: &[&str], aliases: &[&str]) -> Resul
     let networks = published(service);
     let defined = defined(objects);
     for network in &networks {
-        ensure!(defined.contains(network), "nobody defines {network:?}, only {defined:?}");
+        ensure!(defined.contains(network), "no object defines {network:?}, only {defined:?}");
     }
     let named = service.data["spec"]["networks"].as_array().into_iter().flatten();
     let named: Vec<_> = named.filter_map(|network| network["alias"].as_str()).collect();
@@ -287,7 +289,7 @@ fn check(objects: &[DynamicObject], devices: &[&str], aliases: &[&str]) -> Resul
             }
             let limits = &template["spec"]["containers"][0]["resources"]["limits"];
             for device in devices {
-                ensure!(limits.get(device).is_some(), "the pods do not ask for {device}: {limits}");
+                ensure!(limits.get(device).is_some(), "the pods do not request {device}: {limits}");
             }
             let ports = template["spec"]["containers"][0]["ports"].as_array().context("no ports")?;
             for port in service.data["spec"]["ports"].as_array().into_iter().flatten() {
@@ -298,7 +300,7 @@ fn check(objects: &[DynamicObject], devices: &[&str], aliases: &[&str]) -> Resul
     }
     ensure!(selected == 1, "the service selects {selected} pod templates");
 
-    // What the API server takes for any text.
+    // For the API server, this field is any text.
     for object in objects {
         if let Some(ipam) = object.data["spec"]["ipam"].as_str() {
             let ipam: Value = serde_json::from_str(ipam).context("ipam is not JSON")?;
@@ -309,16 +311,21 @@ fn check(objects: &[DynamicObject], devices: &[&str], aliases: &[&str]) -> Resul
 }
 
 #[test]
-fn parts_that_do_not_belong_together_are_found() -> Result<()> {
+fn mismatched_parts_of_an_example_are_found() -> Result<()> {
     for (file, before, after, complaint) in [
-        ("2-network.yaml", "name: rdma-macvlan", "name: another", "nobody defines"),
-        ("2-network.yaml", "networkNamespace: rdma-macvlan", "networkNamespace: default", "nobody defines"),
+        ("2-network.yaml", "name: rdma-macvlan", "name: another", "no object defines"),
+        (
+            "2-network.yaml",
+            "networkNamespace: rdma-macvlan",
+            "networkNamespace: default",
+            "no object defines",
+        ),
         ("2-network.yaml", "\"range\":", "range:", "ipam is not JSON"),
         ("3-service.yaml", "alias: rail0", "alias: rail1", "the aliases are"),
         ("3-service.yaml", "app: rping", "app: ping", "selects 0"),
         ("3-service.yaml", "port: 18515", "port: 4791", "no port 4791"),
         ("4-pods.yaml", "networks: rdma-macvlan", "networks: macvlan", "are not on"),
-        ("4-pods.yaml", "rdma/hca_shared_devices_a", "rdma/hca_shared_devices_b", "do not ask for"),
+        ("4-pods.yaml", "rdma/hca_shared_devices_a", "rdma/hca_shared_devices_b", "do not request"),
     ] {
         let mut objects = Vec::new();
         for part in ["1-namespace.yaml", "2-network.yaml", "3-service.yaml", "4-pods.yaml"] {
@@ -326,13 +333,13 @@ fn parts_that_do_not_belong_together_are_found() -> Result<()> {
             objects.extend(changed(&path, if part == file { before } else { "" }, after)?);
         }
         let said = check(&objects, EXAMPLES[0].1, EXAMPLES[0].2).err().map(|error| format!("{error:#}"));
-        let said = said.with_context(|| format!("{file} with {after:?} is taken for good"))?;
+        let said = said.with_context(|| format!("{file} with {after:?} passes the check"))?;
         ensure!(said.contains(complaint), "{file} with {after:?}: {said}");
     }
     Ok(())
 }
 
-/// The objects of a file in which every `before` has become `after`.
+/// Returns the objects of a file, with every `before` replaced by `after`.
 fn changed(path: &Path, before: &str, after: &str) -> Result<Vec<DynamicObject>> {
     let yaml = fs::read_to_string(path)?;
     if before.is_empty() {

@@ -1,4 +1,4 @@
-//! Replicas die and come back behind CoreDNS.
+//! Replicas that fail and recover behind CoreDNS.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::shared;
 
-/// A namespace with one service, and options for replicas on ports of their own.
+/// Creates a namespace with one service. Returns it with the options of its replicas.
 async fn stage(prefix: &str, address: [u8; 4]) -> Result<(Namespace, Options)> {
     let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace(prefix).await?;
@@ -29,33 +29,33 @@ async fn stage(prefix: &str, address: [u8; 4]) -> Result<(Namespace, Options)> {
     Ok((namespace, options))
 }
 
-/// One question, answered rightly.
-async fn right(server: SocketAddr, name: &str, data: &str) -> Result<()> {
+/// Sends one query, and fails unless the answer is right.
+async fn check_answer(server: SocketAddr, name: &str, data: &str) -> Result<()> {
     let reply = ask_udp(server, name, "A").await?;
     ensure!(reply.rcode() == "NOERROR" && reply.data() == [data], "{}", reply.text(""));
     Ok(())
 }
 
 #[tokio::test]
-async fn health_probe_brings_an_upstream_back() -> Result<()> {
+async fn a_health_probe_of_coredns_brings_a_replica_back() -> Result<()> {
     let port = free_port()?;
     let (namespace, options) = stage("probe", [10, 16, 0, 1]).await?;
     let options = options.port(port);
     let mut replica = options.start_ready().await?;
     let infer = namespace.domain("infer");
     let probe = replica.ask(".", "NS").await?;
-    ensure!(probe.rcode() == "REFUSED", "what CoreDNS probes with is answered by\n{}", probe.text(""));
+    ensure!(probe.rcode() == "REFUSED", "CoreDNS' health probe is answered by\n{}", probe.text(""));
 
-    // With this option, an upstream that is down is not asked until a probe has found it up again.
+    // With this option, CoreDNS does not query a failed upstream before a probe has succeeded.
     let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let plugins = format!(
         "prometheus {metrics}\n  forward . 127.0.0.1:{port} {{\n    failfast_all_unhealthy_upstreams\n  }}"
     );
     let front = CoreDns::start(&[("multinet.cluster.local", &plugins)]).await?;
-    right(front.address(), &infer, "10.16.0.1").await?;
+    check_answer(front.address(), &infer, "10.16.0.1").await?;
 
     replica.kill()?;
-    eventually("CoreDNS to call its upstream broken", BOUND, async || {
+    eventually("CoreDNS to count its upstream as broken", BOUND, async || {
         let reply = ask_udp(front.address(), &infer, "A").await?;
         ensure!(reply.rcode() == "SERVFAIL", "answered without an upstream:\n{}", reply.text(""));
         let metrics = http::get(&format!("http://{metrics}/metrics")).await?;
@@ -63,20 +63,20 @@ async fn health_probe_brings_an_upstream_back() -> Result<()> {
             .lines()
             .find(|line| line.starts_with("coredns_forward_healthcheck_broken_total"))
             .is_some_and(|line| !line.ends_with(" 0"));
-        ensure!(broken, "it is not broken yet");
+        ensure!(broken, "its metric does not say so");
         Ok(())
     })
     .await?;
 
     let _replica = options.start_ready().await?;
     eventually("CoreDNS to use its upstream again", BOUND, async || {
-        right(front.address(), &infer, "10.16.0.1").await
+        check_answer(front.address(), &infer, "10.16.0.1").await
     })
     .await
 }
 
-/// Two replicas, a CoreDNS without a cache in front, so that each query is asked of one of the two
-/// by chance, and some who ask without a pause for breath.
+/// Two replicas, and clients that query them all the time through a CoreDNS without a cache, which
+/// chooses one of the replicas at random for each query.
 struct Pair {
     replicas: [Replica; 2],
     options: [Options; 2],
@@ -85,7 +85,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Starts everything. The replicas keep snapshots in the folder `snapshots`, if there is one.
+    /// Starts all programs. The replicas keep snapshots in the folder `snapshots`, if it is given.
     async fn start(address: [u8; 4], forward_options: &str, snapshots: Option<&Path>) -> Result<Self> {
         const ASKERS: usize = 8;
         let (namespace, options) = stage("failover", address).await?;
@@ -109,12 +109,12 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Waits until CoreDNS has asked a replica a good many times more.
+    /// Waits until CoreDNS has sent a replica a hundred more queries.
     async fn is_asked(&self, replica: usize) -> Result<()> {
         let before = self.replicas[replica].queries().await?;
-        eventually(&format!("CoreDNS to ask replica {replica}"), BOUND, async || {
+        eventually(&format!("CoreDNS to query replica {replica}"), BOUND, async || {
             let now = self.replicas[replica].queries().await?;
-            ensure!(now >= before + 100, "it was asked {} times", now - before);
+            ensure!(now >= before + 100, "it got {} queries", now - before);
             Ok(())
         })
         .await
@@ -125,7 +125,7 @@ impl Pair {
         self.is_asked(1).await
     }
 
-    /// Ends both replicas, in either way, and has them come back.
+    /// Restarts the replicas one after the other, by SIGTERM and by SIGKILL.
     async fn restart_all(&mut self) -> Result<()> {
         for (victim, kill) in [(0, true), (1, false), (0, false), (1, true)] {
             if kill {
@@ -135,17 +135,17 @@ impl Pair {
                 ensure!(status.success(), "after SIGTERM: {status}");
             }
             self.replicas[victim] = self.options[victim].start_ready().await?;
-            // CoreDNS gives a query up if both replicas fail it, and it is some time before it
-            // trusts one again that was away: until then the other one must not be touched.
+            // CoreDNS fails a query if both replicas fail, and it avoids a replica for some time
+            // after a failure. Until it uses this one again, the other one must stay up.
             self.both_are_asked().await?;
         }
         Ok(())
     }
 
-    /// Every query that was asked until now was answered rightly.
+    /// Stops the clients. Fails if any query got a wrong answer or none.
     async fn none_was_lost(self) -> Result<()> {
         for asker in self.askers {
-            asker.was_content().await?;
+            asker.stop().await?;
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ async fn no_query_is_lost_when_a_replica_is_killed() -> Result<()> {
 
 #[tokio::test]
 async fn no_query_is_lost_when_a_replica_stands_still() -> Result<()> {
-    // Nothing refuses its queries: CoreDNS has to run out of patience.
+    // The kernel accepts the queries to a stopped process, so that CoreDNS has to time out.
     let mut pair = Pair::start([10, 22, 0, 1], "", None).await?;
     pair.replicas[0].process().signal("STOP")?;
     pair.is_asked(1).await?;
@@ -172,11 +172,11 @@ async fn no_query_is_lost_when_a_replica_stands_still() -> Result<()> {
 
 #[tokio::test]
 async fn no_query_is_lost_while_replicas_end_and_come_back() -> Result<()> {
-    // A replica that is back, but has not synced yet, says SERVFAIL: CoreDNS is to ask the other
-    // one then.
+    // A replica that has restarted but not synced answers SERVFAIL. CoreDNS then has to query the
+    // other one.
     let option = "failover SERVFAIL";
     let page = fs::read_to_string(repository().join("docs/operations.md"))?;
-    ensure!(page.contains(&format!("`{option}`")), "docs/operations.md says nothing of {option}");
+    ensure!(page.contains(&format!("`{option}`")), "docs/operations.md does not mention {option}");
     let mut pair = Pair::start([10, 19, 0, 1], option, None).await?;
     pair.restart_all().await?;
     pair.none_was_lost().await
@@ -184,12 +184,12 @@ async fn no_query_is_lost_while_replicas_end_and_come_back() -> Result<()> {
 
 #[tokio::test]
 async fn no_query_is_lost_while_replicas_with_snapshots_end_and_come_back() -> Result<()> {
-    // Every stock CoreDNS will do: a replica that is back answers from its snapshot at once.
+    // The option is not needed here: a restarted replica answers from its snapshot at once.
     let folder = TempDir::new()?;
     let mut pair = Pair::start([10, 24, 0, 1], "", Some(folder.path())).await?;
     eventually("both snapshots to be written", BOUND, async || {
         for replica in &pair.replicas {
-            ensure!(replica.metric("multinet_dns_snapshots_written_total").await? > 0, "one is not");
+            ensure!(replica.metric("multinet_dns_snapshots_written_total").await? > 0, "one is missing");
         }
         Ok(())
     })

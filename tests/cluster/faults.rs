@@ -1,5 +1,5 @@
-//! The control plane breaks while `multinet-dns` serves: what it knew goes on being answered,
-//! nothing wrong is answered in between, and it catches up.
+//! Faults of the control plane while `multinet-dns` serves: it keeps the last known answers, gives
+//! no wrong ones, and catches up afterwards.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use multinet_testing::witness::Witness;
 use crate::account::Account;
 use crate::shared;
 
-/// A control plane to break.
+/// Starts a control plane that the test may break.
 async fn own_cluster() -> Result<Cluster> {
     let cluster = Cluster::start().await?;
     cluster.apply_crds().await?;
@@ -25,10 +25,10 @@ async fn own_cluster() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// A replica that sees a cluster through a proxy, and services: some that are changed, and one that
-/// is not, so that its answer must never change.
+/// Replica that reaches a cluster through a proxy, and services: some that the test changes, and
+/// one whose answer must never change.
 struct Stage {
-    /// The third byte of the addresses, for tests that share a cluster.
+    /// Third byte of the addresses, which differs between tests that share a cluster.
     net: u8,
     proxy: Proxy,
     namespace: Namespace,
@@ -37,16 +37,16 @@ struct Stage {
 }
 
 impl Stage {
-    /// Sets it in a namespace of a cluster.
-    async fn set(cluster: &Cluster, net: u8) -> Result<Self> {
+    /// Starts the replica, with services in a new namespace of a cluster.
+    async fn start(cluster: &Cluster, net: u8) -> Result<Self> {
         let namespace = cluster.temp_namespace("faults").await?;
         let proxy = Proxy::start(cluster.address()).await?;
         let kubeconfig = cluster.dns_server_kubeconfig(proxy.address()).await?;
-        Self::set_for(namespace, proxy, &kubeconfig, net).await
+        Self::start_for(namespace, proxy, &kubeconfig, net).await
     }
 
-    /// The same, with the account that a kubeconfig file names.
-    async fn set_for(namespace: Namespace, proxy: Proxy, kubeconfig: &Path, net: u8) -> Result<Self> {
+    /// Starts the replica with the account of a kubeconfig file.
+    async fn start_for(namespace: Namespace, proxy: Proxy, kubeconfig: &Path, net: u8) -> Result<Self> {
         for (service, address) in [("steady", 1), ("changing", 2), ("leaving", 3)] {
             namespace.apply(Service::new(service)).await?;
             let slice = Slice::new(&format!("{service}-a"), service);
@@ -64,8 +64,8 @@ impl Stage {
         format!("10.37.{}.{last}", self.net)
     }
 
-    /// Changes what a replica cannot see at the moment: an address, a service that goes, a slice
-    /// that goes from another one, and a new service.
+    /// Makes changes that the replica cannot see at the moment: another address, a deleted service,
+    /// a deleted slice, and a new service.
     async fn change(&self) -> Result<()> {
         let namespace = &self.namespace;
         namespace.apply(Slice::new("changing-a", "changing").ready("a", [10, 37, self.net, 22])).await?;
@@ -76,7 +76,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the replica answers what [`change`](Self::change) made.
+    /// Waits until the replica's answers reflect [`change`](Self::change).
     async fn caught_up(&self) -> Result<()> {
         let (replica, namespace) = (&self.replica, &self.namespace);
         replica.answers(&namespace.domain("changing"), "A", &[&self.address(22)]).await?;
@@ -85,59 +85,59 @@ impl Stage {
         replica.answers(&format!("3.{}.37.10.in-addr.arpa", self.net), "PTR", &[]).await
     }
 
-    /// The last known answers are still there, and there is no other.
-    async fn as_before(&self) -> Result<()> {
+    /// Fails unless the replica still gives the last known answers, and no new ones.
+    async fn check_unchanged(&self) -> Result<()> {
         for (service, data) in [("changing", self.address(2)), ("leaving", self.address(3))] {
             let reply = self.replica.ask(&self.namespace.domain(service), "A").await?;
             ensure!(reply.data() == [data], "{service}:\n{}", reply.text(""));
         }
         let reply = self.replica.ask(&self.namespace.domain("coming"), "A").await?;
         ensure!(reply.rcode() == "NXDOMAIN", "coming:\n{}", reply.text(""));
-        // A replica that were not ready would get no queries at all.
+        // A replica that is not ready would get no queries at all.
         let (status, body) = self.replica.readyz().await?;
         ensure!(status.is_success(), "/readyz: {status}: {body}");
         Ok(())
     }
 
-    /// The end of every test: the steady service was answered rightly all the time.
-    async fn clear(self) -> Result<()> {
-        self.witness.was_content().await
+    /// Ends the test. Fails if the service that does not change got a wrong answer at any time.
+    async fn finish(self) -> Result<()> {
+        self.witness.stop().await
     }
 }
 
 #[tokio::test]
-async fn api_server_is_killed_and_restarted() -> Result<()> {
+async fn answers_survive_a_restart_of_the_api_server() -> Result<()> {
     let mut cluster = own_cluster().await?;
-    let stage = Stage::set(&cluster, 0).await?;
+    let stage = Stage::start(&cluster, 0).await?;
     cluster.kill_apiserver()?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     cluster.start_apiserver().await?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     stage.change().await?;
     stage.caught_up().await?;
-    stage.clear().await
+    stage.finish().await
 }
 
 #[tokio::test]
-async fn etcd_is_killed_and_restarted() -> Result<()> {
+async fn answers_survive_a_restart_of_etcd() -> Result<()> {
     let mut cluster = own_cluster().await?;
-    let stage = Stage::set(&cluster, 0).await?;
+    let stage = Stage::start(&cluster, 0).await?;
     cluster.kill_etcd()?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     cluster.start_etcd().await?;
     cluster.compact_etcd().await?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     eventually("the API server to write again", BOUND, async || cluster.temp_namespace("probe").await)
         .await?;
     stage.change().await?;
     stage.caught_up().await?;
-    stage.clear().await
+    stage.finish().await
 }
 
 #[tokio::test]
-async fn watches_find_their_revision_gone() -> Result<()> {
+async fn an_expired_revision_causes_new_lists() -> Result<()> {
     let mut cluster = own_cluster().await?;
-    let stage = Stage::set(&cluster, 0).await?;
+    let stage = Stage::start(&cluster, 0).await?;
     let services = cluster.objects().await?.api(&types(SERVICE), None).await?;
     let known = services.list(&ListParams::default()).await?;
     let known = known.metadata.resource_version.context("a list without resourceVersion")?;
@@ -149,9 +149,9 @@ async fn watches_find_their_revision_gone() -> Result<()> {
     cluster.kill_etcd()?;
     cluster.start_etcd().await?;
     cluster.start_apiserver().await?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
 
-    // This is what the replica is about to see.
+    // A watch from the old revision now fails, as the replica's watches will.
     let services = cluster.objects().await?.api(&types(SERVICE), None).await?;
     let mut watch = services.watch(&WatchParams::default(), &known).await?.boxed();
     let event = watch.next().await.context("the watch ended")?;
@@ -167,69 +167,69 @@ async fn watches_find_their_revision_gone() -> Result<()> {
     stage.caught_up().await?;
     let more = stage.replica.metric("multinet_watch_relists_total").await? - relists;
     ensure!(more >= 2, "{more} lists for two kinds");
-    stage.clear().await
+    stage.finish().await
 }
 
 #[tokio::test]
-async fn permission_is_withdrawn_and_given_back() -> Result<()> {
+async fn answers_survive_a_withdrawn_permission() -> Result<()> {
     let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("faults").await?;
     let account = Account::new(cluster, &namespace).await?;
     account.permit().await?;
     let proxy = Proxy::start(cluster.address()).await?;
     let kubeconfig = account.kubeconfig(proxy.address()).await?;
-    let stage = Stage::set_for(namespace, proxy, &kubeconfig, 1).await?;
+    let stage = Stage::start_for(namespace, proxy, &kubeconfig, 1).await?;
     account.forbid().await?;
-    // A watch that is open stays allowed.
+    // The API server does not end open watches when a permission is withdrawn.
     stage.proxy.set(Link::Reset);
     stage.proxy.set(Link::Up);
     eventually("both watches to be forbidden", BOUND, async || {
         for kind in ["MultiNetworkService", "MultiNetworkEndpointSlice"] {
             let errors = format!("multinet_watch_errors_total{{kind=\"{kind}\",reason=\"forbidden\"}}");
-            ensure!(stage.replica.metric(&errors).await? >= 1, "{kind} is still watched");
+            ensure!(stage.replica.metric(&errors).await? >= 1, "no watch of {kind} has failed yet");
         }
         Ok(())
     })
     .await?;
     stage.change().await?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     account.permit().await?;
     stage.caught_up().await?;
-    stage.clear().await
+    stage.finish().await
 }
 
 #[tokio::test]
-async fn network_is_cut_silently() -> Result<()> {
-    let stage = Stage::set(shared::cluster().await?, 2).await?;
+async fn answers_survive_a_silent_network_outage() -> Result<()> {
+    let stage = Stage::start(shared::cluster().await?, 2).await?;
     stage.proxy.set(Link::Silent);
     stage.change().await?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     stage.proxy.set(Link::Up);
     stage.caught_up().await?;
-    stage.clear().await
+    stage.finish().await
 }
 
 #[tokio::test]
-async fn network_is_cut_and_forgets_its_connections() -> Result<()> {
-    let stage = Stage::set(shared::cluster().await?, 3).await?;
+async fn answers_survive_a_network_that_forgets_its_connections() -> Result<()> {
+    let stage = Stage::start(shared::cluster().await?, 3).await?;
     stage.proxy.set(Link::Silent);
     stage.change().await?;
-    stage.as_before().await?;
-    // As when a NAT or a load balancer on the way was replaced.
+    stage.check_unchanged().await?;
+    // This is the effect of a replaced NAT or load balancer between replica and API server.
     stage.proxy.set(Link::Reset);
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     stage.proxy.set(Link::Up);
     stage.caught_up().await?;
-    stage.clear().await
+    stage.finish().await
 }
 
 #[tokio::test]
-async fn api_server_loses_its_power() -> Result<()> {
-    let stage = Stage::set(shared::cluster().await?, 4).await?;
-    // The connections are dead without an error. Only the lack of data shows it.
+async fn a_dead_connection_to_the_api_server_is_replaced() -> Result<()> {
+    let stage = Stage::start(shared::cluster().await?, 4).await?;
+    // The connections are dead without an error. The replica notices only that no data arrives.
     stage.proxy.strand();
     stage.change().await?;
-    stage.as_before().await?;
+    stage.check_unchanged().await?;
     stage.caught_up().await?;
-    stage.clear().await
+    stage.finish().await
 }

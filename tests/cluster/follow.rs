@@ -14,7 +14,7 @@ use multinet_testing::replica::{Options, Replica};
 
 use crate::shared;
 
-/// A replica on the cluster that all tests share, and a namespace of the test's own.
+/// Starts a replica on the shared cluster, and creates a namespace for the test.
 async fn start(prefix: &str) -> Result<(Namespace, Replica)> {
     let cluster = shared::cluster().await?;
     let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
@@ -23,11 +23,11 @@ async fn start(prefix: &str) -> Result<(Namespace, Replica)> {
 }
 
 #[tokio::test]
-async fn services_and_slices_come_change_and_go() -> Result<()> {
+async fn every_change_of_services_and_slices_reaches_dns() -> Result<()> {
     let (namespace, replica) = start("follow").await?;
     let (infer, host) = (namespace.domain("infer"), namespace.domain("a.infer"));
 
-    // Everything that a new service has.
+    // All names of a new service.
     namespace.apply(Service::new("infer")).await?;
     let first = Slice::new("infer-v4", "infer").ready("a", [10, 31, 0, 1]).ready("b", [10, 31, 0, 2]);
     namespace.apply(first.clone().not_ready("c", [10, 31, 0, 3])).await?;
@@ -38,7 +38,7 @@ async fn services_and_slices_come_change_and_go() -> Result<()> {
     replica.answers("1.0.31.10.in-addr.arpa", "PTR", &[&format!("{host}.")]).await?;
     replica.answers("3.0.31.10.in-addr.arpa", "PTR", &[]).await?;
 
-    // An endpoint becomes ready, one changes its address, one goes.
+    // An endpoint becomes ready, one changes its address, and one is removed.
     let serial = replica.serial().await?;
     namespace
         .apply(Slice::new("infer-v4", "infer").ready("a", [10, 31, 0, 9]).ready("c", [10, 31, 0, 3]))
@@ -47,9 +47,9 @@ async fn services_and_slices_come_change_and_go() -> Result<()> {
     replica.answers(&host, "A", &["10.31.0.9"]).await?;
     replica.answers(&namespace.domain("b.infer"), "A", &[]).await?;
     replica.answers("1.0.31.10.in-addr.arpa", "PTR", &[]).await?;
-    ensure!(replica.serial().await? > serial, "the zone has changed, its serial has not");
+    ensure!(replica.serial().await? > serial, "the zone has changed, but its serial has not");
 
-    // A second slice joins the first, and leaves it.
+    // A second slice is added and deleted.
     namespace.apply(Slice::new("infer-v6", "infer").ready("a", [0xfd00, 0, 0, 0, 0, 0, 0, 1])).await?;
     replica.answers(&host, "AAAA", &["fd00::1"]).await?;
     replica.answers(&infer, "A", &["10.31.0.9", "10.31.0.3"]).await?;
@@ -58,14 +58,14 @@ async fn services_and_slices_come_change_and_go() -> Result<()> {
     let reply = replica.ask(&infer, "A").await?;
     ensure!(reply.rcode() == "NOERROR" && reply.data().is_empty(), "not NODATA:\n{}", reply.text(""));
 
-    // The service goes before its last slice.
+    // The service is deleted before its last slice.
     namespace.delete(SERVICE, "infer").await?;
     replica.answers(&infer, "AAAA", &[]).await?;
     replica.answers(&host, "AAAA", &[]).await
 }
 
-/// Starts a replica when there are more slices than the 500 that clients usually get as one page of
-/// a list, and asks for all of them.
+/// Starts a replica in a cluster with more slices than a page of a list has, which is 500 usually.
+/// Checks that it answers for all of them as soon as it is ready.
 async fn ready_means_complete(cluster: &Cluster) -> Result<()> {
     const SLICES: u32 = 600;
     let namespace = cluster.temp_namespace("many").await?;
@@ -100,12 +100,12 @@ async fn a_list_that_comes_as_a_stream_is_complete() -> Result<()> {
 
 #[tokio::test]
 async fn a_list_that_comes_in_pages_is_complete() -> Result<()> {
-    // As the API servers before Kubernetes 1.34 do by default.
+    // API servers before Kubernetes 1.34 have no streamed lists by default.
     ready_means_complete(shared::older().await?).await
 }
 
 #[tokio::test]
-async fn the_role_allows_to_read_two_kinds_and_nothing_else() -> Result<()> {
+async fn the_role_grants_reading_two_kinds_and_nothing_else() -> Result<()> {
     let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("role").await?;
     let client = client_for(&cluster.dns_server_kubeconfig(cluster.address()).await?).await?;

@@ -1,5 +1,5 @@
-//! The charts in `deploy/helm`: they bring what kustomize brings, take values, and come and go in a
-//! real cluster.
+//! The charts in `deploy/helm`: they render the objects of kustomize, accept values, and are
+//! installed and removed in a real cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::install::SERVED;
 use crate::shared;
 
-/// Runs a line of shell with `helm`.
+/// Runs a shell command with `helm` and `kubectl`. Returns its output.
 fn run(cluster: &Cluster, line: &str) -> Result<String> {
     let helm = helm()?;
     let folder = helm.parent().context("a program in no folder")?.display();
@@ -36,7 +36,7 @@ fn rendered_by(cluster: &Cluster, chart: &str, values: &str) -> Result<BTreeMap<
     by_name(&parse(&run(cluster, &line)?)?)
 }
 
-/// Objects by kind and name.
+/// Returns objects by kind and name.
 fn by_name(objects: &[DynamicObject]) -> Result<BTreeMap<String, Value>> {
     let all = objects.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     let key = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]).replace('"', "");
@@ -44,18 +44,18 @@ fn by_name(objects: &[DynamicObject]) -> Result<BTreeMap<String, Value>> {
 }
 
 #[tokio::test]
-async fn the_charts_bring_what_kustomize_brings() -> Result<()> {
+async fn the_charts_render_the_objects_of_kustomize() -> Result<()> {
     let cluster = shared::cluster().await?;
     let mut wanted = by_name(&parse(&shell(cluster, "kubectl kustomize deploy/kustomize/base")?)?)?;
     let mut found = rendered(cluster, "")?;
     found.extend(rendered_by(cluster, "deploy/helm/multinet-crds", "")?);
-    // It is there before, with its labels.
+    // The user creates the namespace with its labels before Helm runs.
     ensure!(wanted.remove("Namespace multinet-system").is_some(), "{:?}", wanted.keys());
     ensure!(wanted.keys().eq(found.keys()), "{:?}, not {:?}", found.keys(), wanted.keys());
     for (name, object) in &wanted {
         ensure!(found[name] == *object, "{name} is\n{}\nnot\n{object}", found[name]);
     }
-    // Helm warns of links in a chart, which a package does not have.
+    // Helm warns about symbolic links in a chart. A package has none.
     let packages = tempfile::tempdir()?;
     let packages = packages.path().display();
     run(cluster, &format!("helm package deploy/helm/multinet deploy/helm/multinet-crds -d {packages}"))?;
@@ -63,7 +63,7 @@ async fn the_charts_bring_what_kustomize_brings() -> Result<()> {
         .map(|name| format!("{packages}/{name}-{}.tgz", env!("CARGO_PKG_VERSION")));
     let mut packaged = rendered_by(cluster, &all, "")?;
     packaged.extend(rendered_by(cluster, &crds, "")?);
-    ensure!(packaged == found, "packages say something else: {:?}", packaged.keys());
+    ensure!(packaged == found, "the packages render other objects: {:?}", packaged.keys());
     let linted = run(cluster, "helm lint --strict deploy/helm/multinet deploy/helm/multinet-crds")?;
     ensure!(linted.contains("2 chart(s) linted, 0 chart(s) failed"), "{linted}");
     for chart in ["multinet", "multinet-crds"] {
@@ -74,7 +74,7 @@ async fn the_charts_bring_what_kustomize_brings() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_policy_for_network_status_comes_on_demand() -> Result<()> {
+async fn the_network_status_policy_is_rendered_only_if_enabled() -> Result<()> {
     let cluster = shared::cluster().await?;
     let without = rendered(cluster, "")?;
     let overlay = "kubectl kustomize deploy/kustomize/overlays/network-status";
@@ -91,9 +91,9 @@ async fn the_policy_for_network_status_comes_on_demand() -> Result<()> {
     Ok(())
 }
 
-/// All values that there are, one way or another, and where they have to come to.
+/// Sets every value of the chart, and compares the fields that they end up in.
 #[tokio::test]
-async fn values_are_put_in() -> Result<()> {
+async fn chart_values_reach_their_fields() -> Result<()> {
     let cluster = shared::cluster().await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("values.yaml");
@@ -128,7 +128,7 @@ async fn values_are_put_in() -> Result<()> {
     let (dns_pod, controller_pod) = (&dns["template"]["spec"], &controller["template"]["spec"]);
     let egress = json!([{"ports": [{"port": 16443, "protocol": "TCP"}]}]);
     let policy = &objects["NetworkPolicy multinet-controller"]["spec"];
-    // The flags of the manifest, but for those that are given anew.
+    // The flags of the manifest, without those that the values override.
     let args = json!([
         "--admin=[::]:9153",
         "--snapshot=/var/lib/multinet/dns.snapshot",
@@ -157,7 +157,7 @@ async fn values_are_put_in() -> Result<()> {
         (&dns_pod["nodeSelector"], json!({"role": "dns"})),
         (&dns_pod["tolerations"], json!([{"operator": "Exists"}])),
         (&controller_pod["priorityClassName"], json!("system-cluster-critical")),
-        // What is put over ours leaves the rest of it.
+        // Values that are merged into an object keep its other fields.
         (&dns_pod["securityContext"]["fsGroup"], json!(1)),
         (&dns_pod["securityContext"]["runAsNonRoot"], json!(true)),
         (&objects["Service multinet-dns"]["spec"]["clusterIP"], json!("10.96.0.53")),
@@ -176,8 +176,8 @@ async fn values_are_put_in() -> Result<()> {
     for (found, wanted) in cases {
         ensure!(*found == wanted, "{found}, not {wanted}");
     }
-    parses("multinet-dns", "MULTINET_DNS_BIN", &dns_pod["containers"][0])?;
-    parses("multinet-controller", "MULTINET_CONTROLLER_BIN", &controller_pod["containers"][0])?;
+    check_flags("multinet-dns", "MULTINET_DNS_BIN", &dns_pod["containers"][0])?;
+    check_flags("multinet-controller", "MULTINET_CONTROLLER_BIN", &controller_pod["containers"][0])?;
 
     let narrow = "--set 'networkPolicy.apiServerCidrs={192.0.2.1/32,2001:db8::1/128}'";
     let narrow = &rendered(cluster, narrow)?["NetworkPolicy multinet-dns"]["spec"]["egress"][0];
@@ -189,10 +189,10 @@ async fn values_are_put_in() -> Result<()> {
     Ok(())
 }
 
-/// NET_BIND_SERVICE and the sysctl go when no port below 1024 is listened on, and the Service finds
-/// the other port.
+/// The capability NET_BIND_SERVICE and the sysctl are rendered only for listeners on ports below
+/// 1024. The Service targets the port of the listener.
 #[tokio::test]
-async fn what_low_ports_need_goes_with_them() -> Result<()> {
+async fn privileges_for_low_ports_are_rendered_only_with_such_ports() -> Result<()> {
     let cluster = shared::cluster().await?;
     for (listen, port, needs) in [
         ("--listen=dns://[::]:5353", 5353, false),
@@ -214,9 +214,9 @@ async fn what_low_ports_need_goes_with_them() -> Result<()> {
     Ok(())
 }
 
-/// Fails if the program does not take the container's flags. `--version` comes last and ends it,
-/// unless one before is wrong.
-fn parses(name: &str, variable: &str, container: &Value) -> Result<()> {
+/// Fails if the program rejects the container's flags. The last flag is `--version`, which makes
+/// the program end successfully if all others are valid.
+fn check_flags(name: &str, variable: &str, container: &Value) -> Result<()> {
     let args: Vec<String> = serde_json::from_value(container["args"].clone())?;
     let output = run_to_end(program(name, variable)?.args(&args).arg("--version"))?;
     ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -224,7 +224,7 @@ fn parses(name: &str, variable: &str, container: &Value) -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_values_of_the_documentation_work() -> Result<()> {
+async fn the_helm_values_of_the_documentation_work() -> Result<()> {
     let cluster = shared::cluster().await?;
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let values = blocks(&text).into_iter().find(|block| block.starts_with("dns:\n")).context("no values")?;
@@ -236,10 +236,10 @@ async fn the_values_of_the_documentation_work() -> Result<()> {
 
     let pod = &objects["Deployment multinet-dns"]["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
-    parses("multinet-dns", "MULTINET_DNS_BIN", container)?;
+    check_flags("multinet-dns", "MULTINET_DNS_BIN", container)?;
     let args = container["args"].to_string();
     ensure!(args.matches("--listen=dns://[::]:53").count() == 1 && args.contains("--admin="), "{args}");
-    // What we have stays.
+    // The volumes of the base stay.
     for (list, field, wanted) in [
         (&pod["volumes"], "name", ["snapshot", "tls", "tsig"]),
         (&container["volumeMounts"], "name", ["snapshot", "tls", "tsig"]),
@@ -264,7 +264,7 @@ async fn the_values_of_the_documentation_work() -> Result<()> {
     let controller = &objects["NetworkPolicy multinet-controller"]["spec"];
     ensure!(controller["egress"].as_array().is_some_and(|rules| rules.len() == 1), "{controller}");
 
-    // The API server takes it.
+    // The API server accepts the objects.
     let line = format!(
         "helm template multinet deploy/helm/multinet -n default {values} | kubectl apply --dry-run=server -f -"
     );
@@ -280,7 +280,7 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
         ("--set zone=multinet..local", "/zone"),
         ("--set zone=multinet_.local", "/zone"),
         ("--set dns.replicas=-1", "/dns/replicas"),
-        // Helm takes a value that is null away.
+        // Helm removes a value that is null.
         ("--set dns.replicas=null", "'replicas'"),
         ("--set networkPolicy.apiServerPorts=null", "'apiServerPorts'"),
         ("--set dns.extraVolumes=null", "'extraVolumes'"),
@@ -295,7 +295,7 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
         ("--set networkStatusPolicy.users={}", "/networkStatusPolicy/users/0"),
     ] {
         let said = rendered(cluster, &format!("'{}'", values.replacen(' ', "' '", 1)));
-        let said = format!("{:#}", said.err().with_context(|| format!("{values} is taken"))?);
+        let said = format!("{:#}", said.err().with_context(|| format!("{values} is accepted"))?);
         ensure!(
             said.contains("values don't meet the specifications") && said.contains(needle),
             "{values}: {said}"
@@ -305,7 +305,7 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_commands_for_helm_work() -> Result<()> {
+async fn the_helm_commands_of_the_documentation_work() -> Result<()> {
     let cluster = Cluster::start().await?;
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let (_, section) = text.split_once("### With Helm").context("no section")?;
@@ -313,15 +313,17 @@ async fn the_commands_for_helm_work() -> Result<()> {
     let (moving, _) = moving.split_once("\n## ").context("no end")?;
     let commands = examples(section);
     ensure!(commands.len() == 3, "{} commands", commands.len());
-    // What is there already is upgraded.
+    // The second command upgrades the release.
     for example in commands.iter().chain(&commands) {
         run(&cluster, &example.command).with_context(|| example.command.clone())?;
     }
     let image = "kubectl get deployment multinet-dns -n multinet-system -o jsonpath='{..image}'";
     let image = shell(&cluster, image)?;
     ensure!(image.starts_with("registry.example.com/multinet/multinet-dns:"), "{image}");
-    eventually("the definitions", SERVED, async || shell(&cluster, "kubectl get mnsvc,mneps -A").map(drop))
-        .await?;
+    eventually("the API server to serve our kinds", SERVED, async || {
+        shell(&cluster, "kubectl get mnsvc,mneps -A").map(drop)
+    })
+    .await?;
 
     let moving: Vec<String> = examples(moving).into_iter().map(|example| example.command).collect();
     let [take_crds, take, roll_back, apply, forget] = moving.as_slice() else {
@@ -348,15 +350,15 @@ async fn the_commands_for_helm_work() -> Result<()> {
     for line in
         ["helm uninstall multinet -n multinet-system", "helm uninstall multinet-crds -n multinet-system"]
     {
-        ensure!(section.contains(line), "not in the documentation: {line}");
-        ensure!(left("crd")?.lines().count() == 2, "the definitions went with the rest");
+        ensure!(section.contains(line), "docs/install.md does not show: {line}");
+        ensure!(left("crd")?.lines().count() == 2, "the definitions were removed, too");
         run(&cluster, line)?;
     }
     let kinds = "crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,\
                  serviceaccount,deployment,service,networkpolicy,pdb,role,rolebinding";
-    eventually("the end of all", SERVED, async || {
+    eventually("all objects to be removed", SERVED, async || {
         let left = left(kinds)?;
-        ensure!(left.is_empty(), "still there:\n{left}");
+        ensure!(left.is_empty(), "objects are left:\n{left}");
         Ok(())
     })
     .await

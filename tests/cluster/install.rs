@@ -1,5 +1,5 @@
-//! The commands of `docs/install.md` and of the README, and the pieces of Corefile that
-//! documentation shows.
+//! The commands of `docs/install.md` and of the README, and the Corefile snippets in the
+//! documentation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,11 @@ use multinet_testing::wait::eventually;
 
 use crate::{network_status, shared};
 
-/// How long a command may take to work: a definition that was just applied is not served at once.
+/// Time limit for a command to work, because a definition that was just applied is not served at
+/// once.
 pub(crate) const SERVED: Duration = Duration::from_secs(30);
 
-/// The commands for `kubectl` in a document.
+/// Returns the commands for `kubectl` in a document.
 fn commands(document: &str) -> Result<Vec<String>> {
     let text = fs::read_to_string(repository().join(document)).context(document.to_owned())?;
     let commands: Vec<_> = examples(&text)
@@ -33,16 +34,16 @@ fn commands(document: &str) -> Result<Vec<String>> {
     Ok(commands)
 }
 
-/// The address that documentation shows for the Service.
+/// Address of the Service in the documentation.
 const SHOWN: &str = "10.96.118.20";
 
-/// The addresses that it shows for a Service of each replica.
+/// Addresses of each replica's own Service in the documentation.
 const SHOWN_OF_REPLICAS: &str = "10.96.0.53 10.96.0.54";
 
 #[tokio::test]
 async fn the_commands_of_the_documentation_work() -> Result<()> {
     let mut cluster = Cluster::start().await?;
-    // What removes a namespace, and what makes our roles a part of Kubernetes' own.
+    // These controllers remove namespaces, and aggregate our roles into Kubernetes' own.
     cluster.start_controller_manager("namespace-controller,clusterrole-aggregation-controller").await?;
     let (mut installed, mut has_policy) = (false, false);
     for command in commands("README.md")?.into_iter().chain(commands("docs/install.md")?) {
@@ -52,27 +53,27 @@ async fn the_commands_of_the_documentation_work() -> Result<()> {
         }
         if command == "kubectl apply -k deploy/kustomize/base" && !installed {
             installed = true;
-            users_may(&cluster).await?;
-            mirrors_are_for_those_who_write_slices(&cluster).await?;
+            check_user_permissions(&cluster).await?;
+            check_mirror_permissions(&cluster).await?;
         }
         if command == network_status::APPLY {
-            network_status::is_the_network_plugins(&cluster).await?;
+            network_status::check_policy(&cluster).await?;
             has_policy = true;
         }
     }
     ensure!(installed && has_policy, "installed: {installed}, with the policy: {has_policy}");
 
-    // Nothing of ours is left.
+    // No object of multinet is left.
     let policies = "validatingadmissionpolicy,validatingadmissionpolicybinding";
     for kinds in ["crd", "clusterrole", "clusterrolebinding", policies, "namespace"] {
         let left = shell(&cluster, &format!("kubectl get {kinds} -o name"))?;
-        ensure!(!left.contains("multinet"), "still there:\n{left}");
+        ensure!(!left.contains("multinet"), "objects are left:\n{left}");
     }
     Ok(())
 }
 
-/// Users who may edit a namespace may write services there, but not slices.
-async fn users_may(cluster: &Cluster) -> Result<()> {
+/// Checks that a user with the role `edit` of a namespace may write services there, but not slices.
+async fn check_user_permissions(cluster: &Cluster) -> Result<()> {
     shell(
         cluster,
         "kubectl create namespace team -o yaml --dry-run=client | kubectl apply -f - &&
@@ -95,8 +96,9 @@ async fn users_may(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// A mirror has core EndpointSlices written, which whoever edits a namespace may not do.
-async fn mirrors_are_for_those_who_write_slices(cluster: &Cluster) -> Result<()> {
+/// Checks that a user with the role `edit` may not set a mirror, because the controller then writes
+/// core EndpointSlices, which the user may not write.
+async fn check_mirror_permissions(cluster: &Cluster) -> Result<()> {
     let kubectl = |line: &str| shell(cluster, &format!("kubectl -n team {line}"));
     let create = |mirror: &str, flags: &str| {
         let text = format!(
@@ -109,14 +111,14 @@ async fn mirrors_are_for_those_who_write_slices(cluster: &Cluster) -> Result<()>
         |patch: &str, who: &str| kubectl(&format!("patch mnsvc infer --type merge -p '{patch}' {who}"));
     let (with, someone) = ("mirror: {serviceName: fast}", "--as someone");
     let dry = format!("{someone} --dry-run=server");
-    // The policy does not hold at once.
+    // The API server enforces the policy a moment after it is applied.
     refused("a mirror", async || create(with, &dry)).await?;
     create("", someone)?;
     refused("a mirror later", async || patch(r#"{"spec": {"mirror": {"serviceName": "fast"}}}"#, &dry))
         .await?;
 
-    // After an admin has set a mirror, the user may not change what it publishes, but may change
-    // the rest, and remove the mirror.
+    // Once an admin has set a mirror, the user may not change the published addresses, but may
+    // change other fields and remove the mirror.
     patch(r#"{"spec": {"mirror": {"serviceName": "fast"}}}"#, "")?;
     refused("another selector", async || {
         patch(r#"{"spec": {"selector": {"matchLabels": {"a": "b"}}}}"#, &dry)
@@ -135,14 +137,14 @@ async fn mirrors_are_for_those_who_write_slices(cluster: &Cluster) -> Result<()>
     for command in granting {
         shell(cluster, &command)?;
     }
-    eventually("whoever may write slices to change a mirror", SERVED, async || {
+    eventually("a user who may write core slices to change a mirror", SERVED, async || {
         patch(r#"{"spec": {"mirror": {"serviceName": "faster"}}}"#, someone).map(drop)
     })
     .await?;
     kubectl("delete mnsvc/infer role/multinet-mirror rolebinding/multinet-mirror").map(drop)
 }
 
-/// Waits until this is refused because of a mirror.
+/// Waits until the API server refuses a change because of the mirror.
 async fn refused(what: &str, attempt: impl AsyncFn() -> Result<String>) -> Result<()> {
     eventually(&format!("{what} to be refused"), SERVED, async || match attempt().await {
         Ok(said) => bail!("{said}"),
@@ -185,8 +187,8 @@ async fn the_corefiles_of_the_documentation_work() -> Result<()> {
     Ok(())
 }
 
-/// The plugins of the server block that a document shows for a zone, without what the harness
-/// writes itself: the header, for another port, and `errors`.
+/// Returns the plugins in a document's server block for a zone. The header, with another port, and
+/// the plugin `errors` are written by [`CoreDns`].
 fn server_block(document: &str, zone: &str) -> Result<String> {
     let text = fs::read_to_string(repository().join(document))?;
     let header = format!("{zone}:53 {{\n    errors\n");
@@ -196,16 +198,16 @@ fn server_block(document: &str, zone: &str) -> Result<String> {
     plugins.next().with_context(|| format!("{document} shows no server block for {zone}"))
 }
 
-/// The same plugins, which forward to a replica instead.
+/// Makes the plugins forward to a replica instead of the documented upstreams.
 fn forwarding(plugins: &str, upstreams: &str, replica: &Replica) -> Result<String> {
-    ensure!(plugins.contains(&format!("forward . {upstreams} ")), "forwards elsewhere:\n{plugins}");
+    ensure!(plugins.contains(&format!("forward . {upstreams} ")), "another upstream:\n{plugins}");
     let instead = vec![replica.dns().to_string(); upstreams.split(' ').count()].join(" ");
     Ok(plugins.replace(upstreams, &instead))
 }
 
 #[test]
-fn documents_show_files_that_are_there() -> Result<()> {
-    // A link from docs/ to the repository, and a folder that a command names.
+fn files_named_in_the_documentation_exist() -> Result<()> {
+    // Links from docs/ into the repository, and folders that commands name.
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let links = text.split("](../").skip(1).filter_map(|rest| rest.split(')').next());
     let mut count = 0;
@@ -214,18 +216,18 @@ fn documents_show_files_that_are_there() -> Result<()> {
         count += 1;
     }
     ensure!(count > 5, "only {count} links");
-    // Every folder of examples is shown.
+    // The page mentions every folder of examples.
     for entry in fs::read_dir(repository().join("deploy/examples"))? {
         let folder = entry?.file_name().into_string().unwrap_or_default();
         ensure!(
             text.contains(&format!("deploy/examples/{folder}")),
-            "docs/install.md says nothing of {folder}"
+            "docs/install.md does not mention {folder}"
         );
     }
-    // The kinds are listed by their short names.
+    // The page mentions the short names of the kinds.
     for crd in parse_folder("deploy/crds")? {
         let short = crd.data["spec"]["names"]["shortNames"][0].as_str().context("no short name")?;
-        ensure!(text.contains(&format!("`{short}`")), "docs/install.md says nothing of {short}");
+        ensure!(text.contains(&format!("`{short}`")), "docs/install.md does not mention {short}");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `multinet-dns` comes first: the API server, or the kinds that it watches, come later. That it
-//! waits for a permission, too, is in `runtime/tests/watch/outages.rs` and `faults`.
+//! `multinet-dns` is started before the API server, or before the kinds that it watches. Waiting
+//! for a permission is tested in `runtime/tests/watch/outages.rs` and `faults`.
 
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::shared;
 
-/// How long a replica is watched while it cannot become ready: time for several attempts.
+/// Time for which a replica that cannot become ready is observed; enough for several attempts.
 const WHILE: Duration = Duration::from_secs(4);
 
-/// Watches a replica that cannot become ready: it says why, once, and it answers as it should.
+/// Checks that a replica that cannot become ready logs the reason once per kind, answers SERVFAIL
+/// within its zones and REFUSED outside.
 async fn stays_unready(replica: &Replica, name: &str, complaint: &str) -> Result<()> {
     let end = Instant::now() + WHILE;
     while Instant::now() < end {
@@ -41,23 +42,23 @@ async fn stays_unready(replica: &Replica, name: &str, complaint: &str) -> Result
         sleep(Duration::from_millis(100)).await;
     }
 
-    // One complaint for each of the two kinds, not one for each attempt.
+    // There is one warning for each of the two kinds, not one for each attempt.
     let log = replica.log();
     let complaints: Vec<_> =
         log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
     ensure!(
         (1..=2).contains(&complaints.len()),
-        "{} complaints instead of one for each kind:\n{}",
+        "{} warnings instead of one for each kind:\n{}",
         complaints.len(),
         complaints.join("\n")
     );
     let said = complaints.join("\n").to_lowercase();
-    ensure!(said.contains(complaint), "the complaint does not say {complaint:?}:\n{said}");
+    ensure!(said.contains(complaint), "the warning does not contain {complaint:?}:\n{said}");
     Ok(())
 }
 
 #[tokio::test]
-async fn custom_resource_definitions_come_later() -> Result<()> {
+async fn a_server_started_before_the_crds_waits_for_them() -> Result<()> {
     let cluster = Cluster::start().await?;
     cluster.apply_rbac().await?;
     let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
@@ -74,7 +75,7 @@ async fn custom_resource_definitions_come_later() -> Result<()> {
 }
 
 #[tokio::test]
-async fn api_server_comes_later() -> Result<()> {
+async fn a_server_started_before_the_api_server_waits_for_it() -> Result<()> {
     let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("away").await?;
     namespace.apply(Service::new("infer")).await?;

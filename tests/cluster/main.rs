@@ -1,4 +1,4 @@
-//! Our programs against a real control plane, and behind a real CoreDNS.
+//! Tests of our programs with a real control plane, and behind a real CoreDNS.
 
 mod account;
 mod caching;

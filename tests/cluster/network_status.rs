@@ -1,5 +1,5 @@
-//! The policy of `deploy/kustomize/overlays/network-status`: the accounts that it names write which
-//! addresses a pod has, and no other.
+//! The policy of `deploy/kustomize/overlays/network-status`: only the accounts that it names may
+//! write the annotations with a pod's addresses.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;
@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 
 use crate::install::SERVED;
 
-/// The command of the documentation that applies the policy.
+/// Documented command that applies the policy.
 pub(crate) const APPLY: &str = "kubectl apply -k deploy/kustomize/overlays/network-status";
 
-/// The annotations.
+/// Annotations that the policy protects.
 const KEYS: [&str; 3] =
     ["k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status", "k8s.ovn.org/pod-networks"];
 
-/// A user that may do everything but for the policy, by its name and a group.
+/// User by name and group. Only the policy restricts its permissions.
 type User = (&'static str, &'static str);
 
 const NAMED: User = ("system:serviceaccount:kube-system:multus", "system:serviceaccounts");
 const OF_NAMED_GROUP: User = ("system:multus:node-a", "system:multus");
 const OTHER: User = ("someone", "people");
 
-/// The pods of a namespace.
+/// Pods of a namespace.
 struct Pods {
     client: Client,
     url: String,
@@ -58,29 +58,29 @@ impl Pods {
         self.send(user, Method::POST, query, pod).await
     }
 
-    /// Changes annotations, by the pod itself or by a subresource of it.
+    /// Changes annotations through the pod itself or through a subresource.
     async fn annotate(&self, user: User, pod: &str, annotations: Value) -> Result<()> {
         let patch = json!({"metadata": {"annotations": annotations}});
         self.send(user, Method::PATCH, &format!("/{pod}"), patch).await
     }
 }
 
-/// Tries the policy, which was applied just now.
-pub(crate) async fn is_the_network_plugins(cluster: &Cluster) -> Result<()> {
+/// Checks the policy, which has just been applied.
+pub(crate) async fn check_policy(cluster: &Cluster) -> Result<()> {
     let namespace = cluster.temp_namespace("network-status").await?;
     let url = format!("/api/v1/namespaces/{}/pods", namespace.name());
     let pods = Pods { client: cluster.client().await?, url };
     let [current, _, ovn] = KEYS;
 
-    // A pod has no such annotation when it is created.
-    eventually("the policy to hold", SERVED, async || {
+    // Other users may not create a pod with such an annotation.
+    eventually("the API server to enforce the policy", SERVED, async || {
         refused(pods.create(OTHER, "?dryRun=All", "with", json!({current: "[]"})).await, current)
     })
     .await?;
     pods.create(NAMED, "", "with", json!({current: "[]"})).await?;
     pods.create(OTHER, "", "plain", json!({"a": "b"})).await?;
 
-    // It gets them from those who are named.
+    // Only the named accounts may add or change the annotations.
     for key in KEYS {
         refused(pods.annotate(OTHER, "plain", json!({key: "x"})).await, key)?;
         refused(pods.annotate(OTHER, "plain/status", json!({key: "x"})).await, key)?;
@@ -89,7 +89,7 @@ pub(crate) async fn is_the_network_plugins(cluster: &Cluster) -> Result<()> {
         refused(pods.annotate(OTHER, "plain", json!({key: null})).await, key)?;
     }
     pods.annotate(NAMED, "plain", json!({ovn: null})).await?;
-    // The annotations of a binding become the pod's.
+    // The API server copies the annotations of a binding to the pod.
     let binding = json!({
         "apiVersion": "v1",
         "kind": "Binding",
@@ -98,13 +98,13 @@ pub(crate) async fn is_the_network_plugins(cluster: &Cluster) -> Result<()> {
     });
     refused(pods.send(OTHER, Method::POST, "/plain/binding", binding).await, ovn)?;
 
-    // Nothing else about pods is touched.
+    // The policy does not concern other changes of pods.
     pods.annotate(OTHER, "with", json!({"a": "b"})).await?;
     pods.send(OTHER, Method::PATCH, "/with/status", json!({"status": {"phase": "Running"}})).await?;
     pods.send(OTHER, Method::DELETE, "/with", Value::Null).await
 }
 
-/// Fails unless writing `key` was refused, with what to do.
+/// Fails unless the write of `key` was refused with a message that says what to do.
 fn refused(attempt: Result<()>, key: &str) -> Result<()> {
     let Err(error) = attempt else { bail!("{key} is written") };
     let said = format!("{error:#}");

@@ -1,5 +1,5 @@
-//! NodeLocal DNSCache's way: a cache on each node that hands `cluster.local`, and nothing else, to
-//! the cluster's CoreDNS.
+//! NodeLocal DNSCache: a cache on each node that forwards only `cluster.local` to the cluster's
+//! CoreDNS.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ async fn resolves(server: SocketAddr, name: &str, data: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn default_zone_resolves_through_node_local_dns() -> Result<()> {
+async fn the_default_zone_resolves_through_node_local_dns() -> Result<()> {
     let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("node-local").await?;
     namespace.apply(Service::new("infer")).await?;
@@ -29,12 +29,12 @@ async fn default_zone_resolves_through_node_local_dns() -> Result<()> {
     let replica =
         Options::new(&cluster.dns_server_kubeconfig(cluster.address()).await?).start_ready().await?;
 
-    // The cluster's CoreDNS: the cluster's own zone, and ours inside of it.
+    // The cluster's CoreDNS serves the cluster's own zone, and ours within it.
     let ours = format!("forward . {}\n  cache 30", replica.dns());
     let own =
         format!("kubernetes cluster.local {{\n    kubeconfig {}\n  }}", cluster.admin_kubeconfig().display());
     let central = CoreDns::start(&[("multinet.cluster.local", &ours), ("cluster.local", &own)]).await?;
-    // The node's, with the stanza of kubernetes/dns' nodelocaldns.yaml.
+    // The node's cache has the configuration from nodelocaldns.yaml of kubernetes/dns.
     let stanza = format!(
         "cache {{\n    success 9984 30\n    denial 9984 5\n  }}\n  forward . {} {{\n    force_tcp\n  }}",
         central.address()

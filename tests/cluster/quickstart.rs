@@ -1,4 +1,4 @@
-//! The folder that the server is tried out with is also what `kubectl apply` takes.
+//! The quickstart folder, which can be served as files and also be applied to a cluster.
 
 use anyhow::Result;
 use multinet_testing::objects::parse_folder;

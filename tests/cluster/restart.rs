@@ -1,4 +1,4 @@
-//! `multinet-dns` itself is restarted, with and without a snapshot.
+//! Restarts of `multinet-dns` with a snapshot.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use tempfile::TempDir;
 
 use crate::shared;
 
-/// A namespace of the shared cluster with one service, and a proxy in front of the API server.
+/// Creates a namespace with one service in the shared cluster, and a proxy in front of the API
+/// server.
 async fn stage(prefix: &str, address: [u8; 4]) -> Result<(Namespace, Proxy, Options)> {
     let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace(prefix).await?;
@@ -30,25 +31,25 @@ async fn ask_with_edns(replica: &Replica, name: &str) -> Result<Reply> {
     ask(replica.dns(), Transport::Udp, &Query::new(name, "A").edns(Edns::new(1232))).await
 }
 
-/// The Extended DNS Error of a reply.
+/// Returns the Extended DNS Error of a reply.
 fn extended_error(reply: &Reply) -> Result<Option<String>> {
     let edns = reply.edns().context("the reply has no OPT")?;
     Ok(edns.split_once("ede=").map(|(_, code)| code.to_owned()))
 }
 
-/// Waits until the snapshot holds the address.
+/// Waits until the snapshot contains the address.
 async fn saved(snapshot: &Path, address: &str) -> Result<()> {
-    eventually(&format!("the snapshot to hold {address}"), BOUND, async || {
+    eventually(&format!("the snapshot to contain {address}"), BOUND, async || {
         let contents = tokio::fs::read(snapshot).await?;
         let found = contents.windows(address.len()).any(|window| window == address.as_bytes());
-        ensure!(found, "it has {} bytes and does not hold it", contents.len());
+        ensure!(found, "it has {} bytes and does not contain it", contents.len());
         Ok(())
     })
     .await
 }
 
 #[tokio::test]
-async fn snapshot_answers_while_the_api_server_is_away() -> Result<()> {
+async fn a_snapshot_is_served_while_the_api_server_is_away() -> Result<()> {
     let folder = TempDir::new()?;
     let snapshot = folder.path().join("dns.snapshot");
     let (namespace, proxy, options) = stage("snapshot", [10, 8, 0, 1]).await?;
@@ -60,21 +61,21 @@ async fn snapshot_answers_while_the_api_server_is_away() -> Result<()> {
     let mut replica = options.start_ready().await?;
     ensure!(
         extended_error(&ask_with_edns(&replica, &infer).await?)?.is_none(),
-        "a current answer is called stale"
+        "a current answer is marked as stale"
     );
     saved(&snapshot, "10.8.0.1").await?;
     saved(&snapshot, "10.8.0.2").await?;
     let serial = replica.serial().await?;
     replica.kill()?;
 
-    // What changes now, the next run cannot know yet.
+    // The next run starts without the API server and cannot know these changes yet.
     proxy.set(Link::Reset);
     namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 8, 0, 11])).await?;
     namespace.delete(SERVICE, "gone").await?;
     let replica = options.start().await?;
     for (name, address) in [(&infer, "10.8.0.1"), (&gone, "10.8.0.2")] {
         let reply = ask_with_edns(&replica, name).await?;
-        ensure!(reply.data() == [address], "not what the snapshot holds:\n{}", reply.text(""));
+        ensure!(reply.data() == [address], "the answer differs from the snapshot:\n{}", reply.text(""));
         ensure!(extended_error(&reply)?.as_deref() == Some("3"), "not marked as stale:\n{}", reply.text(""));
     }
     let stale_serial = replica.serial().await?;
@@ -85,14 +86,14 @@ async fn snapshot_answers_while_the_api_server_is_away() -> Result<()> {
     replica.answers(&gone, "A", &[]).await?;
     replica.ready().await?;
     let reply = ask_with_edns(&replica, &infer).await?;
-    ensure!(extended_error(&reply)?.is_none(), "a current answer is called stale:\n{}", reply.text(""));
+    ensure!(extended_error(&reply)?.is_none(), "a current answer is marked as stale:\n{}", reply.text(""));
     let current_serial = replica.serial().await?;
     ensure!(current_serial > stale_serial, "the serial went from {stale_serial} to {current_serial}");
     Ok(())
 }
 
 #[tokio::test]
-async fn snapshot_that_is_too_old_is_not_used() -> Result<()> {
+async fn a_snapshot_that_is_too_old_is_not_used() -> Result<()> {
     let folder = TempDir::new()?;
     let snapshot = folder.path().join("dns.snapshot");
     let (namespace, proxy, options) = stage("old", [10, 9, 0, 1]).await?;
@@ -103,7 +104,7 @@ async fn snapshot_that_is_too_old_is_not_used() -> Result<()> {
     replica.terminate().await?;
 
     proxy.set(Link::Reset);
-    // Ages are counted in seconds.
+    // The age of a snapshot is counted in whole seconds.
     tokio::time::sleep(Duration::from_millis(2100)).await;
     let replica = options.flag("--snapshot-max-age", "1s").start().await?;
     let reply = ask_with_edns(&replica, &infer).await?;

@@ -1,5 +1,5 @@
-//! The table of good and bad objects of `crds/tests/rules`, put to a real API server: its verdicts
-//! are the table's, as those of the Rust functions are.
+//! The table of valid and invalid objects in `crds/tests/rules`, checked by a real API server. The
+//! Rust functions are checked against the same table.
 
 #[path = "../../crds/tests/rules/table.rs"]
 mod table;
@@ -18,7 +18,7 @@ use table::Row;
 /// Verdict of the API server on an object: the object, or the message against it.
 type Verdict = Result<Value, String>;
 
-/// One request with an object. Only a verdict is a result; a server that is not there is an error.
+/// Sends a request with an object. Returns the verdict; fails if the API server gives none.
 async fn request(client: &Client, method: Method, url: &str, object: &Value) -> Result<Verdict> {
     let request = http::Request::builder()
         .method(method)
@@ -32,7 +32,7 @@ async fn request(client: &Client, method: Method, url: &str, object: &Value) -> 
     }
 }
 
-/// The API server's verdict on a row.
+/// Returns the API server's verdict on a row of the table.
 async fn judge(namespace: &Namespace, row: &Row) -> Result<Verdict> {
     const DRY: &str = "?dryRun=All&fieldValidation=Warn";
     let objects = namespace.objects();
@@ -44,7 +44,7 @@ async fn judge(namespace: &Namespace, row: &Row) -> Result<Verdict> {
     };
 
     let created = request(&client, Method::POST, &all, old).await?;
-    let created = created.map_err(|said| anyhow!("the old object is refused: {said}"))?;
+    let created = created.map_err(|said| anyhow!("the old object is rejected: {said}"))?;
     let metadata =
         |field: &str| created["metadata"][field].as_str().context("a created object without metadata");
     let mut object = row.object.clone();
@@ -56,16 +56,16 @@ async fn judge(namespace: &Namespace, row: &Row) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Whether a complaint names a field and says in words what is allowed there. That rules were not
-/// checked, since types, required fields or lengths are wrong, the API server says of no field; and
-/// texts that all endpoints have are checked by patterns.
+/// Returns whether a message names a field and says in words what is allowed there. Exempt are the
+/// API server's own note that it skipped rules after more basic errors, which names no field, and
+/// fields of endpoints, which patterns check because rules would cost too much.
 fn is_clear(said: &str) -> bool {
     let names_a_field = !said.contains("<nil>: ") || said.contains("some validation rules were not checked");
     names_a_field && (!said.contains("should match") || said.contains("spec.endpoints["))
 }
 
 #[tokio::test]
-async fn api_server_says_what_the_table_says() -> Result<()> {
+async fn the_api_server_and_the_table_agree() -> Result<()> {
     let cluster = shared::bystander().await?;
     let namespace = cluster.temp_namespace("rules").await?;
     let rows = table::rows(&repository().join("crds/tests/rules")).map_err(|error| anyhow!("{error}"))?;

@@ -1,4 +1,4 @@
-//! The control planes that tests share. A test keeps to a namespace of its own in them.
+//! Control planes that tests share. Each test uses a namespace of its own.
 
 use anyhow::Result;
 use multinet_testing::cluster::Cluster;
@@ -9,12 +9,12 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use crate::controller::stage::{apply_multus, nodes, prepare};
 
-/// The controllers of Kubernetes that tests need: the one that ours is compared with, and the one
-/// that makes claims from templates. Nothing collects garbage.
+/// Controllers of Kubernetes that tests need: the one that ours is compared with, and the one that
+/// creates claims from templates. The garbage collector does not run.
 const CONTROLLERS: &str = "endpointslice-controller,resourceclaim-controller";
 
-/// Returns the control plane of most tests: with our definitions and roles, nodes, Multus'
-/// definition, and, as soon as a test of it runs, `multinet-controller`.
+/// Returns the control plane of most tests. It has our definitions and roles, nodes and Multus'
+/// definition. Once a test of `multinet-controller` has started, the controller runs there.
 pub(crate) async fn cluster() -> Result<&'static Cluster> {
     static SHARED: OnceCell<Cluster> = OnceCell::const_new();
     SHARED
@@ -28,15 +28,15 @@ pub(crate) async fn cluster() -> Result<&'static Cluster> {
         .await
 }
 
-/// The flags of an API server from before Kubernetes 1.34: no streamed lists, and no
-/// `resource.k8s.io/v1`.
+/// Flags that make the API server behave as before Kubernetes 1.34, without streamed lists and
+/// without `resource.k8s.io/v1`.
 const OLDER: [&str; 2] = [
     "--feature-gates=WatchList=false",
     "--runtime-config=resource.k8s.io/v1=false,resource.k8s.io/v1beta2=true",
 ];
 
-/// Returns the control plane of an older cluster. Our definitions are there without their rules, as
-/// an older version of them may be, and only controllers that a test starts.
+/// Returns the control plane of an older cluster. Our definitions have no rules there, as an older
+/// version of them might. Only controllers that a test starts run.
 pub(crate) async fn older() -> Result<&'static Cluster> {
     static SHARED: OnceCell<Cluster> = OnceCell::const_new();
     SHARED
@@ -53,15 +53,15 @@ pub(crate) async fn older() -> Result<&'static Cluster> {
         .await
 }
 
-/// The same for a test that starts a controller which leads, changes the roles that we ship, or
-/// counts what belongs to no namespace: one at a time.
+/// Returns the same control plane, for one test at a time: for tests with a leading controller,
+/// changes of the shipped roles, or counts over all namespaces.
 pub(crate) async fn older_alone() -> Result<(MutexGuard<'static, ()>, &'static Cluster)> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     let guard = ALONE.lock().await;
     Ok((guard, older().await?))
 }
 
-/// Applies our definitions without their rules.
+/// Applies our definitions without their schemas.
 async fn apply_loose_crds(objects: &Objects) -> Result<()> {
     let mut applied = Vec::new();
     for mut crd in parse_folder("deploy/crds")? {
@@ -75,8 +75,8 @@ async fn apply_loose_crds(objects: &Objects) -> Result<()> {
     Ok(())
 }
 
-/// Returns the control plane for manifests that are looked at and not run: it knows our kinds and
-/// those of the operators that examples are for, and no controller runs.
+/// Returns the control plane that validates manifests. It has our kinds and those of the operators
+/// in the examples, and no controller runs.
 pub(crate) async fn bystander() -> Result<&'static Cluster> {
     static SHARED: OnceCell<Cluster> = OnceCell::const_new();
     SHARED

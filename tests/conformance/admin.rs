@@ -1,5 +1,5 @@
-//! The admin endpoints of the binary: metrics as docs/operations.md lists them, and the state in
-//! full.
+//! The admin endpoints of the binary: metrics as docs/operations.md lists them, the state, and the
+//! most frequent queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::fixtures::{ZONE, folder, server};
 
 #[test]
-fn the_documented_metrics_are_those_there_are() -> Result<()> {
+fn the_documented_metrics_are_the_served_ones() -> Result<()> {
     let server = Flags::new().words("--notify 127.0.0.1:9").start(folder().as_ref())?;
     server.query(ZONE, "SOA")?;
     let (_, text) = server.get("/metrics")?;
@@ -25,13 +25,13 @@ fn the_documented_metrics_are_those_there_are() -> Result<()> {
         .collect();
     let page = fs::read_to_string(repository().join("docs/operations.md"))?;
     let documented: BTreeSet<String> = metrics(&page).into_iter().map(|(name, _)| name).collect();
-    ensure!(documented.len() > 15, "the table is not found: {documented:?}");
-    // Watches are counted only where there are any.
+    ensure!(documented.len() > 15, "the page has too few metrics: {documented:?}");
+    // The metrics of watches exist only in a server that watches.
     let is_watch = |name: &&String| name.starts_with("multinet_watch_");
     let missing: Vec<_> = documented.difference(&served).filter(|name| !is_watch(name)).collect();
-    ensure!(missing.is_empty(), "documented and not there: {missing:?}\nthere: {served:?}");
+    ensure!(missing.is_empty(), "documented but not served: {missing:?}\nserved: {served:?}");
     let silent: Vec<_> = served.difference(&documented).collect();
-    ensure!(silent.is_empty(), "there and not documented: {silent:?}");
+    ensure!(silent.is_empty(), "served but not documented: {silent:?}");
     Ok(())
 }
 
@@ -57,10 +57,10 @@ fn queries_are_counted_by_type_and_code() -> Result<()> {
     Ok(())
 }
 
-/// The bounds rise, and the counts with them; the last bucket takes all (OpenMetrics 1.0,
+/// The bounds rise, and so do the counts; the last bucket counts everything (OpenMetrics 1.0,
 /// histogram).
 #[test]
-fn histograms_have_all_their_buckets() -> Result<()> {
+fn histogram_buckets_rise_up_to_infinity() -> Result<()> {
     let server = Flags::new().start(folder().as_ref())?;
     server.query(ZONE, "SOA")?;
     server.ask_tcp(&Query::new(ZONE, "NS"))?;
@@ -78,16 +78,16 @@ fn histograms_have_all_their_buckets() -> Result<()> {
         let rises = buckets.is_sorted_by(|one, two| one.0 < two.0 && one.1 <= two.1);
         ensure!(rises, "{name} {proto:?}: {buckets:?}");
         let (bound, all) = *buckets.last().context("no buckets")?;
-        ensure!(bound == f64::INFINITY, "{name} {proto:?}: no bucket takes all: {buckets:?}");
+        ensure!(bound == f64::INFINITY, "{name} {proto:?}: the last bound is finite: {buckets:?}");
         let labels = proto.map_or_else(String::new, |proto| format!("{{proto={proto}}}"));
         let count = format!("{name}_count{labels} {all}");
-        ensure!(metrics.lines().any(|line| line == count), "there is no line {count}");
+        ensure!(metrics.lines().any(|line| line == count), "no line {count}");
     }
     Ok(())
 }
 
 #[test]
-fn the_state_is_sorted_and_complete() -> Result<()> {
+fn the_state_page_is_sorted_and_complete() -> Result<()> {
     let server = Flags::new().start(folder().as_ref())?;
     let (status, body) = server.get("/debug/state")?;
     ensure!(status == 200, "{status}");
@@ -107,9 +107,9 @@ fn the_state_is_sorted_and_complete() -> Result<()> {
     Ok(())
 }
 
-/// Two workers, and TCP beside them: their counts are shown together.
+/// The page adds up the counts of both UDP workers and of TCP.
 #[test]
-fn what_is_asked_for_most_is_shown() -> Result<()> {
+fn the_most_frequent_queries_are_shown() -> Result<()> {
     let server = Flags::new().words("--debug-top 10 --udp-workers 2").start(folder().as_ref())?;
     for _ in 0..20 {
         server.query(ZONE, "SOA")?;
@@ -131,7 +131,7 @@ fn what_is_asked_for_most_is_shown() -> Result<()> {
 }
 
 #[test]
-fn nothing_is_counted_by_name_unless_that_is_wanted() -> Result<()> {
-    ensure!(server().get("/debug/top")?.0 == 404, "/debug/top is there");
+fn names_are_counted_only_with_the_flag() -> Result<()> {
+    ensure!(server().get("/debug/top")?.0 == 404, "/debug/top is served without the flag");
     Ok(())
 }

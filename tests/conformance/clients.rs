@@ -1,8 +1,8 @@
-//! The programs and libraries by which people and pods ask, each with the real server: what they
-//! make of its answers, and what they do by themselves when an answer does not fit into a datagram.
+//! Common DNS clients with the real server: whether they accept its answers, and what they do when
+//! an answer does not fit into a datagram.
 //!
-//! There are those that print messages ([`printed`]: dig, kdig, drill, and dig behind forwarders)
-//! and those that answer programs ([`program`]: C libraries, Go, Java), which get by with a
+//! Some clients print whole messages ([`printed`]: dig, kdig, drill, and dig behind forwarders).
+//! Others are libraries that programs call ([`program`]: C libraries, Go, Java); they have a
 //! [table](program::answers) of their own.
 
 mod commands;
@@ -20,20 +20,20 @@ use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, ZONE};
 
-/// How many addresses the service `large` has: too many for any datagram, and for 16 KiB of TCP
-/// not.
+/// Number of addresses of the service `large`: too many for a datagram, but few enough for 16 KiB
+/// over TCP.
 const LARGE: u16 = 400;
 
-/// The IPv4 addresses of the service `infer`.
+/// IPv4 addresses of the service `infer`.
 const V4: [&str; 3] = ["10.20.0.1", "10.20.0.2", "10.20.0.3"];
 
-/// Its IPv6 addresses.
+/// IPv6 addresses of the service `infer`.
 const V6: [&str; 2] = ["fd20::1", "fd20::2"];
 
-/// Its hosts.
+/// Hosts of the service `infer`.
 const HOSTS: [&str; 3] = ["10-20-0-3", "infer-0", "infer-1"];
 
-/// Addresses and the hosts to which they lead.
+/// Addresses and the hosts in their PTR records.
 const REVERSE: [(&str, &str); 3] =
     [("10.20.0.1", "infer-0"), ("10.20.0.3", "10-20-0-3"), ("fd20::2", "infer-1")];
 
@@ -54,23 +54,24 @@ fn manifests() -> Result<Manifests> {
     Ok(manifests)
 }
 
-/// A server of them.
+/// Starts a server with these manifests.
 fn start(flags: Flags) -> Result<(Manifests, Server)> {
     let manifests = manifests()?;
     let server = flags.start(manifests.path())?;
     Ok((manifests, server))
 }
 
-/// How many questions a server has been asked over any transport, or over that of `proto`.
+/// Returns the number of queries that a server has received over any transport, or over the one
+/// that the label `proto` selects.
 fn asked(server: &Server, proto: &str) -> Result<u64> {
     let (_, metrics) = server.get("/metrics")?;
     let prefix = format!("multinet_dns_requests_total{{{proto}");
-    // There is no line before the first question.
+    // The metric has no sample before the first query.
     let lines = metrics.lines().filter(|line| line.starts_with(&prefix));
     lines.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
 }
 
-/// How many over TCP.
+/// Returns the number of queries over TCP.
 fn asked_over_tcp(server: &Server) -> Result<u64> {
     asked(server, "proto=\"tcp\"")
 }
@@ -80,12 +81,12 @@ fn large_address(number: u16) -> IpAddr {
     [10, 21, high, low].into()
 }
 
-/// The addresses of the service `large`.
+/// Returns the addresses of the service `large`.
 fn large() -> BTreeSet<String> {
     (0..LARGE).map(|number| large_address(number).to_string()).collect()
 }
 
-/// The name of the service `infer`, or one below it, without the last dot.
+/// Returns the name of the service `infer`, or one below it, without the last dot.
 fn infer(below: &str) -> String {
     format!("{below}infer.vision.svc.{ZONE}")
 }

@@ -1,4 +1,4 @@
-//! The command line: what `--help` says, how mistakes are reported, how the program ends.
+//! The command line: `--help`, error messages, and the end of the program.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
@@ -12,11 +12,11 @@ use multinet_testing::server::{Flags, Manifests, command, eventually, run_to_end
 
 use crate::fixtures::{Service, ZONE, folder, name};
 
-/// Checks that the program could not start: status 2, and one line that holds each of `needles`.
+/// Checks that the program failed to start: status 2, and one line that contains all `needles`.
 fn check_failure(output: &Output, needles: &[&str]) -> Result<()> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(2), "{}: {stderr}", output.status);
-    ensure!(output.stdout.is_empty(), "it prints {:?}", String::from_utf8_lossy(&output.stdout));
+    ensure!(output.stdout.is_empty(), "printed {:?}", String::from_utf8_lossy(&output.stdout));
     ensure!(stderr.lines().count() == 1 && stderr.ends_with('\n'), "not one line:\n{stderr}");
     for needle in needles {
         ensure!(stderr.contains(needle), "{needle:?} is not in {stderr}");
@@ -24,7 +24,7 @@ fn check_failure(output: &Output, needles: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the program with valid manifests, loopback listeners and these flags, which are wrong.
+/// Runs the program with valid manifests, a listener on loopback, and these invalid flags.
 fn fail_with(flags: &[&str], needles: &[&str]) -> Result<()> {
     let mut command = command()?;
     command.arg("--manifests").arg(folder());
@@ -57,7 +57,7 @@ fn help_names_every_flag_and_its_variable() -> Result<()> {
 }
 
 #[test]
-fn version() -> Result<()> {
+fn version_prints_the_name_and_the_number() -> Result<()> {
     let output = run_to_end(command()?.arg("--version"))?;
     ensure!(output.status.success(), "{}", output.status);
     assert_eq!(String::from_utf8(output.stdout)?, format!("multinet-dns {}\n", env!("CARGO_PKG_VERSION")));
@@ -66,7 +66,7 @@ fn version() -> Result<()> {
 
 /// Conflicting flags and numbers out of range are tested in `dns-server/src/config/tests.rs`.
 #[test]
-fn bad_flags() -> Result<()> {
+fn bad_flags_are_refused_in_one_line() -> Result<()> {
     for (flags, needles) in [
         (&["--no-such-flag"][..], &["--no-such-flag"][..]),
         (&["--ttl", "-1"], &["-1"]),
@@ -109,9 +109,9 @@ fn bad_flags() -> Result<()> {
     Ok(())
 }
 
-/// The same mistakes in variables, which the message names, so that people know where to look.
+/// The message names the variable, so that users know where to look.
 #[test]
-fn bad_variables() -> Result<()> {
+fn bad_variables_are_refused_in_one_line() -> Result<()> {
     for (variable, value) in
         [("MULTINET_TTL", "soon"), ("MULTINET_ZONE", "a..b"), ("MULTINET_LISTEN", "127.0.0.1:0,nonsense")]
     {
@@ -125,9 +125,9 @@ fn bad_variables() -> Result<()> {
     Ok(())
 }
 
-/// A variable says yes or no as people do; the log is where it shows.
+/// The query log shows whether the variable turned the flag on.
 #[test]
-fn variables_of_flags_without_a_value() -> Result<()> {
+fn variables_of_flags_without_a_value_are_booleans() -> Result<()> {
     for (value, is_on) in
         [("1", true), ("true", true), ("yes", true), ("0", false), ("false", false), ("", false)]
     {
@@ -140,7 +140,7 @@ fn variables_of_flags_without_a_value() -> Result<()> {
 }
 
 #[test]
-fn unreadable_files() -> Result<()> {
+fn unusable_files_are_named_in_the_error() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let missing = folder.path().join("missing.yaml").display().to_string();
     let output = run_to_end(command()?.args(["--manifests", &missing, "--listen", "127.0.0.1:0"]))?;
@@ -158,7 +158,7 @@ fn unreadable_files() -> Result<()> {
         (text(&nonsense), text(&certificate.key), text(&nonsense)),
         (text(&certificate.cert), text(&nonsense), text(&nonsense)),
         (text(folder.path()), text(&certificate.key), text(folder.path())),
-        // Each is good, but they do not belong together.
+        // Both files are valid, but the certificate does not belong to the key.
         (text(&certificate.cert), text(&other.key), text(&other.key)),
     ] {
         let flags = ["--listen", "tls://127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key];
@@ -168,24 +168,23 @@ fn unreadable_files() -> Result<()> {
 }
 
 #[test]
-fn ports_in_use() -> Result<()> {
+fn a_port_in_use_is_named_in_the_error() -> Result<()> {
     let udp = UdpSocket::bind("127.0.0.1:0")?;
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     for address in [udp.local_addr()?, tcp.local_addr()?] {
         let address = address.to_string();
         fail_with(&["--listen", &address], &[&address])?;
-        // Nothing is said about the listeners that were fine.
+        // The error names only the listener that failed.
         fail_with(&["--listen", "127.0.0.1:0", "--listen", &address], &[&address])?;
     }
     let address = tcp.local_addr()?.to_string();
     fail_with(&["--admin", &address], &[&address])?;
-    // An address of some other machine.
+    // This is an address of another machine.
     fail_with(&["--listen", "192.0.2.1:0"], &["192.0.2.1"])
 }
 
-/// `/readyz` says yes only when everything is served, however much there is to load.
 #[test]
-fn ready_means_that_everything_is_served() -> Result<()> {
+fn a_ready_server_answers_for_all_manifests() -> Result<()> {
     let manifests = Manifests::new()?;
     let hosts =
         (1..=4000u16).map(|n| (IpAddr::from(Ipv4Addr::from(0x0a00_0000 | u32::from(n))), format!("h-{n}")));
@@ -193,13 +192,13 @@ fn ready_means_that_everything_is_served() -> Result<()> {
     // Starting waits for `/readyz`.
     let server = Flags::new().start(manifests.path())?;
     let reply = server.ask_tcp(&Query::new(&name("h-4000.many"), "A"))?;
-    ensure!(reply.rcode() == "NOERROR", "ready, but {}", reply.header());
+    ensure!(reply.rcode() == "NOERROR", "the server is ready but answers {}", reply.header());
     Ok(())
 }
 
-/// SIGTERM: no longer ready, but answering for `--lameduck`, then status 0.
+/// After SIGTERM, the server is no longer ready, but answers for the time of `--lameduck`.
 #[test]
-fn lameduck_and_the_end() -> Result<()> {
+fn a_server_answers_during_its_lameduck_and_then_ends() -> Result<()> {
     let mut server = Flags::new().words("--lameduck 2s").start(&folder())?;
     assert_eq!(server.get("/livez")?.0, 200);
     server.process().signal("TERM")?;
@@ -215,9 +214,9 @@ fn lameduck_and_the_end() -> Result<()> {
     Ok(())
 }
 
-/// Being told to end is no mistake, whatever is under way.
+/// The log has no error then, whatever the server was doing.
 #[test]
-fn sigterm_is_status_0() -> Result<()> {
+fn sigterm_ends_the_server_with_status_0() -> Result<()> {
     for _ in 0..8 {
         let server = Flags::new().start(&folder())?;
         let _idle = Tcp::connect(server.dns())?;
@@ -228,7 +227,7 @@ fn sigterm_is_status_0() -> Result<()> {
     Ok(())
 }
 
-/// Runs the program without manifests, in an environment with nothing but these variables.
+/// Runs the program without manifests, and with only these variables in its environment.
 fn fail_without_source(variables: &[(&str, &Path)], needles: &[&str]) -> Result<()> {
     let mut command = command()?;
     command.env_clear().envs(variables.iter().copied()).args(["--listen", "127.0.0.1:0"]);
@@ -236,14 +235,14 @@ fn fail_without_source(variables: &[(&str, &Path)], needles: &[&str]) -> Result<
 }
 
 #[test]
-fn no_cluster() -> Result<()> {
+fn a_missing_cluster_configuration_is_explained() -> Result<()> {
     let folder = Manifests::new()?;
     let needles = ["no Kubernetes cluster is configured", "KUBECONFIG", "--manifests PATH"];
     fail_without_source(&[("HOME", folder.path())], &needles)
 }
 
 #[test]
-fn unusable_kubeconfig() -> Result<()> {
+fn an_unusable_kubeconfig_is_refused() -> Result<()> {
     let folder = Manifests::new()?;
     folder.write("kubeconfig", "clusters: 7\n")?;
     for file in ["kubeconfig", "missing"] {
@@ -253,7 +252,7 @@ fn unusable_kubeconfig() -> Result<()> {
 }
 
 #[test]
-fn unusable_snapshots_are_said_and_ignored() -> Result<()> {
+fn unusable_snapshots_are_logged_and_ignored() -> Result<()> {
     let manifests = Manifests::new()?;
     for (contents, reason) in [
         ("multinet-dns snapshot 1 serial=1\n{}", "not a snapshot of this version"),
@@ -263,11 +262,11 @@ fn unusable_snapshots_are_said_and_ignored() -> Result<()> {
         let snapshot = manifests.file("dns.snapshot");
         fs::write(&snapshot, contents)?;
         let server = Flags::new().flag("--snapshot", &snapshot).start(folder().as_ref())?;
-        eventually("the reason", || {
+        eventually("the reason in the log", || {
             ensure!(server.log().contains(reason), "{reason:?} is not in\n{}", server.log());
             Ok(())
         })?;
-        ensure!(server.query(ZONE, "SOA")?.rcode() == "NOERROR", "not served without the snapshot");
+        ensure!(server.query(ZONE, "SOA")?.rcode() == "NOERROR", "the zone is not served");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! dnstap: what `fstrm_capture` receives is what was asked and answered, octet for octet, and
-//! `dnstap-ldns` reads it.
+//! dnstap: `fstrm_capture` receives every query and reply byte for byte, and `dnstap-ldns` can read
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ const TCP: u64 = 2;
 const AUTH_QUERY: u64 = 1;
 const AUTH_RESPONSE: u64 = 2;
 
-/// A running `fstrm_capture`.
+/// Running `fstrm_capture`.
 struct Collector {
     process: Process,
     file: PathBuf,
 }
 
 impl Collector {
-    /// Listens at a socket (`-u PATH`, or `-a ADDRESS -p PORT`) and writes to a file in that
-    /// folder.
+    /// Starts a collector that listens on a socket (`-u PATH`, or `-a ADDRESS -p PORT`) and writes
+    /// to a file in `folder`.
     fn start(folder: &Path, socket: &[&str]) -> Result<Self> {
         let file = folder.join("capture");
         let mut command = Command::new("fstrm_capture");
@@ -35,7 +35,7 @@ impl Collector {
         Ok(Self { process: Process::spawn(&mut command, &folder.join("fstrm.log"))?, file })
     }
 
-    /// Ends it, and returns where the capture is.
+    /// Stops the collector. Returns the path of the captured file.
     fn stop(mut self) -> Result<PathBuf> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.process.terminate(Duration::from_secs(20)))?;
@@ -43,7 +43,7 @@ impl Collector {
     }
 }
 
-/// A message of the capture.
+/// Captured message.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Message {
     kind: u64,
@@ -54,7 +54,7 @@ struct Message {
     response: Option<Vec<u8>>,
 }
 
-/// The messages of a Frame Streams file.
+/// Returns the messages of a Frame Streams file.
 fn messages(mut file: &[u8]) -> Result<Vec<Message>> {
     let mut messages = Vec::new();
     while let Some((length, rest)) = file.split_first_chunk() {
@@ -92,11 +92,12 @@ fn message(frame: &[u8]) -> Result<Message> {
     }
     let now = SystemTime::UNIX_EPOCH.elapsed()?.as_secs();
     let are_recent = times.iter().all(|&time| now.saturating_sub(time) < 600 && time <= now);
-    ensure!(times.len() as u64 == message.kind && are_recent, "times {times:?}");
+    ensure!(times.len() as u64 == message.kind && are_recent, "the times are {times:?}");
     Ok(message)
 }
 
-/// The fields of a protobuf message: number, value if it is a number, else octets.
+/// Returns the fields of a protobuf message: field number, integer value, and bytes for fields of
+/// other types.
 fn fields(mut octets: &[u8]) -> Result<Vec<(u64, u64, &[u8])>> {
     let mut fields = Vec::new();
     while !octets.is_empty() {
@@ -127,7 +128,7 @@ fn varint(octets: &mut &[u8]) -> Result<u64> {
     Ok(value)
 }
 
-/// Puts down what an exchange with 127.0.0.1 has to look like.
+/// Adds the expected messages of an exchange with 127.0.0.1.
 fn note(expected: &mut Vec<Message>, protocol: u64, port: u16, query: &[u8], reply: Option<Vec<u8>>) {
     let of = |kind| Message {
         kind,
@@ -144,7 +145,7 @@ fn note(expected: &mut Vec<Message>, protocol: u64, port: u16, query: &[u8], rep
 }
 
 #[test]
-fn all_that_is_asked_and_answered_is_captured() -> Result<()> {
+fn every_query_and_reply_is_captured() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let socket = scratch.path().join("dnstap.sock").display().to_string();
     let collector = Collector::start(scratch.path(), &["-u", &socket])?;
@@ -169,22 +170,22 @@ fn all_that_is_asked_and_answered_is_captured() -> Result<()> {
         tcp.send(&packet)?;
         note(&mut expected, TCP, tcp.port()?, &packet, if is_answered { Some(tcp.receive()?) } else { None });
     }
-    // When this is answered, so is all before it.
+    // Once this query is answered, all earlier ones are, too.
     note(&mut expected, UDP, udp.port()?, &probe, Some(udp.exchange(&probe)?));
     tcp.send(&probe)?;
     note(&mut expected, TCP, tcp.port()?, &probe, Some(tcp.receive()?));
 
-    eventually("the messages", || {
+    eventually("all messages to be written", || {
         let written = server.metric("multinet_dns_dnstap_messages_total")?;
         ensure!(written as usize == expected.len(), "{written} of {} written", expected.len());
         Ok(())
     })?;
-    ensure!(server.metric("multinet_dns_dnstap_dropped_total")? == 0.0, "something was dropped");
+    ensure!(server.metric("multinet_dns_dnstap_dropped_total")? == 0.0, "messages were dropped");
     drop(tcp);
     let stopping = Instant::now();
     let log = server.stop()?;
-    // A busy collector may not have said goodbye within the second that it is given; less is a
-    // fault of ours.
+    // A busy collector may not confirm the end of the stream within the second that the server
+    // waits. A shorter wait would be the server's fault.
     let is_late = stopping.elapsed() >= Duration::from_secs(1);
     ensure!(is_late || !log.contains("did not confirm"), "{log}");
     let file = collector.stop()?;
@@ -202,13 +203,13 @@ fn all_that_is_asked_and_answered_is_captured() -> Result<()> {
         (r#"query_address: "127.0.0.1""#, 18),
     ] {
         let seen = text.matches(line).count();
-        ensure!(seen == times, "{line:?} {seen} times, not {times}:\n{text}");
+        ensure!(seen == times, "{line:?} appears {seen} times, not {times}:\n{text}");
     }
     Ok(())
 }
 
 #[test]
-fn a_collector_may_come_late_and_go() -> Result<()> {
+fn a_collector_may_connect_late_and_disconnect() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let port = free_port()?.to_string();
     let server = Flags::new().words(&format!("--dnstap tcp:127.0.0.1:{port}")).start(folder().as_ref())?;
@@ -223,7 +224,7 @@ fn a_collector_may_come_late_and_go() -> Result<()> {
         eventually("messages to be written", || {
             answers()?;
             let written = server.metric("multinet_dns_dnstap_messages_total")?;
-            ensure!(written > before, "nothing is written");
+            ensure!(written > before, "no message is written");
             Ok(())
         })?;
         collector.stop()?;
@@ -231,8 +232,8 @@ fn a_collector_may_come_late_and_go() -> Result<()> {
     }
     let begun = Instant::now();
     let log = server.stop()?;
-    ensure!(begun.elapsed() < Duration::from_secs(9), "the end waits for the collector:\n{log}");
+    ensure!(begun.elapsed() < Duration::from_secs(9), "the shutdown waited for the collector:\n{log}");
     let complaints = log.matches("retrying").count();
-    ensure!((1..=3).contains(&complaints), "{complaints} complaints:\n{log}");
+    ensure!((1..=3).contains(&complaints), "{complaints} warnings:\n{log}");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! TCP fast open (RFC 7413), which few machines let servers have: on a network of the test's own.
+//! TCP fast open (RFC 7413). Most machines disable it for servers, so that the test has a network
+//! of its own.
 
 use std::fs;
 use std::process::Command;
@@ -11,9 +12,9 @@ use multinet_testing::server::Flags;
 use crate::fixtures::{ZONE, folder};
 
 #[tokio::test]
-async fn the_first_packet_may_bring_a_query() -> Result<()> {
+async fn a_query_in_the_first_packet_is_answered() -> Result<()> {
     sandboxed!();
-    fs::write("/proc/sys/net/ipv4/tcp_fastopen", "3").context("net.ipv4.tcp_fastopen stays as it is")?;
+    fs::write("/proc/sys/net/ipv4/tcp_fastopen", "3").context("cannot set net.ipv4.tcp_fastopen")?;
     let server = Flags::new().start(&folder())?;
     for _ in 0..3 {
         let port = server.dns().port().to_string();
@@ -21,17 +22,20 @@ async fn the_first_packet_may_bring_a_query() -> Result<()> {
         let text = run(Command::new("kdig").args(arguments))?;
         ensure!(text.contains("NOERROR"), "{text}");
     }
-    // The first one has fetched the cookie.
+    // The first connection only fetches the cookie.
     let opened = fast_opened()?;
-    ensure!(opened == 2, "{opened} queries came with a first packet");
+    ensure!(opened == 2, "{opened} queries came in a first packet");
     Ok(())
 }
 
-/// How many connections have been accepted with their first packet's data.
+/// Returns the number of accepted connections whose first packet carried data.
 fn fast_opened() -> Result<u64> {
     let netstat = fs::read_to_string("/proc/net/netstat")?;
     let mut lines = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
     let (names, values) = (lines.next().context("no names")?, lines.next().context("no values")?);
-    let position = names.split(' ').position(|name| name == "TCPFastOpenPassive").context("not counted")?;
+    let position = names
+        .split(' ')
+        .position(|name| name == "TCPFastOpenPassive")
+        .context("no counter TCPFastOpenPassive")?;
     Ok(values.split(' ').nth(position).context("no value")?.parse()?)
 }

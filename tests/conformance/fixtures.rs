@@ -1,5 +1,5 @@
-//! The manifests that the tables are about, a server that serves them, and manifests made to
-//! measure.
+//! The manifests of the golden tables, a server that serves them, and a builder for other
+//! manifests.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -8,17 +8,19 @@ use std::sync::OnceLock;
 
 use multinet_testing::server::{Flags, Server};
 
-/// The zone of a server without `--zone`, without the last dot.
+/// Zone of a server without `--zone`, without the last dot.
 pub(crate) const ZONE: &str = "multinet.cluster.local";
 
-/// The folder of the manifests that the tables are about.
+/// Returns the folder with the manifests of the golden tables.
 pub(crate) fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/fixtures"))
 }
 
-/// A server that serves the fixtures with default flags, for all tests that only ask.
+/// Returns a shared server that serves the fixtures with default flags, for tests that only send
+/// queries.
 ///
 /// # Panics
+///
 /// If the server does not start.
 pub(crate) fn server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
@@ -28,34 +30,35 @@ pub(crate) fn server() -> &'static Server {
     })
 }
 
-/// A service and its one slice per address family, as a manifest.
+/// Manifest of a service with a slice per address family.
 #[derive(Debug, Clone)]
 pub(crate) struct Service<'a> {
-    /// Its name, in the namespace `test`.
+    /// Name in the namespace `test`.
     pub(crate) name: &'a str,
-    /// Its ready endpoints: address, and hostname if there is one.
+    /// Ready endpoints: address, and hostname if it has one.
     pub(crate) endpoints: Vec<(IpAddr, Option<String>)>,
 }
 
 impl<'a> Service<'a> {
-    /// A service without endpoints.
+    /// Creates a service without endpoints.
     pub(crate) fn new(name: &'a str) -> Self {
         Self { name, endpoints: Vec::new() }
     }
 
-    /// With one more endpoint without hostname.
+    /// Adds an endpoint without a hostname.
     pub(crate) fn endpoint(mut self, address: impl Into<IpAddr>) -> Self {
         self.endpoints.push((address.into(), None));
         self
     }
 
-    /// With these endpoints of one hostname each.
+    /// Adds endpoints with hostnames.
     pub(crate) fn hosts(mut self, hosts: impl IntoIterator<Item = (IpAddr, String)>) -> Self {
         self.endpoints.extend(hosts.into_iter().map(|(address, host)| (address, Some(host))));
         self
     }
 
-    /// The manifest: port `http`, network `fast`, slices of at most a thousand endpoints.
+    /// Returns the YAML, with the port `http`, the network `fast`, and slices of at most a thousand
+    /// endpoints.
     pub(crate) fn yaml(&self) -> String {
         let Self { name, endpoints } = self;
         let mut yaml = format!(
@@ -67,7 +70,7 @@ impl<'a> Service<'a> {
             let endpoints: Vec<_> =
                 endpoints.iter().filter(|(address, _)| address.is_ipv4() == is_v4).collect();
             for (number, endpoints) in endpoints.chunks(1000).enumerate() {
-                // A String takes all that is written to it.
+                // Writing to a String cannot fail.
                 let _ = write!(
                     yaml,
                     "---\napiVersion: multinetwork.numaproj.io/v1alpha1\nkind: MultiNetworkEndpointSlice\n\
@@ -87,7 +90,7 @@ impl<'a> Service<'a> {
     }
 }
 
-/// The name of a [`Service`], or one below it.
+/// Returns the DNS name of a [`Service`], or one below it.
 pub(crate) fn name(relative: &str) -> String {
     format!("{relative}.test.svc.{ZONE}")
 }

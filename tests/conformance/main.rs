@@ -1,9 +1,8 @@
-//! Answers that `multinet-dns` must give: golden tables and named rules, checked against the real
-//! binary on real sockets.
+//! Tests of the real `multinet-dns` binary on real sockets: golden tables of answers, flags, files,
+//! signals, and other people's clients.
 //!
-//! The tables (`tables/*.txt`) hold whole replies to plain questions about the fixtures
-//! (`fixtures/*.yaml`); what needs more than one question and one reply is a test in the module of
-//! its theme.
+//! The tables (`tables/*.txt`) have whole replies to single questions about the fixtures
+//! (`fixtures/*.yaml`). Tests with more than one question are in a module by topic.
 
 mod admin;
 mod clients;

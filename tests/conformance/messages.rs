@@ -1,5 +1,5 @@
-//! Messages that are not well-formed queries, and the rule that the question comes back unchanged.
-//! Other malformed parts of packets are tested in `dns-server/src/answer/slow`.
+//! Malformed queries, and the rule that the question comes back unchanged. Other malformed parts of
+//! packets are tested in `dns-server/src/answer/slow`.
 
 use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::{DO, Edns, Query, Reply, Transport, udp_socket};
@@ -8,12 +8,12 @@ use multinet_testing::tools::repository;
 
 use crate::fixtures::{Service, ZONE, folder, name, server};
 
-/// A question about a name that exists, in mixed case.
+/// Returns a query for an existing name, in mixed case.
 fn query() -> Query {
     Query::new(&format!("hdlsprtls.testns.svc.{ZONE}"), "A").mixed_case()
 }
 
-/// Sends octets over both transports and compares the reply.
+/// Sends a packet over both transports. Fails if a reply differs from `expected`.
 fn expect(packet: &[u8], expected: &str) -> Result<()> {
     for transport in Transport::ALL {
         let reply = Reply::to(packet, transport.exchange(server().dns(), packet)?)
@@ -33,12 +33,12 @@ fn with_count(mut packet: Vec<u8>, section: usize, count: u16) -> Vec<u8> {
 #[test]
 fn no_question_is_a_format_error() -> Result<()> {
     expect(&[0xab, 0xcd, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0], "QUERY FORMERR rd\nno question")?;
-    // With an OPT record there is one in the reply (RFC 6891 §6.1.1).
+    // A query with an OPT record gets a reply with one (RFC 6891 §6.1.1).
     let opt = [0xab, 0xcd, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
     expect(&opt, "QUERY FORMERR rd\nEDNS 0 1232\nno question")
 }
 
-/// RFC 9619: a query has one question. The first one comes back.
+/// A query has exactly one question (RFC 9619). The reply repeats the first one.
 #[test]
 fn two_questions_are_a_format_error() -> Result<()> {
     let mut packet = query().to_wire();
@@ -71,7 +71,7 @@ fn a_question_that_cannot_be_read_is_a_format_error() -> Result<()> {
 }
 
 #[test]
-fn a_name_of_255_octets_can_be_asked_and_one_of_256_cannot() -> Result<()> {
+fn a_name_of_255_bytes_can_be_queried_and_one_of_256_cannot() -> Result<()> {
     let labels = |last: usize| {
         let name = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(last));
         Query::new(&name, "A").to_wire()
@@ -80,16 +80,16 @@ fn a_name_of_255_octets_can_be_asked_and_one_of_256_cannot() -> Result<()> {
     expect(&labels(62), "QUERY FORMERR rd\nno question")
 }
 
-/// RFC 6891 §7: a bad OPT record gives FORMERR *with* an OPT record, so that the client can tell a
-/// server that does not know EDNS from one that found a mistake.
+/// The OPT record in the reply tells the client that the server knows EDNS but found a mistake
+/// (RFC 6891 §7).
 #[test]
-fn a_bad_opt_record_is_a_format_error_that_has_one() -> Result<()> {
+fn a_bad_opt_record_gets_a_format_error_with_an_opt_record() -> Result<()> {
     let opt = |rdata: &[u8]| {
         let header = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, rdata.len() as u8];
         with_count([query().to_wire(), header.to_vec(), rdata.to_vec()].concat(), 3, 1)
     };
     for rdata in [
-        // Half an option header, an option longer than the record, one octet behind an option.
+        // Half an option header, an option longer than the record, one byte after an option.
         vec![0],
         vec![0, 10, 0],
         vec![0, 10, 0, 9, 1, 2, 3],
@@ -105,7 +105,7 @@ fn opt_as_a_question_is_a_format_error() -> Result<()> {
     expect(&Query::new(ZONE, "TYPE41").to_wire(), "QUERY FORMERR rd")
 }
 
-/// STATUS, NOTIFY, UPDATE and all unassigned opcodes.
+/// These are STATUS, NOTIFY, UPDATE and all unassigned opcodes.
 #[test]
 fn every_other_opcode_is_not_implemented() -> Result<()> {
     // `dig +opcode=15 +header-only` (RFC 8906 §8.1.4).
@@ -113,7 +113,7 @@ fn every_other_opcode_is_not_implemented() -> Result<()> {
     for opcode in 1..16 {
         let asked = query().opcode(opcode);
         expect(&asked.to_wire(), &format!("OPCODE{opcode} NOTIMP"))?;
-        // RFC 6891 §6.1.1: who sends an OPT record gets one.
+        // A query with an OPT record gets a reply with one (RFC 6891 §6.1.1).
         let asked = asked.edns(Edns { flags: DO, ..Edns::new(1232) });
         expect(&asked.to_wire(), &format!("OPCODE{opcode} NOTIMP\nEDNS 0 1232 do"))?;
     }
@@ -134,7 +134,7 @@ fn replies_and_fragments_are_not_answered() -> Result<()> {
     Ok(())
 }
 
-/// "0x20": the name comes back letter by letter, in every kind of reply.
+/// Resolvers that mix upper and lower case ("0x20") compare the name in every kind of reply.
 #[test]
 fn the_question_comes_back_byte_for_byte() -> Result<()> {
     let manifests = Manifests::new()?;
@@ -162,12 +162,12 @@ fn the_question_comes_back_byte_for_byte() -> Result<()> {
         let query = query.mixed_case();
         let reply = server.ask(&query)?;
         ensure!(reply.header() == header, "{query}: {}", reply.header());
-        ensure!(reply.raw[12..].starts_with(&query.question()), "{query}: the question came back changed");
+        ensure!(reply.raw[12..].starts_with(&query.question()), "{query}: the question has changed");
     }
     Ok(())
 }
 
-/// A line of the query log, after its time stamp, is as docs/operations.md shows it.
+/// The comparison with docs/operations.md leaves out the time stamp.
 #[test]
 fn a_line_of_the_query_log_is_as_documented() -> Result<()> {
     let page = std::fs::read_to_string(repository().join("docs/operations.md"))?;
@@ -182,13 +182,13 @@ fn a_line_of_the_query_log_is_as_documented() -> Result<()> {
             line(&page)?.replace("10.244.1.7", "127.0.0.1").replace("infer.vision.svc", "hdls1.testns.svc");
         let server = Flags::new().words("--log-queries").flag("--log-format", format).start(&folder())?;
         let size = server.query(&format!("hdls1.testns.svc.{ZONE}"), "A")?.raw.len();
-        let logged = multinet_testing::server::eventually("the line", || line(&server.log()))?;
+        let logged = multinet_testing::server::eventually("the log line", || line(&server.log()))?;
         ensure!(logged == shown.replace("128", &size.to_string()), "{logged}\ninstead of\n{shown}");
     }
     Ok(())
 }
 
-/// A name may hold any octets: those of a terminal's control sequences must not reach the log.
+/// A name may contain any bytes, also control sequences of a terminal.
 #[test]
 fn names_in_the_log_are_escaped() -> Result<()> {
     let wicked = format!("a\\027[31m\\010b\\127\\255\\128.testns.svc.{ZONE}");
@@ -197,8 +197,8 @@ fn names_in_the_log_are_escaped() -> Result<()> {
         server.query(&wicked, "A")?;
         server.ask(&Query::new(&wicked, "A").edns(Edns { version: 1, ..Edns::new(1232) }))?;
         server.ask_tcp(&Query::new(&wicked, "TXT"))?;
-        // The log is written before the reply or soon after it.
-        let log = multinet_testing::server::eventually("three lines about the name", || {
+        // A log line is written before the reply or soon after it.
+        let log = multinet_testing::server::eventually("three log lines about the name", || {
             let log = server.log();
             ensure!(log.lines().filter(|line| line.contains("testns.svc")).count() >= 3, "the log is {log}");
             Ok(log)

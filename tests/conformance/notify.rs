@@ -1,5 +1,5 @@
-//! Notifications (RFC 1996), as a secondary hears them. When one without an answer is repeated, and
-//! what the log says then, is in `dns-server/src/secondary/notifier`.
+//! Notifications (RFC 1996), as a secondary receives them. Their repetition without an answer, and
+//! its log lines, are tested in `dns-server/src/secondary/notifier`.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -12,15 +12,15 @@ use multinet_testing::server::{Flags, Manifests, Server, eventually};
 
 use crate::fixtures::{Service, ZONE};
 
-/// How long nothing is to be said. Longer than a change takes that is to be told of, on a machine
-/// that is not busy.
+/// Time without notifications after which a test expects no more. It is longer than a notification
+/// takes on a machine that is not busy.
 const SILENCE: Duration = Duration::from_millis(700);
 
-/// A secondary that hears, and accepts.
+/// Secondary that receives notifications and acknowledges them.
 struct Secondary {
     socket: UdpSocket,
-    /// Accepted NOTIFYs, and the number of repetitions among them: on a busy machine, an answer may
-    /// be late.
+    /// Accepted notifications, and the number of repetitions: on a busy machine, an acknowledgement
+    /// may be late.
     accepted: Mutex<(BTreeSet<(String, u32)>, u32)>,
 }
 
@@ -33,36 +33,37 @@ impl Secondary {
         Ok(format!("--notify {}", self.socket.local_addr()?))
     }
 
-    /// Waits that long for a notification that has not been heard before, and accepts it; the zone
-    /// and its serial.
-    fn hear(&self, bound: Duration) -> Result<Option<(String, u32)>> {
+    /// Waits for the first notification of a version, and acknowledges it. Returns the zone and its
+    /// serial.
+    fn receive(&self, bound: Duration) -> Result<Option<(String, u32)>> {
         let deadline = Instant::now() + bound;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let Some(told) = self.hear_any(rest)? else { return Ok(None) };
+            let Some(told) = self.receive_any(rest)? else { return Ok(None) };
             let mut accepted = self.accepted.lock().map_err(|_| anyhow!("another thread has panicked"))?;
             if accepted.0.insert(told.clone()) {
                 return Ok(Some(told));
             }
             accepted.1 += 1;
-            ensure!(Instant::now() < deadline, "told of {told:?} again and again");
+            ensure!(Instant::now() < deadline, "the notification {told:?} is repeated all the time");
         }
     }
 
-    /// Nothing was told twice but what the server has had no answer to.
-    fn was_told_once(&self, server: &Server) -> Result<()> {
+    /// Fails if the server has repeated more notifications than it counts as unanswered.
+    fn check_repetitions(&self, server: &Server) -> Result<()> {
         let repeats = self.accepted.lock().map_err(|_| anyhow!("another thread has panicked"))?.1;
         let failed = counted(server, "failed")?;
-        ensure!(f64::from(repeats) <= failed, "{repeats} repeats, of which {failed} are due");
+        ensure!(f64::from(repeats) <= failed, "{repeats} repetitions of {failed} unanswered notifications");
         Ok(())
     }
 
-    /// The same of whatever is told, for the first time or not.
-    fn hear_any(&self, bound: Duration) -> Result<Option<(String, u32)>> {
+    /// Waits for any notification, repeated or not, and acknowledges it. Returns the zone and its
+    /// serial.
+    fn receive_any(&self, bound: Duration) -> Result<Option<(String, u32)>> {
         let mut packet = [0; 1024];
         self.socket.set_read_timeout(Some(bound))?;
         let Ok((length, peer)) = self.socket.recv_from(&mut packet) else { return Ok(None) };
-        // Opcode NOTIFY, AA.
+        // Opcode NOTIFY with the flag AA.
         ensure!(packet[2..4] == [0x24, 0], "flags {:02x?}", &packet[2..4]);
         packet[2] |= 0x80;
         let reply = Reply::parse(packet[..length].to_vec())?;
@@ -72,21 +73,21 @@ impl Secondary {
         Ok(Some((question.name().to_ascii().trim_end_matches('.').to_owned(), serial)))
     }
 
-    /// Waits until each of these zones, and no other, has been told of.
-    fn hear_of(&self, zones: &[&str]) -> Result<()> {
+    /// Waits for notifications of exactly these zones.
+    fn receive_all(&self, zones: &[&str]) -> Result<()> {
         let mut missing: BTreeSet<&str> = zones.iter().copied().collect();
         while !missing.is_empty() {
-            let told = self.hear(PATIENCE)?;
-            let (zone, _) = told.with_context(|| format!("not told of {missing:?}"))?;
-            ensure!(missing.remove(&*zone), "told of {zone}");
+            let told = self.receive(PATIENCE)?;
+            let (zone, _) = told.with_context(|| format!("no notification of {missing:?}"))?;
+            ensure!(missing.remove(&*zone), "an unexpected notification of {zone}");
         }
         Ok(())
     }
 
-    /// Nothing is said for a while.
-    fn hear_nothing(&self) -> Result<()> {
-        let heard = self.hear(SILENCE)?;
-        ensure!(heard.is_none(), "told of {heard:?}");
+    /// Fails if a notification arrives within [`SILENCE`].
+    fn expect_none(&self) -> Result<()> {
+        let heard = self.receive(SILENCE)?;
+        ensure!(heard.is_none(), "an unexpected notification: {heard:?}");
         Ok(())
     }
 }
@@ -96,31 +97,31 @@ fn counted(server: &Server, what: &str) -> Result<f64> {
 }
 
 #[test]
-fn the_zones_that_changed_are_told_of() -> Result<()> {
+fn secondaries_are_notified_of_the_zones_that_changed() -> Result<()> {
     let manifests = Manifests::new()?;
     let secondary = Secondary::new()?;
     let server = Flags::new().words(&secondary.flag()?).start(manifests.path())?;
-    // At the start all of them.
-    secondary.hear_of(&[ZONE, "in-addr.arpa", "ip6.arpa"])?;
-    secondary.hear_nothing()?;
+    // At the start, all zones are notified.
+    secondary.receive_all(&[ZONE, "in-addr.arpa", "ip6.arpa"])?;
+    secondary.expect_none()?;
     manifests.replace("one.yaml", &Service::new("one").endpoint([10, 0, 0, 1]).yaml())?;
-    secondary.hear_of(&[ZONE, "in-addr.arpa"])?;
-    secondary.hear_nothing()?;
-    // The same once more is no change.
+    secondary.receive_all(&[ZONE, "in-addr.arpa"])?;
+    secondary.expect_none()?;
+    // Writing the same manifest again changes nothing.
     manifests.replace("one.yaml", &Service::new("one").endpoint([10, 0, 0, 1]).yaml())?;
-    secondary.hear_nothing()?;
+    secondary.expect_none()?;
     ensure!(counted(&server, "sent")? >= 5.0, "{} sent", counted(&server, "sent")?);
     eventually("the answers to be counted", || {
         let acknowledged = counted(&server, "acknowledged")?;
         ensure!(acknowledged >= 5.0, "{acknowledged} acknowledged");
         Ok(())
     })?;
-    secondary.was_told_once(&server)
+    secondary.check_repetitions(&server)
 }
 
-/// A secondary knows its primary by the address that it asks.
+/// A secondary identifies its primary by the address that it queries.
 #[test]
-fn notifications_come_from_the_address_that_is_listened_on() -> Result<()> {
+fn notifications_are_sent_from_the_listening_address() -> Result<()> {
     let manifests = Manifests::new()?;
     let secondary = Secondary::new()?;
     let flags = Flags::new().words(&secondary.flag()?).listen_instead("dns://127.0.0.2:0");

@@ -1,5 +1,4 @@
-//! The commands of docs/operations.md: those that make files for the server, with the server that
-//! has them, and those about dnstap; and its alerts.
+//! The commands and alerts of docs/operations.md: files with keys and secrets, dnstap, and alerts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +20,7 @@ fn page(name: &str) -> Result<String> {
 }
 
 #[test]
-fn secrets_are_made_as_documented() -> Result<()> {
+fn the_documented_commands_create_usable_secrets() -> Result<()> {
     let page = page("operations")?;
     let made = tempfile::tempdir()?;
     let commands: Vec<String> = examples(&page).into_iter().map(|example| example.command).collect();
@@ -52,7 +51,7 @@ fn secrets_are_made_as_documented() -> Result<()> {
 }
 
 #[test]
-fn dnstap_is_captured_as_documented() -> Result<()> {
+fn the_documented_commands_capture_dnstap() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let made = scratch.path();
     let here = made.join("dnstap.sock").display().to_string();
@@ -67,12 +66,12 @@ fn dnstap_is_captured_as_documented() -> Result<()> {
         sh.args(["-ec", command]).current_dir(made);
         sh
     };
-    let capture = capture.strip_suffix(" &").context("it is to go on in the background")?;
+    let capture = capture.strip_suffix(" &").context("the command does not run in the background")?;
     let mut capture = Process::spawn(&mut sh(&format!("exec {capture}")), &made.join("log"))?;
     let flags = serve.strip_prefix("multinet-dns ").and_then(|serve| serve.strip_suffix(" …"));
-    let server = Flags::new().words(flags.context("not a server's flags")?).start(&folder())?;
+    let server = Flags::new().words(flags.context("no flags of multinet-dns")?).start(&folder())?;
     server.query(ZONE, "SOA")?;
-    eventually("query and reply", || {
+    eventually("query and reply to be written", || {
         let written = server.metric("multinet_dns_dnstap_messages_total")?;
         ensure!(written == 2.0, "{written} written");
         Ok(())
@@ -86,16 +85,16 @@ fn dnstap_is_captured_as_documented() -> Result<()> {
     Ok(())
 }
 
-/// The tables that name the metrics are compared with the programs by other tests.
+/// Other tests compare the documented metrics with those that the programs serve.
 #[test]
-fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
+fn the_documented_alerts_use_existing_metrics() -> Result<()> {
     let operations = page("operations")?;
     let known = metrics(&operations).into_iter().chain(metrics(&page("controller")?));
     let known: BTreeSet<String> = known.map(|(name, _)| name).collect();
     let block = blocks(&operations).into_iter().find(|block| block.starts_with("groups:"));
     let groups: Value = serde_saphyr::from_str(&block.context("no rules for Prometheus")?)?;
     let rules = groups["groups"][0]["rules"].as_array().context("no rules")?;
-    ensure!(rules.len() >= 5, "but {} rules", rules.len());
+    ensure!(rules.len() >= 5, "only {} rules", rules.len());
     for rule in rules {
         for field in ["/alert", "/for", "/annotations/summary"] {
             ensure!(rule.pointer(field).is_some_and(Value::is_string), "no {field}: {rule}");
@@ -103,10 +102,10 @@ fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
         let expression = rule["expr"].as_str().context("no expression")?;
         let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let names: Vec<&str> = words.filter(|word| word.starts_with("multinet_")).collect();
-        ensure!(!names.is_empty(), "{expression} asks for nothing");
+        ensure!(!names.is_empty(), "{expression} names no metric");
         for name in names {
             let metric = name.trim_end_matches("_total").trim_end_matches("_bucket");
-            ensure!(known.contains(metric), "{expression}: there is no metric {name}");
+            ensure!(known.contains(metric), "{expression}: the metric {name} is not documented");
         }
     }
     Ok(())

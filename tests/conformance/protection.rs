@@ -1,5 +1,4 @@
-//! Cookies, limits, and what happens when there is too much of something, with the clients that
-//! people use.
+//! Cookies, rate limits, and limits of connections and descriptors, with common clients.
 
 use std::fs;
 use std::process::Command;
@@ -29,15 +28,15 @@ fn with_cookie(cookie: &[u8]) -> Query {
     Query::new(ZONE, "SOA").edns(Edns::new(1232).option(COOKIE, cookie))
 }
 
-/// The cookie in a reply's OPT record, where there is nothing behind it.
+/// Returns the cookie in a reply's OPT record, which has to be the last option.
 fn cookie_of(reply: &Reply) -> Result<Vec<u8>> {
-    let Some((rest, cookie)) = reply.raw.split_last_chunk::<24>() else { bail!("a short reply") };
+    let Some((rest, cookie)) = reply.raw.split_last_chunk::<24>() else { bail!("the reply is too short") };
     ensure!(rest.ends_with(&[0, 10, 0, 24]), "no cookie at the end of {:02x?}", reply.raw);
     Ok(cookie.to_vec())
 }
 
 #[test]
-fn dig_and_kdig_find_the_cookie_good() -> Result<()> {
+fn dig_and_kdig_accept_the_cookie() -> Result<()> {
     for (client, options, says) in [
         ("dig", &["+cookie"][..], "(good)"),
         ("dig", &["+cookie", "+tcp"], "(good)"),
@@ -55,7 +54,7 @@ fn dig_and_kdig_find_the_cookie_good() -> Result<()> {
 }
 
 #[test]
-fn replicas_with_one_secret_take_each_others_cookies() -> Result<()> {
+fn replicas_with_one_secret_accept_each_others_cookies() -> Result<()> {
     let secret = tempfile::NamedTempFile::new()?;
     fs::write(secret.path(), "00112233445566778899aabbccddeeff\n")?;
     let start = || Flags::new().flag("--cookie-secret-file", secret.path()).start(&folder());
@@ -64,17 +63,17 @@ fn replicas_with_one_secret_take_each_others_cookies() -> Result<()> {
     other.ask(&with_cookie(&cookie))?;
     let proven =
         |server: &Server| server.metric(r#"multinet_dns_cookies_total{proto="udp",cookie="proven"}"#);
-    ensure!(proven(&other)? == 1.0, "the cookie is worth nothing at another replica");
-    // A server of its own knows nothing of it.
+    ensure!(proven(&other)? == 1.0, "another replica does not accept the cookie");
+    // A server without the file has its own random secret.
     let lone = Flags::new().start(&folder())?;
     lone.ask(&with_cookie(&cookie))?;
-    ensure!(proven(&lone)? == 0.0, "everybody has the same secret");
+    ensure!(proven(&lone)? == 0.0, "a server without the secret accepts the cookie");
     Ok(())
 }
 
-/// The clients that people use come again by TCP, or with the cookie that they are given.
+/// Limited clients try again over TCP, or with the cookie of the first reply.
 #[test]
-fn limited_clients_get_on_and_exempt_ones_are_not_limited() -> Result<()> {
+fn limited_clients_recover_and_exempt_ones_are_not_limited() -> Result<()> {
     let server = Flags::new().words("--rate-limit 1").start(&folder())?;
     let socket = udp_socket(server.dns())?;
     for _ in 0..20 {
@@ -98,17 +97,17 @@ fn limited_clients_get_on_and_exempt_ones_are_not_limited() -> Result<()> {
 }
 
 #[test]
-fn the_udp_payload_and_the_most_connections_can_be_set() -> Result<()> {
+fn flags_set_the_udp_payload_and_the_connection_limit() -> Result<()> {
     let server = Flags::new().words("--udp-payload-size 4096 --tcp-max-connections 3").start(&folder())?;
     let reply = server.ask(&Query::new(ZONE, "SOA").edns(Edns::new(1232)))?;
     ensure!(reply.edns().as_deref() == Some("EDNS 0 4096"), "{:?}", reply.edns());
     let held = (0..5).map(|_| open(&server, 1)).collect::<Result<Vec<_>>>()?;
     let evicted = server.metric("multinet_dns_connections_evicted_total")?;
-    ensure!(evicted == 2.0, "{evicted} of {} connections were closed for others", held.len());
+    ensure!(evicted == 2.0, "{evicted} of {} connections were evicted", held.len());
     Ok(())
 }
 
-/// Opens connections, all at the same time, each of which asks once.
+/// Opens connections at the same time, and sends one query on each.
 fn open(server: &Server, count: usize) -> Result<Vec<Tcp>> {
     let query = Query::new(ZONE, "SOA").to_wire();
     let connect = || {
@@ -123,24 +122,24 @@ fn open(server: &Server, count: usize) -> Result<Vec<Tcp>> {
     Ok(all)
 }
 
-/// CoreDNS and NodeLocal DNSCache keep what they have opened, as many as there may be by default.
+/// The number is the default limit, because CoreDNS and NodeLocal DNSCache keep connections open.
 #[test]
 fn idle_connections_take_little_memory() -> Result<()> {
-    // Some at a time: one by one it would take so long that the first have been idle for too long
-    // at the end.
+    // Opened one by one, the first connections would reach the idle timeout before the last is
+    // open.
     const AT_A_TIME: usize = 200;
-    // The server has some descriptors for HTTPS and for itself.
+    // The server uses some descriptors for HTTPS and for itself.
     let files = rlimit::increase_nofile_limit(u64::MAX)? as usize;
     let connections = (files - files / 8).min(20_000) - 200;
     let mut server = Flags::new().start(&folder())?;
     let pid = server.process().pid();
-    // What the first ones need is not theirs alone.
+    // The first connections also allocate memory that all share.
     let mut held = open(&server, AT_A_TIME)?;
     let before = resident_mebibytes(pid)?;
     let all = AT_A_TIME + connections;
     let mut asked = Instant::now();
     while held.len() < all {
-        // Who has been idle for half a minute goes.
+        // Queries keep the connections from reaching the idle timeout of half a minute.
         if asked.elapsed() > Duration::from_secs(8) {
             ask_all(&mut held)?;
             asked = Instant::now();
@@ -149,23 +148,23 @@ fn idle_connections_take_little_memory() -> Result<()> {
     }
     ask_all(&mut held)?;
     take_at_most(8.0, connections, pid, before)?;
-    // All connections are still open, and none waits for another.
+    // All connections are still open and served.
     ask_all(&mut held)
 }
 
-/// Everybody asks, and is answered.
+/// Sends a query on every connection. Fails if one gets no answer.
 fn ask_all(held: &mut [Tcp]) -> Result<()> {
     let query = Query::new(ZONE, "SOA").to_wire();
     for stream in &mut *held {
         stream.send(&query)?;
     }
     for (number, stream) in held.iter_mut().enumerate() {
-        stream.receive().with_context(|| format!("connection {number} has gone"))?;
+        stream.receive().with_context(|| format!("connection {number} gets no answer"))?;
     }
     Ok(())
 }
 
-/// TLS holds keys and buffers, too.
+/// TLS needs additional memory for keys and buffers.
 #[test]
 fn idle_tls_connections_take_little_memory() -> Result<()> {
     const CONNECTIONS: usize = 500;
@@ -192,20 +191,20 @@ fn idle_tls_connections_take_little_memory() -> Result<()> {
     take_at_most(48.0, CONNECTIONS, pid, before)
 }
 
-/// Each of so many connections takes so many KiB, once its buffers have gone; `before` there were
-/// as many MiB without them.
+/// Waits until each connection takes at most this memory, after its buffers are freed. `before` is
+/// the resident memory in MiB without the connections.
 fn take_at_most(kibibytes: f64, connections: usize, pid: u32, before: f64) -> Result<()> {
-    eventually("little memory", || {
+    eventually("the buffers to be freed", || {
         let each = (resident_mebibytes(pid)? - before) * 1024.0 / connections as f64;
-        ensure!(each <= kibibytes, "{each:.2} KiB for an idle connection");
+        ensure!(each <= kibibytes, "an idle connection takes {each:.2} KiB");
         Ok(())
     })
 }
 
-/// With no descriptor left newcomers still get in, in the place of who has been idle longest, and
-/// UDP does not notice.
+/// Without free descriptors, a new connection evicts the one that has been idle longest, and UDP is
+/// not affected.
 #[test]
-fn the_server_goes_on_without_free_descriptors() -> Result<()> {
+fn the_server_stays_reachable_without_free_descriptors() -> Result<()> {
     let mut server = Flags::new().start(&folder())?;
     let pid = server.process().pid();
     let numbers = || -> Result<Vec<usize>> {
@@ -213,30 +212,33 @@ fn the_server_goes_on_without_free_descriptors() -> Result<()> {
         Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(number).collect())
     };
     let limit = numbers()?.len() + 10;
-    // The limit is about the numbers of new descriptors: those that are above it stay, and do not
-    // count.
+    // The limit applies to the numbers of new descriptors. Open ones with higher numbers stay, and
+    // do not count.
     let files = || anyhow::Ok(numbers()?.into_iter().filter(|&number| number < limit).count());
     let status = Command::new("prlimit").args([format!("--pid={pid}"), format!("--nofile={limit}")]).status();
     ensure!(status.context("cannot start prlimit")?.success(), "the limit cannot be set");
 
-    // One after the other: of those that come at the same time, some go before they have been
-    // served.
+    // The connections are opened one after the other. Of connections that come at the same time,
+    // some would be evicted before they are served.
     let (mut held, mut most) = (Vec::new(), 0);
     for _ in 0..60 {
         held.extend(open(&server, 1)?);
         most = most.max(files()?);
     }
-    // Who goes may leave one free.
-    ensure!(most + 1 >= limit, "{most} descriptors, of {limit} that there may be: there is no lack");
-    ensure!(server.query(ZONE, "SOA")?.rcode() == "NOERROR", "UDP suffers");
+    // An evicted connection may leave one descriptor free.
+    ensure!(most + 1 >= limit, "only {most} of {limit} descriptors are open");
+    ensure!(server.query(ZONE, "SOA")?.rcode() == "NOERROR", "UDP is affected");
     let query = Query::new(ZONE, "SOA").to_wire();
     let mut is_served = |number: usize| {
         let stream: &mut Tcp = &mut held[number];
         stream.send(&query).and_then(|()| stream.receive()).is_ok()
     };
-    ensure!(is_served(59) && is_served(58) && !is_served(0), "not the ones that were idle longest went");
+    ensure!(
+        is_served(59) && is_served(58) && !is_served(0),
+        "other connections than the idlest were evicted"
+    );
     drop(held);
-    eventually("free descriptors", || {
+    eventually("descriptors to be freed", || {
         ensure!(files()? + 5 < limit, "no descriptors are free");
         Ok(())
     })?;

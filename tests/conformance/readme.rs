@@ -1,5 +1,4 @@
-//! The README's examples: every `$ dig` in a fenced block is run against the folder that its server
-//! has, and prints what stands below it.
+//! The README's examples: every `$ dig` command in a fenced block prints the shown output.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +9,10 @@ use multinet_testing::markdown::{Example, examples};
 use multinet_testing::process::run;
 use multinet_testing::server::{Flags, Server};
 
-/// The repository's root.
+/// Root of the repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Runs `dig` as the README says, but at the server of this test.
+/// Runs a `dig` command of the README, with the port of this test's server.
 fn dig(command: &str, server: &Server) -> Result<Vec<String>> {
     let port = server.dns().port().to_string();
     let words: Vec<&str> = command.split_whitespace().skip(1).collect();
@@ -21,10 +20,10 @@ fn dig(command: &str, server: &Server) -> Result<Vec<String>> {
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         if word == "-p" {
-            ensure!(words.next() == Some("5353"), "{command}: not the default port");
+            ensure!(words.next() == Some("5353"), "{command}: the port is not 5353");
             arguments.extend(["-p", &port]);
         } else {
-            ensure!(!word.contains(['\'', '"', '|', '$']), "{command}: this needs a shell");
+            ensure!(!word.contains(['\'', '"', '|', '$']), "{command}: it needs a shell");
             arguments.push(word);
         }
     }
@@ -34,7 +33,8 @@ fn dig(command: &str, server: &Server) -> Result<Vec<String>> {
     Ok(said.lines().map(|line| line.trim_end().to_owned()).collect())
 }
 
-/// With single spaces, for dig aligns by tabs, and in any order, for addresses rotate.
+/// Returns the lines sorted and with single spaces, because addresses rotate and dig aligns columns
+/// by tabs.
 fn comparable(lines: &[String]) -> Vec<String> {
     let mut lines: Vec<String> =
         lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -43,14 +43,14 @@ fn comparable(lines: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn the_readmes_dig_commands_print_what_it_says() -> Result<()> {
+fn the_dig_commands_of_the_readme_print_the_shown_output() -> Result<()> {
     let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).context("README.md")?;
     let (digs, others): (Vec<Example>, Vec<Example>) =
         examples(&readme).into_iter().partition(|example| example.command.starts_with("dig "));
     let served = others.iter().find_map(|example| {
         example.command.strip_prefix("cargo run --release -p multinet-dns -- --manifests ")
     });
-    let served = served.context("README.md does not say how to start the server")?;
+    let served = served.context("README.md has no command that starts the server")?;
     ensure!(!digs.is_empty(), "README.md has no fenced block with a line that begins with `$ dig `");
     let server = Flags::new().start(&Path::new(ROOT).join(served))?;
     for Example { command, output } in digs {
@@ -58,7 +58,7 @@ fn the_readmes_dig_commands_print_what_it_says() -> Result<()> {
         ensure!(!output.is_empty(), "{command}: the README shows no output");
         ensure!(
             comparable(&printed) == comparable(&output),
-            "$ {command}\n--- the README says\n{}\n--- dig says\n{}",
+            "$ {command}\n--- the README shows\n{}\n--- dig prints\n{}",
             output.join("\n"),
             printed.join("\n"),
         );

@@ -1,5 +1,5 @@
-//! The order of address records. That it stays with `--answer-order fixed` is in `truncation`, and
-//! what rotation does to any answer in `dns-server/src/answer/compose.rs`.
+//! The order of address records. `--answer-order fixed` is tested in `truncation`, and the rotation
+//! of any answer in `dns-server/src/answer/compose.rs`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, name};
 
-/// How many addresses of each family the service has.
+/// Number of the service's addresses of each family.
 const ADDRESSES: usize = 5;
 
 fn start() -> Result<(Manifests, Server)> {
@@ -24,7 +24,7 @@ fn start() -> Result<(Manifests, Server)> {
     Ok((manifests, server))
 }
 
-/// The addresses in the order of the message.
+/// Returns the addresses in the order of the message.
 fn addresses(reply: &Reply) -> Result<Vec<IpAddr>> {
     let last = |line: String| line.rsplit(' ').next().map(str::parse);
     reply
@@ -34,7 +34,8 @@ fn addresses(reply: &Reply) -> Result<Vec<IpAddr>> {
         .collect()
 }
 
-/// Each answer begins at another address and goes on round the ring.
+/// Fails unless each answer is a rotation of the first, and every address comes first in some
+/// answer.
 fn check_rotation(replies: &[Vec<IpAddr>]) -> Result<()> {
     let mut ring = replies.first().context("no replies")?.clone();
     ring.sort_unstable();
@@ -52,7 +53,7 @@ fn check_rotation(replies: &[Vec<IpAddr>]) -> Result<()> {
 }
 
 #[test]
-fn order_rotates_by_default() -> Result<()> {
+fn the_order_of_addresses_rotates_by_default() -> Result<()> {
     let (_manifests, server) = start()?;
     for transport in Transport::ALL {
         for qtype in ["A", "AAAA"] {

@@ -1,7 +1,7 @@
-//! Real secondaries follow every change: they are told of it (NOTIFY), fetch what has changed
-//! (IXFR), and have the same records.
+//! Real secondaries that follow every change: they are notified (NOTIFY), fetch the difference
+//! (IXFR), and then have the same records.
 //!
-//! Knot signs what it asks and is told with a signature (TSIG); NSD is known by its address.
+//! Knot signs its requests and gets signed notifications (TSIG); NSD is identified by its address.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Services that change.
 const SERVICES: usize = 40;
 
-/// Hosts of the service that does not.
+/// Hosts of the large service.
 const HOSTS: u16 = 400;
 
 #[test]
@@ -40,9 +40,9 @@ fn soak_secondaries_are_identical_through_10_000_changes() -> Result<()> {
     Pair::start()?.follow(10_000)
 }
 
-/// The name server of a zone below, and where it is, are in the zone above (RFC 1034 §4.2.1).
+/// The outer zone has the NS and address records of the inner zone's name server (RFC 1034 §4.2.1).
 #[test]
-fn who_has_the_outer_zone_alone_refers_to_the_inner_one() -> Result<()> {
+fn a_secondary_of_the_outer_zone_refers_to_the_inner_one() -> Result<()> {
     let keys = tempfile::tempdir()?;
     fs::write(keys.path().join("keys"), KEY.statement())?;
     let server = Flags::new()
@@ -67,7 +67,7 @@ fn who_has_the_outer_zone_alone_refers_to_the_inner_one() -> Result<()> {
     Ok(())
 }
 
-/// A server, its manifests, and its two secondaries.
+/// Server with its manifests and two secondaries.
 struct Pair {
     manifests: Manifests,
     server: Server,
@@ -75,7 +75,7 @@ struct Pair {
     nsd: Secondary,
     random: fastrand::Rng,
     serial: u32,
-    /// Whole zones that were fetched here, to compare with.
+    /// Number of whole zones that the test itself has fetched for comparison.
     fetched: f64,
 }
 
@@ -106,19 +106,19 @@ impl Pair {
         let begun = Instant::now();
         let before = self.transfers()?;
         self.change(changes / 2)?;
-        // Away for a while, and then told what it missed.
+        // A secondary that was stopped for a while gets the differences that it has missed.
         self.knot.stop()?;
         self.change(5)?;
         self.check(false, true)?;
         let [axfr, ixfr] = self.transfers()?;
-        // On a busy machine a secondary may lag behind by more than its zone.
+        // On a busy machine, a secondary may fall so far behind that it gets a whole zone.
         let (whole, incremental) = (axfr - before[0], ixfr - before[1]);
-        ensure!(incremental > 10.0 * whole, "{whole} whole zones, and only {incremental} differences");
+        ensure!(incremental > 10.0 * whole, "{whole} whole zones, but only {incremental} differences");
         self.knot.start()?;
         self.check(true, true)?;
-        ensure!(self.transfers()?[0] == axfr, "who was away for five changes is given whole zones");
+        ensure!(self.transfers()?[0] == axfr, "a whole zone although only five changes were missed");
         self.change_one_zone()?;
-        // Away while more changes than the zone has: what changed is not remembered that far back.
+        // A secondary that misses more changes than the journal holds gets a whole zone.
         self.knot.stop()?;
         for hosts in [["b", "a", "a", "a"], ["b", "b", "a", "a"], ["b", "b", "b", "a"], ["b"; 4]] {
             self.publish("large.yaml", &large(&hosts))?;
@@ -127,7 +127,7 @@ impl Pair {
         let [before, _] = self.transfers()?;
         self.knot.start()?;
         self.check(true, true)?;
-        ensure!(self.transfers()?[0] > before, "differences from before what is remembered");
+        ensure!(self.transfers()?[0] > before, "differences older than the journal");
         self.change(changes - changes / 2)?;
         self.check(true, true)?;
         let [whole, incremental] = self.transfers()?;
@@ -138,13 +138,14 @@ impl Pair {
             begun.elapsed(),
             self.serial
         );
-        ensure!(self.knot.log().contains("IXFR, incoming"), "Knot has seen no IXFR:\n{}", self.knot.log());
+        ensure!(self.knot.log().contains("IXFR, incoming"), "Knot got no IXFR:\n{}", self.knot.log());
         let refused = self.server.metric("multinet_dns_transfers_total{kind=\"refused\"}")?;
         ensure!(refused == 0.0, "{refused} transfers were refused");
         Ok(())
     }
 
-    /// Changes no reverse zone; their serials change all the same, and who asks is given that.
+    /// Changes only the forward zone. The serials of the reverse zones change, too, and a secondary
+    /// that checks gets a difference with only the new serial.
     fn change_one_zone(&mut self) -> Result<()> {
         let before = self.transfers()?;
         for port in ["port: 81", "port: 82"] {
@@ -161,17 +162,17 @@ impl Pair {
             })?;
         }
         self.check(true, true)?;
-        ensure!(self.transfers()?[0] == before[0], "a whole zone for a change of the serial");
+        ensure!(self.transfers()?[0] == before[0], "a whole zone although only its serial changed");
         Ok(())
     }
 
-    /// How many whole zones and how many differences the secondaries have fetched.
+    /// Returns the numbers of whole zones and of differences that the secondaries have fetched.
     fn transfers(&self) -> Result<[f64; 2]> {
         let of = |kind| self.server.metric(&format!("multinet_dns_transfers_total{{kind=\"{kind}\"}}"));
         Ok([of("axfr")? - self.fetched, of("ixfr")?])
     }
 
-    /// Changes services at random, and compares now and then.
+    /// Changes services at random, and compares the zones after every few changes.
     fn change(&mut self, changes: usize) -> Result<()> {
         for number in 1..=changes {
             let service = format!("changing-{}", self.random.usize(..SERVICES));
@@ -181,8 +182,7 @@ impl Pair {
                 self.manifests.remove(&file)?;
                 self.await_serial()?;
             } else {
-                // Some of the hosts have addresses of their own, some share them with other
-                // services.
+                // Some hosts have their own addresses, and some share them with other services.
                 let hosts: Vec<(IpAddr, String)> = (0..self.random.u16(1..6))
                     .map(|_| {
                         let n = self.random.u16(1..50);
@@ -213,14 +213,14 @@ impl Pair {
         let before = self.serial;
         let deadline = Instant::now() + PATIENCE;
         while self.serial == before {
-            ensure!(Instant::now() < deadline, "a change is not served");
+            ensure!(Instant::now() < deadline, "the serial does not rise after a change");
             std::thread::sleep(Duration::from_millis(1));
             self.serial = self.server.ask(&Query::new(ZONE, "SOA"))?.serial().context("no SOA")?;
         }
         Ok(())
     }
 
-    /// Waits until the secondaries have all zones as the server has them.
+    /// Waits until the secondaries have the same zones as the server.
     fn check(&mut self, knot: bool, nsd: bool) -> Result<()> {
         for apex in ZONES {
             let expected = Zone::fetch(self.server.dns().port(), apex, Some(KEY))?;
@@ -235,19 +235,18 @@ impl Pair {
     }
 }
 
-/// Waits until a secondary has this zone.
+/// Waits until a secondary has these contents of a zone.
 fn await_zone(secondary: &mut Secondary, apex: &str, expected: &Zone) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let problem = match secondary.zone(apex) {
-            // The secondary is not notified of a zone whose records did not change, though its
-            // serial did.
+            // A secondary is not notified if only the serial of a zone has changed.
             Ok(zone) if zone.records == expected.records => {
                 ensure!(apex != ZONE || zone.serial == expected.serial, "{apex}: another serial");
                 return Ok(());
             }
             Ok(zone) => format!(
-                "serial {} instead of {}, too many: {:?}, missing: {:?}",
+                "serial {} instead of {}, unexpected: {:?}, missing: {:?}",
                 zone.serial,
                 expected.serial,
                 zone.records.difference(&expected.records).take(5).collect::<Vec<_>>(),
@@ -260,8 +259,8 @@ fn await_zone(secondary: &mut Secondary, apex: &str, expected: &Zone) -> Result<
     }
 }
 
-/// A service that makes the zones large, so that differences are worth while. Its hosts begin with
-/// one of these words each, a quarter of them with each word.
+/// Returns a service that makes the zones so large that differences are smaller. A quarter of its
+/// hosts begin with each of these words.
 fn large(words: &[&str; 4]) -> String {
     let hosts = (0..HOSTS).map(|n| {
         let address = Ipv4Addr::from(0x0a00_0000 | u32::from(n));

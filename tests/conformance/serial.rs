@@ -1,7 +1,7 @@
-//! The SOA's serial.
+//! The serial in SOA records.
 //!
-//! Weak point 4 of CoreDNS' kubernetes plugin: its serial is the second of the last change, so that
-//! several changes share one, and some changes do not raise it.
+//! CoreDNS' kubernetes plugin uses the second of the last change as its serial, so that several
+//! changes share one, and some do not raise it. These tests are about doing better.
 
 use std::net::Ipv4Addr;
 
@@ -14,24 +14,24 @@ fn serial(server: &Server) -> Result<u32> {
     server.query(ZONE, "SOA")?.serial().context("no SOA")
 }
 
-/// RFC 1982 §3.2.
+/// Returns whether serial `a` is greater than `b` (RFC 1982 §3.2).
 fn is_after(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < 1 << 31
 }
 
-/// Publishes one address and waits until it is the answer.
+/// Publishes an address, and waits until DNS answers it.
 fn publish(manifests: &Manifests, server: &Server, address: Ipv4Addr) -> Result<()> {
     manifests.replace("one.yaml", &Service::new("one").endpoint(address).yaml())?;
-    eventually("the new address", || {
+    eventually("the new address to be answered", || {
         let found = server.query(&name("one"), "A")?.data();
         ensure!(found == [address.to_string()], "the answer is {found:?}");
         Ok(())
     })
 }
 
-/// Negative answers and the SOA itself show the same serial, in every zone.
+/// These are negative answers and SOA records, in every zone.
 #[test]
-fn one_serial_for_all() -> Result<()> {
+fn all_zones_and_answers_have_one_serial() -> Result<()> {
     let manifests = Manifests::new()?;
     manifests.write("one.yaml", &Service::new("one").endpoint([10, 0, 0, 1]).yaml())?;
     let server = Flags::new().words("--zone multinet.cluster.local --zone b.test").start(manifests.path())?;
@@ -48,9 +48,9 @@ fn one_serial_for_all() -> Result<()> {
     Ok(())
 }
 
-/// The serial does not go back over a restart, however many changes there were.
+/// This holds for any number of changes before the restart.
 #[test]
-fn weak_point_4_a_restart_does_not_lower_the_serial() -> Result<()> {
+fn a_restart_does_not_lower_the_serial() -> Result<()> {
     let manifests = Manifests::new()?;
     let mut last = None;
     for run in 0..4u8 {

@@ -1,4 +1,4 @@
-//! Signals, whatever the server's files and the reader of its log do.
+//! Signals, also while files hang or the log is not read.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,7 +15,8 @@ use tempfile::TempDir;
 
 use crate::fixtures::{ZONE, folder};
 
-/// Longer than the grace period that remains of our manifests' after the lameduck.
+/// Time limit for the end of the server, longer than the grace period of our manifests after the
+/// lameduck.
 const GRACE: Duration = Duration::from_secs(15);
 
 fn pipe(folder: &TempDir) -> Result<PathBuf> {
@@ -29,10 +30,11 @@ fn free_address() -> Result<SocketAddr> {
 }
 
 #[test]
-fn a_log_that_is_not_read_holds_up_neither_answers_nor_the_end() -> Result<()> {
+fn an_unread_log_blocks_neither_answers_nor_the_shutdown() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let (pipe, address) = (pipe(&scratch)?, free_address()?);
-    // Opened for both, it needs no reader. It holds some 64 KiB.
+    // The pipe is opened for both reading and writing, so that no reader is needed. It has room for
+    // about 64 KiB.
     let mut sh = Command::new("sh");
     sh.args(["-ec", r#"exec "$@" 2<>"$0""#]).arg(pipe).arg(command()?.get_program());
     sh.args(["--log-queries", "--lameduck", "0s", "--listen", &address.to_string(), "--manifests"]);
@@ -48,15 +50,15 @@ fn a_log_that_is_not_read_holds_up_neither_answers_nor_the_end() -> Result<()> {
     Ok(())
 }
 
-/// The start waits for the kubeconfig here, as it would for a network file system.
+/// The server waits for its kubeconfig here, as it might for a network file system.
 #[test]
-fn a_file_that_hangs_does_not_hold_up_the_end() -> Result<()> {
+fn a_hanging_file_does_not_block_the_shutdown() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let (pipe, admin) = (pipe(&scratch)?, free_address()?);
     let mut command = command()?;
     command.args(["--lameduck", "0s", "--listen", "127.0.0.1:0", "--admin", &admin.to_string()]);
     let mut server = Process::spawn(command.env("KUBECONFIG", pipe), &scratch.path().join("log"))?;
-    eventually("the admin port", || Ok(TcpStream::connect(admin)?))?;
+    eventually("the admin endpoint to listen", || Ok(TcpStream::connect(admin)?))?;
     let status = block_on(server.terminate(GRACE))?;
     ensure!(status.success(), "{status}");
     ensure!(server.log().contains("ending this process by force"), "{}", server.log());
@@ -64,7 +66,7 @@ fn a_file_that_hangs_does_not_hold_up_the_end() -> Result<()> {
 }
 
 #[test]
-fn sighup_has_keys_and_secrets_read_again() -> Result<()> {
+fn sighup_reloads_keys_and_secrets() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let (keys, cookies) = (scratch.path().join("keys"), scratch.path().join("cookies"));
     let key = |name: &str| {
@@ -92,11 +94,11 @@ fn sighup_has_keys_and_secrets_read_again() -> Result<()> {
     }
     server.ask(&cookie(&made))?;
     let wrong = server.metric(r#"multinet_dns_cookies_total{proto="udp",cookie="wrong"}"#)?;
-    ensure!(wrong == 1.0, "the old secret is in use still");
+    ensure!(wrong == 1.0, "the old secret is still used");
 
     fs::write(&keys, key("one") + &key("other"))?;
     server.process().signal("HUP")?;
-    eventually("the keys", || {
+    eventually("the keys to be reloaded", || {
         ensure!(server.log().contains("TSIG keys reloaded"), "{}", server.log());
         Ok(())
     })

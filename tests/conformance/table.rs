@@ -1,19 +1,19 @@
-//! Golden tables: questions beside the whole reply that each must get.
+//! Golden tables: questions, each with the whole expected reply.
 //!
 //! ```text
 //! $ORIGIN multinet.cluster.local          names without a last dot are relative to this
-//! $FLAGS --ns-address 192.0.2.53          flags of the server that is asked
+//! $FLAGS --ns-address 192.0.2.53          flags of the server
 //!
 //! ; Why this reply is the right one.
 //! ? infer.vision.svc A                    one question or several with the same reply
-//! ? infer.vision.svc ANY +edns=1232 +do   and how it is asked (see `Case::parse`)
+//! ? infer.vision.svc ANY +edns=1232 +do   with options of the query (see `Case::parse`)
 //! QUERY NOERROR aa rd                     opcode, response code, flags
 //! ANSWER                                  sections that are not listed are empty
 //! infer.vision.svc 5 IN A 192.168.111.5
 //! ```
 //!
-//! Every question is asked over UDP and TCP. Within a section the order is free; the SOA's serial
-//! is written `SERIAL`.
+//! Every question is sent over UDP and TCP. The order within a section does not matter. `SERIAL`
+//! stands for the serial of the SOA record.
 
 use std::collections::HashSet;
 
@@ -21,40 +21,40 @@ use anyhow::{Context, Result, bail, ensure};
 use multinet_testing::dns::{AD, CD, DO, Edns, Query, RD, Transport, Z};
 use multinet_testing::server::Server;
 
-/// A table.
+/// Golden table.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// Origin that names are relative to, without the last dot.
+    /// Origin of relative names, without the last dot.
     pub(crate) origin: String,
     /// Flags of the server.
     pub(crate) flags: String,
-    /// The rows.
+    /// Rows of the table.
     pub(crate) cases: Vec<Case>,
 }
 
-/// A question and its reply.
+/// Question with its expected reply.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The line that asks, as it stands in the table.
+    /// Line of the question in the table.
     pub(crate) line: String,
-    /// The question.
+    /// Query to send.
     pub(crate) query: Query,
-    /// How it is asked.
+    /// Transports to send it over.
     pub(crate) transports: Vec<Transport>,
-    /// The reply, as [`multinet_testing::dns::Reply::text`] writes it.
+    /// Expected reply, in the format of [`multinet_testing::dns::Reply::text`].
     pub(crate) reply: String,
 }
 
 impl Table {
-    /// Reads a table. Rows without a comment, without a question or without a reply are mistakes.
+    /// Parses a table. Rows without a comment, without a question or without a reply are errors.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut table = Self::default();
         for block in text.split("\n\n").map(str::trim).filter(|block| !block.is_empty()) {
             table.add(block).with_context(|| format!("in the rows\n{block}"))?;
         }
-        ensure!(!table.cases.is_empty(), "a table without rows");
+        ensure!(!table.cases.is_empty(), "the table has no rows");
         let questions: HashSet<&str> = table.cases.iter().map(|case| case.line.as_str()).collect();
-        ensure!(questions.len() == table.cases.len(), "a question stands in the table twice");
+        ensure!(questions.len() == table.cases.len(), "a question appears twice in the table");
         Ok(table)
     }
 
@@ -73,7 +73,7 @@ impl Table {
         if directives {
             return Ok(());
         }
-        ensure!(comments > 0, "no comment says why");
+        ensure!(comments > 0, "no comment gives the reason");
         ensure!(!questions.is_empty() && !reply.is_empty(), "no question, or no reply");
         let reply = normalized(&reply)?;
         for question in questions {
@@ -84,9 +84,9 @@ impl Table {
 }
 
 impl Case {
-    /// Reads `NAME TYPE` and options: `+udp` or `+tcp` alone; `+edns=SIZE` and behind it `+do`,
-    /// `+version=N`, `+flags=0xHEX`, `+option=CODE:TEXT`; the flags `+nord`, `+ad`, `+cd`, `+z`;
-    /// `+class=N`.
+    /// Parses `NAME TYPE` and options: `+udp` or `+tcp` for one transport only; `+edns=SIZE`, and
+    /// after it `+do`, `+version=N`, `+flags=0xHEX`, `+option=CODE:TEXT`; the flags `+nord`, `+ad`,
+    /// `+cd`, `+z`; `+class=N`.
     fn parse(line: &str, origin: &str, reply: &str) -> Result<Self> {
         let mut words = line.split_whitespace();
         let (Some(name), Some(qtype)) = (words.next(), words.next()) else {
@@ -119,13 +119,13 @@ impl Case {
         Ok(Self { line: line.to_owned(), query, transports, reply: reply.to_owned() })
     }
 
-    /// Asks, and says how the reply differs from the table.
+    /// Sends the query. Fails with both texts if the reply differs from the table.
     pub(crate) fn check(&self, server: &Server, origin: &str) -> Result<()> {
         for &transport in &self.transports {
             let reply = transport.ask(server.dns(), &self.query)?.text(origin);
             ensure!(
                 reply == self.reply,
-                "? {} over {transport:?}\n--- the table says\n{}\n--- the server says\n{reply}\n",
+                "? {} over {transport:?}\n--- expected\n{}\n--- the server's reply\n{reply}\n",
                 self.line,
                 self.reply,
             );
@@ -133,7 +133,7 @@ impl Case {
         Ok(())
     }
 
-    /// Asks in mixed case: the same reply, apart from the case of names.
+    /// Sends the query in mixed case. Fails if more than the case of names in the reply differs.
     pub(crate) fn check_mixed_case(&self, server: &Server) -> Result<()> {
         let mixed = Transport::Tcp.ask(server.dns(), &self.query.clone().mixed_case())?.raw;
         let plain = Transport::Tcp.ask(server.dns(), &self.query)?.raw;
@@ -146,7 +146,7 @@ impl Case {
     }
 }
 
-/// Adds to an OPT record what the option `word` with this value says.
+/// Applies the option `word` with this value to an OPT record.
 fn with_edns(mut edns: Edns, word: &str, value: &str) -> Result<Edns> {
     if word.starts_with("+option") {
         let (code, data) = value.split_once(':').unwrap_or((value, ""));
@@ -160,7 +160,7 @@ fn with_edns(mut edns: Edns, word: &str, value: &str) -> Result<Edns> {
     Ok(edns)
 }
 
-/// The reply with single spaces and each section's lines sorted, as the server's replies are shown.
+/// Returns the reply with single spaces and sorted sections, in the format of the server's replies.
 fn normalized(lines: &[&str]) -> Result<String> {
     const SECTIONS: [&str; 3] = ["ANSWER", "AUTHORITY", "ADDITIONAL"];
     let mut out: Vec<String> = Vec::new();
@@ -176,7 +176,7 @@ fn normalized(lines: &[&str]) -> Result<String> {
         } else if in_section {
             section.push(line);
         } else {
-            ensure!(out.len() < 3, "{line:?} stands before any section");
+            ensure!(out.len() < 3, "{line:?} is in no section");
             out.push(line);
         }
     }

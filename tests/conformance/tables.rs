@@ -1,4 +1,4 @@
-//! The golden tables, each against a server of its own that serves all fixtures.
+//! The golden tables. Each has its own server with all fixtures.
 
 use anyhow::{Result, ensure};
 use multinet_testing::server::Flags;
@@ -6,7 +6,7 @@ use multinet_testing::server::Flags;
 use crate::fixtures::folder;
 use crate::table::Table;
 
-/// Names each table as a test, and all of them as a list.
+/// Defines a test for each table, and a list of all tables.
 macro_rules! tables {
     ($($name:ident),* $(,)?) => {
         pub(crate) const TABLES: &[(&str, &str)] =
@@ -55,13 +55,13 @@ fn every_table_is_run() -> Result<()> {
     }
     files.sort_unstable();
     let run: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
-    ensure!(files == run, "the tables are {files:?}, but {run:?} are run");
+    ensure!(files == run, "the files are {files:?}, but the tests {run:?}");
 
     let mut rows = 0;
     for (_, table) in TABLES {
         rows += Table::parse(table)?.cases.len();
     }
     println!("{rows} rows");
-    ensure!(rows >= 130, "only {rows} rows: some went missing");
+    ensure!(rows >= 130, "only {rows} rows were found");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Zone transfers (RFC 5936, RFC 1995), held against the answers that the zone gives.
+//! Zone transfers (RFC 5936, RFC 1995), compared with the answers from the same zone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use multinet_testing::server::{Flags, Server};
 use crate::fixtures::{ZONE, folder};
 use crate::table::{Case, Table};
 
-/// Lets loopback have the zones.
+/// Returns flags that allow transfers to loopback.
 fn allowed() -> Flags {
     Flags::new().words("--answer-order fixed --transfer-to 127.0.0.0/8")
 }
 
-/// A zone as it was transferred.
+/// Transferred zone.
 struct Zone {
-    /// All records but the two SOAs, as text.
+    /// All records but the two SOA records, as text.
     records: Vec<String>,
     serial: u32,
     messages: usize,
 }
 
-/// Transfers a zone and checks the form of the transfer.
+/// Transfers a zone, and checks the form of the messages.
 fn transfer(server: &Server, query: &Query) -> Result<Zone> {
     let packet = query.to_wire();
     let mut stream = Tcp::connect(server.dns())?;
@@ -36,12 +36,12 @@ fn transfer(server: &Server, query: &Query) -> Result<Zone> {
         ensure!(zone.messages > 1 || reply.has_question(), "the first message has no question");
         ensure!(
             reply.message.authorities.is_empty() && reply.message.additionals.is_empty(),
-            "other sections"
+            "a message has other sections"
         );
-        ensure!(!reply.message.answers.is_empty(), "an empty message");
+        ensure!(!reply.message.answers.is_empty(), "a message has no answers");
         let serial = reply.serial();
         for line in reply.answers() {
-            ensure!(soas.len() < 2, "a record behind the second SOA: {line}");
+            ensure!(soas.len() < 2, "a record follows the second SOA: {line}");
             if line.contains(" IN SOA ") {
                 soas.push(line);
                 zone.serial = serial.context("an SOA without serial")?;
@@ -51,16 +51,16 @@ fn transfer(server: &Server, query: &Query) -> Result<Zone> {
             }
         }
     }
-    ensure!(soas[0] == soas[1], "two SOAs: {soas:?}");
-    // The connection can be used for more.
+    ensure!(soas[0] == soas[1], "the two SOA records differ: {soas:?}");
+
     let query = Query::new(ZONE, "SOA");
     stream.send(&query.to_wire())?;
     let reply = Reply::to(&query.to_wire(), stream.receive()?)?;
-    ensure!(reply.serial() == Some(zone.serial), "the zone has changed meanwhile");
+    ensure!(reply.serial() == Some(zone.serial), "the zone has changed during the transfer");
     Ok(zone)
 }
 
-/// Each of the zone's RRsets is what a query for it gets.
+/// Fails unless each of the zone's RRsets equals the answer to a query for it.
 fn check_answers(server: &Server, zone: &Zone) -> Result<()> {
     let mut sets: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for record in &zone.records {
@@ -80,14 +80,14 @@ fn check_answers(server: &Server, zone: &Zone) -> Result<()> {
     Ok(())
 }
 
-/// As any other query; and who was given a zone is in the log.
+/// They are counted like other queries; the log names the client.
 #[test]
 fn transfers_are_counted_and_logged() -> Result<()> {
     let server = allowed().words("--log-queries").start(&folder())?;
     transfer(&server, &Query::new(ZONE, "AXFR"))?;
     for (metric, value) in [
         (r#"multinet_dns_requests_total{proto="tcp",family="1",type="other"}"#, 1.0),
-        // With the SOA that is asked for behind it.
+        // One is the reply to the SOA query after the transfer.
         (r#"multinet_dns_responses_total{proto="tcp",rcode="NOERROR"}"#, 2.0),
         (r#"multinet_dns_request_size_bytes_count{proto="tcp"}"#, 2.0),
         (r#"multinet_dns_response_size_bytes_count{proto="tcp"}"#, 1.0),
@@ -102,10 +102,10 @@ fn transfers_are_counted_and_logged() -> Result<()> {
     Ok(())
 }
 
-/// The transferred zone has exactly the records that the server answers with: each RRset is asked
-/// for, and every answer in the tables is looked up.
+/// Each transferred RRset is queried, and every answer in the golden tables is looked up in the
+/// transfer.
 #[test]
-fn a_transfer_is_the_whole_zone() -> Result<()> {
+fn a_transfer_equals_the_answers_of_the_zone() -> Result<()> {
     let server = allowed().start(&folder())?;
     let mut transferred = BTreeSet::new();
     for (apex, at_least) in [(ZONE, 300), ("in-addr.arpa", 40), ("ip6.arpa", 5)] {
@@ -121,8 +121,8 @@ fn a_transfer_is_the_whole_zone() -> Result<()> {
     let mut compared = 0;
     for (table, text) in crate::tables::TABLES {
         let table = Table::parse(text).with_context(|| (*table).to_owned())?;
-        // ANY has a record that stands for those that there are, and names of topology zones are
-        // made for who asks.
+        // Answers to ANY, and those at names of topology zones, are made for the query and are not
+        // in the zone.
         let is_made = |line: &str| line.contains(" ANY") || line.contains("._zone");
         let has_data = |case: &&Case| table.flags.is_empty() && !is_made(&case.line);
         for case in table.cases.iter().filter(has_data) {
@@ -139,7 +139,7 @@ fn a_transfer_is_the_whole_zone() -> Result<()> {
     Ok(())
 }
 
-/// Owners come back in the question's case.
+/// Returns a record with its owner in lowercase, because replies keep the question's case.
 fn lower_owner(record: &str) -> String {
     match record.split_once(' ') {
         Some((owner, rest)) => format!("{} {rest}", owner.to_lowercase()),
@@ -147,20 +147,21 @@ fn lower_owner(record: &str) -> String {
     }
 }
 
-/// The query of who has a version of the zone. It may have no EDNS.
+/// Returns the IXFR query of a client that has the zone at serial `known`. `query` must have no
+/// EDNS.
 pub(crate) fn ixfr(query: &Query, known: u32) -> Vec<u8> {
     let mut packet = query.to_wire();
-    packet[9] = 1; // one record in the authority section: the SOA that the asker has
+    packet[9] = 1; // one record in the authority section: the SOA that the client has
     packet.extend_from_slice(&[0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, 22, 0, 0]);
     packet.extend(known.to_be_bytes());
     packet.extend([0; 16]);
     packet
 }
 
-/// AXFR is not defined over UDP (RFC 5936 §4.2), and only apexes can be transferred: for other
-/// names the server is not authoritative as a zone (§2.2.1).
+/// AXFR is not defined over UDP (RFC 5936 §4.2), and only the apex of a zone can be transferred
+/// (§2.2.1).
 #[test]
-fn what_cannot_be_transferred() -> Result<()> {
+fn transfers_over_udp_or_below_an_apex_are_refused() -> Result<()> {
     let server = allowed().start(&folder())?;
     let reply = server.query(ZONE, "AXFR")?;
     ensure!(reply.rcode() != "NOERROR" && reply.answers().is_empty(), "AXFR over UDP: {}", reply.text(ZONE));
@@ -175,9 +176,8 @@ fn what_cannot_be_transferred() -> Result<()> {
     Ok(())
 }
 
-/// Question and case come back in a transfer, too.
 #[test]
-fn a_transfer_in_mixed_case() -> Result<()> {
+fn a_transfer_keeps_the_case_of_its_question() -> Result<()> {
     let server = allowed().start(&folder())?;
     let plain = transfer(&server, &Query::new(ZONE, "AXFR"))?;
     let mixed = transfer(&server, &Query::new(ZONE, "AXFR").mixed_case().flags(0))?;

@@ -1,5 +1,5 @@
-//! DNS over TLS, HTTPS and QUIC: the same messages as over UDP and TCP, and certificates that may
-//! change.
+//! DNS over TLS, HTTPS and QUIC: the same messages as over UDP and TCP, and changes of
+//! certificates.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::fixtures::{ZONE, folder};
 
-/// A server with every listener, and what a client needs to trust it.
+/// Server with a listener for every transport, and a client that trusts it.
 struct Secured {
     server: Server,
     client: Client,
@@ -38,11 +38,11 @@ fn start(manifests: &std::path::Path) -> Result<Secured> {
 }
 
 impl Secured {
-    /// The replies over all of the secured transports, by their names.
+    /// Sends a query over all encrypted transports. Returns the replies by transport.
     fn ask(&self, query: &Query) -> Result<Vec<(&'static str, Reply)>> {
         let packet = query.to_wire();
-        // RFC 9250 §4.2.1, RFC 8484 §4.1: the identity is zero where the transport tells replies
-        // apart.
+        // The ID is zero where the transport itself matches replies to queries (RFC 9250 §4.2.1,
+        // RFC 8484 §4.1).
         let unnumbered = Query { id: 0, ..query.clone() }.to_wire();
         let mut tls = self.client.tls(self.server.address("tls")?)?;
         tls.messages.send(&packet)?;
@@ -58,7 +58,7 @@ impl Secured {
     }
 }
 
-/// Kinds of questions with all kinds of replies.
+/// Returns queries with replies of every kind.
 fn questions() -> Vec<Query> {
     let at = |relative: &str, qtype| Query::new(&format!("{relative}.{ZONE}"), qtype);
     let edns = || Edns::new(1232);
@@ -85,7 +85,7 @@ fn questions() -> Vec<Query> {
 }
 
 #[test]
-fn secured_transports_carry_the_same_messages() -> Result<()> {
+fn encrypted_transports_carry_the_same_messages() -> Result<()> {
     let secured = start(&folder())?;
     for query in questions() {
         let expected = secured.server.ask_tcp(&query)?;
@@ -104,7 +104,7 @@ fn secured_transports_carry_the_same_messages() -> Result<()> {
                 reply.has_question() && reply.raw[12..].starts_with(&query.question()),
                 "{query} over {transport}: the question changed",
             );
-            // The records' order is part of the message, as is the section's.
+            // The order of records is a part of the message.
             ensure!(reply.answers() == expected.answers(), "{query} over {transport}: another order");
             ensure!(reply.additionals() == expected.additionals(), "{query} over {transport}: another order");
         }
@@ -112,9 +112,9 @@ fn secured_transports_carry_the_same_messages() -> Result<()> {
     Ok(())
 }
 
-/// RFC 8484 §5.1: the freshness of an HTTP reply is the lowest time to live in it.
+/// The freshness of an HTTP reply is the lowest time to live in it (RFC 8484 §5.1).
 #[test]
-fn http_replies_are_not_kept_longer_than_their_records() -> Result<()> {
+fn http_replies_expire_with_their_records() -> Result<()> {
     let secured = start(&folder())?;
     let https = secured.server.address("https")?;
     for (name, seconds) in [
@@ -122,7 +122,7 @@ fn http_replies_are_not_kept_longer_than_their_records() -> Result<()> {
         ("nothing.testns.svc", 5),
         ("zero.ttl.svc", 0),
         ("hour.ttl.svc", 3600),
-        // A service that lives for an hour says nothing about what it has not.
+        // The time to live of a service does not apply to negative answers.
         ("x.hour.ttl.svc", 5),
     ] {
         let mut query = Query::new(&format!("{name}.{ZONE}"), "A");
@@ -133,8 +133,8 @@ fn http_replies_are_not_kept_longer_than_their_records() -> Result<()> {
     Ok(())
 }
 
-/// A new certificate is shown to new connections; old ones go on, and a certificate that does not
-/// fit its key changes nothing.
+/// New connections get the new certificate, and open ones stay. A certificate that does not belong
+/// to its key is not used.
 #[test]
 fn certificates_are_reloaded() -> Result<()> {
     let secured = start(&folder())?;
@@ -143,19 +143,22 @@ fn certificates_are_reloaded() -> Result<()> {
     let other = secured.authority.server("other.test")?;
 
     fs::copy(&other.cert, &secured.certificate.cert)?;
-    // Only the certificate so far, which does not belong to the key: that is said, and nothing
-    // changes.
+    // So far only the certificate has changed, which does not belong to the key. The server warns
+    // and keeps the old pair.
     let cert = secured.certificate.cert.display().to_string();
     eventually("a warning about the certificate", || {
         let log = secured.server.log();
         ensure!(log.lines().any(|line| line.contains(" WARN ") && line.contains(&cert)), "the log is\n{log}");
         Ok(())
     })?;
-    ensure!(secured.client.tls(address)?.certificate == old.certificate, "half a change took effect");
+    ensure!(
+        secured.client.tls(address)?.certificate == old.certificate,
+        "the new certificate was used without its key"
+    );
 
     fs::copy(&other.key, &secured.certificate.key)?;
     let query = Query::new(ZONE, "SOA");
-    eventually("the new certificate", || {
+    eventually("the new certificate to be used", || {
         let mut new = secured.client.tls(address)?;
         ensure!(new.certificate != old.certificate, "it is still the old one");
         new.messages.send(&query.to_wire())?;

@@ -1,5 +1,5 @@
-//! Answers that do not fit. That as many whole addresses are sent as fit, and of other records
-//! none, is asserted for any query in `dns-server/tests/model/paths.rs`.
+//! Answers that do not fit into a message. `dns-server/tests/model/paths.rs` asserts for any query
+//! that as many whole address records are sent as fit, and no records of other types.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,13 +10,14 @@ use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, name};
 
-/// Octets of an A record whose owner is compressed.
+/// Length of an A record with a compressed owner, in bytes.
 const A_RECORD: usize = 16;
 
-/// Octets of an OPT record without options.
+/// Length of an OPT record without options, in bytes.
 const OPT: usize = 11;
 
-/// Starts a server with `many`, which has 150 addresses, and `few`, which has seven hosts of four.
+/// Starts a server with the services `many`, which has 150 addresses, and `few`, which has seven
+/// hosts with four addresses each.
 fn start(flags: Flags) -> Result<(Manifests, Server)> {
     let v4 = |block: u8, n: u8| IpAddr::from(Ipv4Addr::new(10, block, 0, n));
     let manifests = Manifests::new()?;
@@ -38,7 +39,7 @@ fn ask(server: &Server, qtype: &str, owner: &str, edns: Option<u16>) -> Result<R
 }
 
 #[test]
-fn the_choice_of_addresses_stays_with_a_fixed_order() -> Result<()> {
+fn the_addresses_in_truncated_answers_stay_with_a_fixed_order() -> Result<()> {
     let (_manifests, server) = start(Flags::new().words("--answer-order fixed"))?;
     let first = ask(&server, "A", &name("many"), None)?.answers();
     let count = (512 - 12 - Query::new(&name("many"), "A").question().len()) / A_RECORD;
@@ -50,8 +51,8 @@ fn the_choice_of_addresses_stays_with_a_fixed_order() -> Result<()> {
     Ok(())
 }
 
-/// Additional records that do not fit are left out, an RRset at a time (RFC 2181 §9), and that is
-/// no truncation.
+/// Additional records that do not fit are left out one RRset at a time, without the flag TC
+/// (RFC 2181 §9).
 #[test]
 fn additionals_are_dropped_as_whole_sets_and_without_tc() -> Result<()> {
     let (_manifests, server) = start(Flags::new())?;
@@ -61,25 +62,25 @@ fn additionals_are_dropped_as_whole_sets_and_without_tc() -> Result<()> {
     let set_sizes = by_owner(&whole);
 
     let base = whole.raw.len() - 28 * A_RECORD + OPT;
-    ensure!((512..1232).contains(&base), "the fixture's answer takes {base} octets");
+    ensure!((512..1232).contains(&base), "the fixture's answer takes {base} bytes");
     let mut dropped = BTreeSet::new();
     for size in base..=1232 {
         let reply = ask(&server, "SRV", &owner, Some(size as u16))?;
         ensure!(reply.header() == "QUERY NOERROR aa rd", "size {size}: {}", reply.header());
         ensure!(reply.edns().is_some(), "size {size}: no OPT");
-        ensure!(reply.raw.len() <= size, "size {size}: {} octets", reply.raw.len());
+        ensure!(reply.raw.len() <= size, "size {size}: {} bytes", reply.raw.len());
         ensure!(reply.data() == whole.data(), "size {size}: another answer");
         for (host, count) in by_owner(&reply) {
             ensure!(set_sizes.get(&host) == Some(&count), "size {size}: {count} additionals for {host}");
         }
-        // What is left out would not have fitted.
+        // As many sets as fit are sent.
         let sets = reply.additionals().len() / 4;
         ensure!(sets == ((size - base) / (4 * A_RECORD)).min(7), "size {size}: {sets} sets of additionals");
         dropped.insert(7 - sets);
     }
-    ensure!(dropped.len() > 1, "the sizes make no difference");
+    ensure!(dropped.len() > 1, "every size gives the same reply");
 
-    // One octet less than the answer itself takes: truncated.
+    // With one byte less than the answer takes, the reply is truncated.
     let reply = ask(&server, "SRV", &owner, Some(base as u16 - 1))?;
     assert_eq!(reply.text(""), "QUERY NOERROR aa tc rd\nEDNS 0 1232");
     Ok(())
@@ -93,14 +94,14 @@ fn by_owner(reply: &Reply) -> BTreeMap<String, usize> {
     counts
 }
 
-/// The name server's addresses with the NS record are additionals like others.
+/// The addresses of the name server are additional records like others.
 #[test]
 fn glue_of_the_name_server_may_be_left_out() -> Result<()> {
     let addresses: String = (1..=40).map(|n| format!(" --ns-address 192.0.2.{n}")).collect();
     let (_manifests, server) = start(Flags::new().words(&addresses))?;
     let reply = ask(&server, "NS", crate::fixtures::ZONE, None)?;
     ensure!(reply.header() == "QUERY NOERROR aa rd" && reply.answers().len() == 1, "{}", reply.text(""));
-    ensure!(reply.additionals().is_empty(), "a part of the glue: {}", reply.text(""));
+    ensure!(reply.additionals().is_empty(), "only a part of the glue: {}", reply.text(""));
     let reply = ask(&server, "NS", crate::fixtures::ZONE, Some(1232))?;
     ensure!(reply.additionals().len() == 40, "{} additionals", reply.additionals().len());
     let reply = ask(&server, "A", &format!("ns.dns.{}", crate::fixtures::ZONE), None)?;
@@ -108,10 +109,10 @@ fn glue_of_the_name_server_may_be_left_out() -> Result<()> {
     Ok(())
 }
 
-/// More than 64 KiB fit into no message: a part of the records, others each time. Names in messages
-/// of more than 16 KiB lie beyond what compression reaches.
+/// A message has at most 64 KiB. An answer with more has different records each time. Compression
+/// reaches only names within the first 16 KiB.
 #[test]
-fn answers_beyond_any_message() -> Result<()> {
+fn answers_larger_than_any_message_are_subsets() -> Result<()> {
     let manifests = Manifests::new()?;
     let address = |n: u16| IpAddr::from(Ipv4Addr::from(0x0a00_0000 | u32::from(n)));
     let hosts = |count| (1..=count).map(move |n| (address(n), format!("host-{n}")));
@@ -138,7 +139,7 @@ fn answers_beyond_any_message() -> Result<()> {
     let reply = server.ask_tcp(&Query::new(&name("_http._tcp.large"), "SRV"))?;
     assert_eq!(reply.header(), "QUERY NOERROR aa rd");
     assert_eq!(reply.answers().len(), 500);
-    ensure!(reply.raw.len() > 0x4000, "the answer takes {} octets", reply.raw.len());
+    ensure!(reply.raw.len() > 0x4000, "the answer takes only {} bytes", reply.raw.len());
     let mut additionals = reply.additionals();
     additionals.sort_unstable();
     let mut expected: Vec<String> = hosts(500)

@@ -1,4 +1,4 @@
-//! Signed messages (RFC 8945), as dig and kdig sign and check them.
+//! Signed messages (RFC 8945) that dig, kdig and nsupdate sign and verify.
 
 use std::fs;
 use std::process::Command;
@@ -13,10 +13,10 @@ use crate::fixtures::{Service, ZONE, folder, name};
 
 const KEY: TsigKey = TsigKey { name: "one.test", secret: "c2VjcmV0IG9mIGF0IGxlYXN0IHNpeHRlZW4gb2N0ZXRz" };
 
-/// A key that may transfer nothing.
+/// Key without permission to transfer zones.
 const OTHER: TsigKey = TsigKey { name: "two.test", secret: "YW5vdGhlciBzZWNyZXQgb2YgdGhhdCBsZW5ndGggLi4u" };
 
-/// Flags with both keys; the folder has their file.
+/// Returns flags with both keys, and the folder with the key file.
 fn flags() -> Result<(Flags, TempDir)> {
     let keys = tempfile::tempdir()?;
     let file = keys.path().join("keys");
@@ -34,7 +34,7 @@ fn run(program: &str, server: &Server, arguments: &str) -> Result<String> {
     Ok([output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat())
 }
 
-/// Replies to all kinds of queries are signed, and other implementations accept the signatures.
+/// This holds for replies of every kind, and other implementations accept the signatures.
 #[test]
 fn replies_to_signed_queries_are_signed() -> Result<()> {
     let (flags, _keys) = flags()?;
@@ -62,9 +62,8 @@ fn replies_to_signed_queries_are_signed() -> Result<()> {
     Ok(())
 }
 
-/// The file is one that BIND's programs read, too.
 #[test]
-fn a_key_file_is_the_same_for_all() -> Result<()> {
+fn one_key_file_works_for_the_server_and_for_dig() -> Result<()> {
     let keys = Manifests::new()?;
     keys.write("key", &KEY.statement())?;
     let file = keys.file("key");
@@ -76,7 +75,7 @@ fn a_key_file_is_the_same_for_all() -> Result<()> {
 }
 
 #[test]
-fn bad_signatures_are_told_what_is_wrong() -> Result<()> {
+fn a_bad_signature_gets_the_matching_error() -> Result<()> {
     let (flags, _keys) = flags()?;
     let server = flags.start(&folder())?;
     let wrong = TsigKey { secret: OTHER.secret, ..KEY }.option();
@@ -95,7 +94,7 @@ fn bad_signatures_are_told_what_is_wrong() -> Result<()> {
     Ok(())
 }
 
-/// dig checks the signature of every message of a transfer.
+/// dig verifies the signature of every message of a transfer.
 #[test]
 fn a_key_permits_transfers() -> Result<()> {
     let manifests = Manifests::new()?;
@@ -112,14 +111,20 @@ fn a_key_permits_transfers() -> Result<()> {
     }
     assert_eq!(server.metric("multinet_dns_transfers_total{kind=\"refused\"}")?, 2.0);
     let text = run("kdig", &server, &format!("-y {} {ZONE} AXFR", KEY.option()))?;
-    ensure!(text.contains(&name("large")) && !text.to_lowercase().contains("tsig error"), "kdig refuses it");
-    ensure!(text.lines().filter(|line| line.contains("\tIN\tSOA\t")).count() == 2, "kdig breaks off");
+    ensure!(
+        text.contains(&name("large")) && !text.to_lowercase().contains("tsig error"),
+        "kdig fails:\n{text}"
+    );
+    ensure!(
+        text.lines().filter(|line| line.contains("\tIN\tSOA\t")).count() == 2,
+        "kdig stops early:\n{text}"
+    );
     Ok(())
 }
 
-/// An answer that has no room for its signature says only that it is truncated.
+/// Such a reply has no records.
 #[test]
-fn a_signature_needs_room() -> Result<()> {
+fn an_answer_without_room_for_its_signature_is_truncated() -> Result<()> {
     let manifests = Manifests::new()?;
     let many = (1..=30u8).fold(Service::new("many"), |service, n| service.endpoint([10, 0, 0, n]));
     manifests.write("many.yaml", &many.yaml())?;
@@ -133,13 +138,13 @@ fn a_signature_needs_room() -> Result<()> {
     Ok(())
 }
 
-/// How many A records dig shows.
+/// Returns the number of A records that dig shows.
 fn addresses(text: &str) -> usize {
     text.lines().filter(|line| line.split_whitespace().nth(3) == Some("A")).count()
 }
 
-/// Answers have as many records as fit beside the signature: over TCP thousands of a set that no
-/// message can hold, over UDP all services, with as many of their addresses as fit.
+/// An answer has as many records as fit beside the signature: over TCP thousands of an RRset that
+/// is too large for any message, over UDP all SRV records with as many addresses as fit.
 #[test]
 fn answers_leave_room_for_the_signature() -> Result<()> {
     let manifests = Manifests::new()?;
@@ -156,7 +161,7 @@ fn answers_leave_room_for_the_signature() -> Result<()> {
     let text = run("dig", &server, &format!("-y {key} +tcp {} A", name("huge")))?;
     let answers = addresses(&text);
     ensure!((4050..4096).contains(&answers), "{answers} records over TCP");
-    ensure!(text.contains("hmac-sha256") && !text.contains("verify"), "the signature is not good");
+    ensure!(text.contains("hmac-sha256") && !text.contains("verify"), "the signature is invalid");
 
     let question = format!("-y {key} +notcp +ignore +bufsize=1232 {} SRV", name("_http._tcp.few"));
     let text = run("dig", &server, &question)?;
@@ -178,7 +183,7 @@ fn signed_by_a_stranger(octets: usize, algorithm: &[u8], edns: Option<Edns>) -> 
     query.edns = edns;
     query.name.clear();
     while rest > 0 {
-        // No label may be left without a letter.
+        // No label may be empty.
         let length = rest.min(if rest == 65 { 32 } else { 64 }) - 1;
         query.name.push(length as u8); // at most 63
         query.name.extend(std::iter::repeat_n(b'x', length));
@@ -194,10 +199,9 @@ fn signed_by_a_stranger(octets: usize, algorithm: &[u8], edns: Option<Edns>) -> 
     packet
 }
 
-/// Replies to unknown keys stay within the size of datagrams, though keys and questions may have
-/// long names.
+/// This holds for replies to unknown keys, even if keys and questions have long names.
 #[test]
-fn refusals_keep_to_the_size_of_datagrams() -> Result<()> {
+fn refusals_fit_into_datagrams() -> Result<()> {
     let (flags, _keys) = flags()?;
     let server = flags.start(&folder())?;
     let sha256 = b"\x0bhmac-sha256\0".as_slice();
@@ -213,8 +217,9 @@ fn refusals_keep_to_the_size_of_datagrams() -> Result<()> {
         let limit = edns.as_ref().map_or(512, |edns| usize::from(edns.size));
         let packet = signed_by_a_stranger(octets, algorithm, edns);
         let reply = Reply::to(&packet, Transport::Udp.exchange(server.dns(), &packet)?)?;
-        let case = format!("{octets} octets, an algorithm of {}", algorithm.len());
-        ensure!(reply.raw.len() <= limit, "{case}: {} octets", reply.raw.len());
+        let case = format!("a name of {octets} bytes, an algorithm of {}", algorithm.len());
+        ensure!(reply.raw.len() <= limit, "{case}: {} bytes", reply.raw.len());
+
         ensure!(reply.header() == header, "{case}: {}", reply.header());
         // A TSIG record, of class ANY.
         let has_record = reply.raw.windows(4).any(|octets| octets == [0, 250, 0, 255]);
@@ -223,7 +228,7 @@ fn refusals_keep_to_the_size_of_datagrams() -> Result<()> {
     Ok(())
 }
 
-/// Replies that refuse signed updates are signed, so that the client can trust them (RFC 8945 §5).
+/// The client can only trust a signed refusal (RFC 8945 §5).
 #[test]
 fn refused_updates_are_signed() -> Result<()> {
     let (flags, keys) = flags()?;
@@ -237,7 +242,7 @@ fn refused_updates_are_signed() -> Result<()> {
     let output = Command::new("nsupdate").args(["-d", "-y", &KEY.option()]).arg(&script).output()?;
     let text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    // It shows the TSIG records of its own message and of the reply.
+    // nsupdate prints the TSIG records of its own message and of the reply.
     ensure!(text.contains("status: NOTIMP") && text.matches("hmac-sha256").count() > 1, "{text}");
     ensure!(!text.contains("TSIG error") && !text.contains("expected a TSIG"), "{text}");
     Ok(())

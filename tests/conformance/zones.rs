@@ -1,4 +1,4 @@
-//! Zones and the server's own addresses, as flags give them.
+//! Flags and variables for zones and for the addresses of the name server.
 
 use anyhow::{Result, ensure};
 use multinet_testing::dns::Query;
@@ -6,9 +6,9 @@ use multinet_testing::server::Flags;
 
 use crate::fixtures::{ZONE, folder};
 
-/// Without `--ns-address` the name server is at the listening addresses.
+/// This is the default without `--ns-address`.
 #[test]
-fn the_name_server_is_where_the_server_listens() -> Result<()> {
+fn the_name_server_has_the_listening_addresses() -> Result<()> {
     let server = Flags::new().start(&folder())?;
     let reply = server.query(ZONE, "NS")?;
     assert_eq!(
@@ -18,13 +18,12 @@ fn the_name_server_is_where_the_server_listens() -> Result<()> {
     Ok(())
 }
 
-/// A wildcard is no address that anybody could ask.
 #[test]
-fn a_wildcard_is_not_the_name_servers_address() -> Result<()> {
+fn a_wildcard_is_no_address_of_the_name_server() -> Result<()> {
     let server = Flags::new().listen_instead("dns://0.0.0.0:0").start(&folder())?;
     assert_eq!(server.query(ZONE, "NS")?.text(ZONE), "QUERY NOERROR aa rd\nANSWER\n@ 5 IN NS ns.dns");
     let reply = server.query(&format!("ns.dns.{ZONE}"), "A")?;
-    // The name is that of the zone's server, so it exists, with or without an address.
+    // The name of the name server exists even without an address.
     ensure!(reply.rcode() == "NOERROR" && reply.answers().is_empty(), "{}", reply.text(ZONE));
 
     let server = Flags::new().listen_instead("dns://0.0.0.0:0").words("--ns-address ::1").start(&folder())?;
@@ -32,19 +31,18 @@ fn a_wildcard_is_not_the_name_servers_address() -> Result<()> {
     Ok(())
 }
 
-/// A listener without a scheme, and one for IPv6.
 #[test]
-fn listeners_for_ipv6() -> Result<()> {
+fn a_listener_for_ipv6_is_served() -> Result<()> {
     let server = Flags::new().listen_instead("[::1]:0").start(&folder())?;
-    ensure!(server.dns().is_ipv6(), "listens at {}", server.dns());
+    ensure!(server.dns().is_ipv6(), "it listens on {}", server.dns());
     assert_eq!(server.query(&format!("ns.dns.{ZONE}"), "AAAA")?.data(), ["::1"]);
     assert_eq!(server.ask_tcp(&Query::new(ZONE, "SOA"))?.rcode(), "NOERROR");
     Ok(())
 }
 
-/// Flags from the environment, lists separated by commas.
+/// Variables have the values of flags, with commas between the items of a list.
 #[test]
-fn zones_from_the_environment() -> Result<()> {
+fn zones_are_read_from_the_environment() -> Result<()> {
     let flags = Flags::new()
         .env("MULTINET_ZONE", "a.test,b.test")
         .env("MULTINET_REVERSE_ZONE", "10.in-addr.arpa")
@@ -60,15 +58,15 @@ fn zones_from_the_environment() -> Result<()> {
     assert_eq!(server.query("10.in-addr.arpa", "SOA")?.rcode(), "NOERROR");
     assert_eq!(server.query("ip6.arpa", "SOA")?.rcode(), "REFUSED");
 
-    // A flag goes before its variable.
+    // A flag overrides its variable.
     let server = Flags::new().env("MULTINET_TTL", "77").words("--ttl 78").start(&folder())?;
-    ensure!(server.query(ZONE, "SOA")?.answers()[0].contains(" 78 IN SOA "), "the variable won");
+    ensure!(server.query(ZONE, "SOA")?.answers()[0].contains(" 78 IN SOA "), "the variable was used");
     Ok(())
 }
 
-/// The shortest time to live; negative answers are not to be kept either.
+/// Negative answers have it, too.
 #[test]
-fn a_time_to_live_of_zero() -> Result<()> {
+fn a_time_to_live_of_zero_is_used_in_all_answers() -> Result<()> {
     let server = Flags::new().words("--ttl 0").start(&folder())?;
     assert_eq!(
         server.query(&format!("nothing.{ZONE}"), "A")?.text(ZONE),

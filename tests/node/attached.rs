@@ -1,4 +1,4 @@
-//! The controller reads the annotations that the real Multus writes. Pods are network namespaces,
+//! Annotations of the real Multus, followed by the controller. The pods are network namespaces
 //! without a kubelet.
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,7 +15,7 @@ use multinet_testing::slices::Slices;
 use multinet_testing::status::Status;
 use serde_json::json;
 
-/// The service of the pods with `app=infer`, on these networks.
+/// Returns the service for the pods with `app=infer`, on these networks.
 fn service(networks: &[&str]) -> Result<DynamicObject> {
     let networks: Vec<_> = networks.iter().map(|name| json!({ "name": name })).collect();
     Ok(serde_json::from_value(json!({
@@ -26,7 +26,7 @@ fn service(networks: &[&str]) -> Result<DynamicObject> {
     }))?)
 }
 
-/// The lines of [`Slices`] for pods that are ready.
+/// Returns the expected lines of [`Slices`] for ready pods.
 async fn ready(pods: &[(&str, &LightPod)]) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for (alias, pod) in pods {
@@ -38,7 +38,7 @@ async fn ready(pods: &[(&str, &LightPod)]) -> Result<Vec<String>> {
 }
 
 async fn ping(from: &LightPod, address: &str) -> Result<()> {
-    // An IPv6 address may still be tentative for a second.
+    // An IPv6 address may be tentative for up to a second.
     multinet_testing::wait::eventually(
         &format!("{address} to answer"),
         multinet_testing::replica::BOUND,
@@ -52,7 +52,7 @@ async fn ping(from: &LightPod, address: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_multus_writes_is_read() -> Result<()> {
+async fn annotations_of_multus_are_followed() -> Result<()> {
     sandboxed!();
     let cluster = Cluster::start().await?;
     cluster.apply_crds().await?;
@@ -69,12 +69,13 @@ async fn what_multus_writes_is_read() -> Result<()> {
         ControllerOptions::controller(&cluster.controller_kubeconfig(address).await?).start_ready().await?;
     let dns = Options::new(&cluster.dns_server_kubeconfig(address).await?).start_ready().await?;
 
-    // Both families; twice on one network; one more network, which is not the service's.
+    // The pods have both families, two interfaces on one network, and one on a network that the
+    // service does not publish.
     let pod = |name: &str, networks: &str| Pod::new(name).annotation(NETWORKS, networks);
     let mut simple = LightPod::start(&multus, &namespace, pod("simple", "rail")).await?;
     let twice = LightPod::start(&multus, &namespace, pod("twice", "rail,rail,other")).await?;
     let addresses = twice.addresses().await?;
-    ensure!(addresses.len() == 5, "two of each family on rail, one on other: {addresses:?}");
+    ensure!(addresses.len() == 5, "not two of each family on rail and one on other: {addresses:?}");
     let expected = ready(&[("rail", &simple), ("rail", &twice)]).await?;
     let expected: Vec<_> = expected.into_iter().filter(|line| !line.contains("192.168.112.")).collect();
     ensure!(expected.len() == 6, "{expected:?}");
@@ -85,16 +86,16 @@ async fn what_multus_writes_is_read() -> Result<()> {
         ping(&twice, &address).await?;
     }
 
-    // The annotation outlives the interface: only the pod's end counts.
+    // The annotation outlives the interface. The controller goes by the end of the pod.
     simple.detach().await?;
-    ensure!(!simple.addresses().await?.is_empty(), "Multus has taken the annotation away");
+    ensure!(!simple.addresses().await?.is_empty(), "Multus has removed the annotation");
     Status::of(&namespace, "infer")?.counts(2, 2).await?;
     simple.remove().await?;
     let expected: Vec<_> = expected.into_iter().filter(|line| line.contains(" twice ")).collect();
     slices.are(&expected).await?;
     served(&namespace, &dns, &expected).await?;
 
-    // A pod that comes again under the same name, and on the address that has become free.
+    // A new pod has the same name, and gets the address that has become free.
     let again = LightPod::start(&multus, &namespace, pod("simple", "rail")).await?;
     let expected = [expected, ready(&[("rail", &again)]).await?].concat();
     slices.are(&expected).await?;
@@ -104,7 +105,7 @@ async fn what_multus_writes_is_read() -> Result<()> {
     slices.are::<String>(&[]).await
 }
 
-/// Waits until DNS has the addresses of these lines, by family.
+/// Waits until DNS answers the addresses in these lines, by family.
 async fn served(
     namespace: &Namespace,
     dns: &multinet_testing::replica::Replica,

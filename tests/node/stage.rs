@@ -1,4 +1,4 @@
-//! A node with what we ship, CoreDNS in front of it, and a user's namespace.
+//! A node with the shipped manifests, CoreDNS, and a user's namespace.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,35 +15,35 @@ use multinet_testing::objects::Namespace;
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 
-/// The label of the user's pods.
+/// Label of the user's pods.
 pub(crate) const LABEL: &str = "app=infer";
 
-/// The second network of the user's pods.
+/// Second network of the user's pods.
 pub(crate) const NETWORK: &str = "rdma-net";
 
-/// The names of our two Deployments, which are also those of their programs.
+/// Names of our two Deployments and of their programs.
 pub(crate) const OURS: [&str; 2] = ["multinet-dns", "multinet-controller"];
 
-/// The namespace of what we ship.
+/// Namespace of the shipped objects.
 pub(crate) const SYSTEM: &str = "multinet-system";
 
 const COREDNS: &str = include_str!("coredns.yaml");
 const USER: &str = include_str!("user.yaml");
 
-/// Where the scenario plays.
+/// Node and namespaces of the test.
 pub(crate) struct Stage {
     pub(crate) node: Node,
-    /// The user's.
+    /// Namespace of the user.
     pub(crate) namespace: Namespace,
 }
 
 impl Stage {
-    /// Everything runs, and the user has made a service and a Deployment, but not yet the network
-    /// that they ask for.
-    pub(crate) async fn set() -> Result<Self> {
+    /// Starts all programs, and creates the user's service and Deployment, but not the network that
+    /// they name.
+    pub(crate) async fn start() -> Result<Self> {
         let node = Node::start().await?;
         node.apply_kustomization(&repository().join("deploy/kustomize/base")).await?;
-        // As docs/install.md says: the zone is forwarded to the address of the Service.
+        // As in docs/install.md, CoreDNS forwards the zone to the address of the Service.
         let services: Api<Service> = Api::namespaced(node.cluster().client().await?, SYSTEM);
         let spec = services.get("multinet-dns").await?.spec.context("a Service without spec")?;
         let address = spec.cluster_ip.context("a Service without address")?;
@@ -61,17 +61,18 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The name of the user's service.
+    /// Returns the DNS name of the user's service.
     pub(crate) fn name(&self) -> String {
         self.namespace.domain("infer")
     }
 
-    /// Where pods ask: the cluster's DNS.
+    /// Returns the address of the cluster's DNS.
     pub(crate) fn dns(&self) -> SocketAddr {
         (CLUSTER_DNS, 53).into()
     }
 
-    /// Asks the cluster's DNS.
+    /// Sends a query to the cluster's DNS. Fails if the answer has an address of the default
+    /// network.
     pub(crate) async fn ask(&self, name: &str, rtype: &str) -> Result<Reply> {
         let reply = ask_udp(self.dns(), name, rtype).await?;
         let default = reply.data().into_iter().find(|data| data.contains(DEFAULT_NETWORK));
@@ -79,12 +80,12 @@ impl Stage {
         Ok(reply)
     }
 
-    /// The user's pods that are not being deleted.
+    /// Returns the user's pods, except those being deleted.
     pub(crate) async fn pods(&self) -> Result<Vec<Pod>> {
         self.node.selected(self.namespace.name(), LABEL).await
     }
 
-    /// Waits until the Deployment has its three pods, all ready, and returns them.
+    /// Waits until all three pods of the Deployment are ready. Returns them.
     pub(crate) async fn three_ready(&self) -> Result<Vec<Pod>> {
         self.node.rolled_out(self.namespace.name(), "infer").await?;
         let pods = self.pods().await?;
@@ -92,18 +93,18 @@ impl Stage {
         Ok(pods)
     }
 
-    /// Waits until DNS says exactly the second addresses of the pods that are ready, and of these
-    /// very pods: the uid tells those that have come again under the same address apart. Returns
-    /// the addresses.
+    /// Waits until DNS answers exactly the second addresses of the ready pods, and TXT records with
+    /// their uids, which distinguish a pod from an earlier one at the same address. Returns the
+    /// addresses.
     pub(crate) async fn dns_follows(&self) -> Result<BTreeSet<String>> {
-        eventually("DNS to say what the pods are", BOUND, async || {
+        eventually("DNS to match the pods", BOUND, async || {
             let ready: Vec<_> = self.pods().await?.into_iter().filter(is_ready).collect();
             let mut expected = BTreeSet::new();
             for pod in &ready {
                 expected.extend(second_addresses(pod)?.into_iter().map(|(_, address)| address));
             }
             let found = self.answer(&self.name()).await?;
-            ensure!(found == expected, "the pods have {expected:?}, DNS says {found:?}");
+            ensure!(found == expected, "the pods have {expected:?}, DNS answers {found:?}");
             for pod in &ready {
                 self.describes(pod).await?;
             }
@@ -112,18 +113,18 @@ impl Stage {
         .await
     }
 
-    /// The addresses that a name has; none if it does not exist.
+    /// Returns the addresses of a name; none if it does not exist.
     pub(crate) async fn answer(&self, name: &str) -> Result<BTreeSet<String>> {
         let reply = self.ask(name, "A").await?;
         let rcode = if reply.data().is_empty() { "NXDOMAIN" } else { "NOERROR" };
         ensure!(reply.rcode() == rcode, "{}", reply.text(""));
         let addresses = reply.data();
         let set = BTreeSet::from_iter(addresses.iter().cloned());
-        ensure!(set.len() == addresses.len(), "an address twice:\n{}", reply.text(""));
+        ensure!(set.len() == addresses.len(), "a repeated address:\n{}", reply.text(""));
         Ok(set)
     }
 
-    /// That the TXT record of a pod's address describes this pod.
+    /// Fails unless the TXT records of a pod's addresses describe this pod.
     async fn describes(&self, pod: &Pod) -> Result<()> {
         let name = pod.metadata.name.as_deref().context("a pod without name")?;
         let uid = pod.metadata.uid.as_deref().context("a pod without uid")?;
@@ -148,7 +149,7 @@ impl Stage {
     }
 }
 
-/// The name of a pod.
+/// Returns the name of a pod.
 pub(crate) fn name_of(pod: &Pod) -> Result<&str> {
     pod.metadata.name.as_deref().context("a pod without name")
 }

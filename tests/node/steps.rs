@@ -21,7 +21,7 @@ const SECOND_NETWORK: &str = "192.168.111.";
 pub(crate) async fn network_comes_late(stage: &Stage) -> Result<()> {
     let status = Status::of(&stage.namespace, "infer")?;
     status.explains("ResolvedRefs=False NetworkNotFound", &[NETWORK]).await?;
-    let pods = eventually("three pods that wait", BOUND, async || {
+    let pods = eventually("three waiting pods", BOUND, async || {
         let pods = stage.pods().await?;
         ensure!(pods.len() == 3, "{} pods", pods.len());
         Ok(pods)
@@ -32,7 +32,7 @@ pub(crate) async fn network_comes_late(stage: &Stage) -> Result<()> {
         events.warn("Pod", name_of(pod)?, "FailedCreatePodSandBox", &[NETWORK]).await?;
     }
     let found = stage.answer(&stage.name()).await?;
-    ensure!(found.is_empty(), "nobody has a network, but DNS says {found:?}");
+    ensure!(found.is_empty(), "no pod has a network, but DNS answers {found:?}");
 
     let range = format!("{SECOND_NETWORK}0/24");
     let network = stage.node.networks().macvlan(stage.namespace.name(), NETWORK, &[&range])?;
@@ -48,8 +48,8 @@ pub(crate) async fn network_comes_late(stage: &Stage) -> Result<()> {
 pub(crate) async fn the_name_server_has_an_address(stage: &Stage) -> Result<()> {
     let pods = ours(stage, "multinet-dns").await?;
     let own: BTreeSet<String> = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
-    let told = ask_udp(stage.dns(), "ns.dns.multinet.cluster.local", "A").await?.data();
-    ensure!(told.len() == 1 && told.iter().all(|address| own.contains(address)), "{told:?} of {own:?}");
+    let found = ask_udp(stage.dns(), "ns.dns.multinet.cluster.local", "A").await?.data();
+    ensure!(found.len() == 1 && found.iter().all(|address| own.contains(address)), "{found:?} of {own:?}");
     Ok(())
 }
 
@@ -73,7 +73,7 @@ pub(crate) async fn second_nics_are_found(stage: &Stage) -> Result<()> {
     for visitor in ["neighbour", "stranger"] {
         stage.node.pod_ready(&stage.namespace, visitor).await?;
     }
-    // wget would crash: Debian's static busybox cannot look names up that way.
+    // wget of Debian's static busybox crashes when it resolves a name.
     let visit = async |visitor: &str, place: &str| {
         let request = format!("printf 'GET /name HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {place} 18515");
         let reply = stage.node.exec(namespace, visitor, &["sh", "-c", &request]).await?;
@@ -84,18 +84,18 @@ pub(crate) async fn second_nics_are_found(stage: &Stage) -> Result<()> {
     for address in &addresses {
         visited.insert(visit("neighbour", address).await?);
         let stranger = visit("stranger", address).await.unwrap_or_else(|error| format!("{error:#}"));
-        // It times out, or is told that there is no way.
-        ensure!(stranger.contains(": nc: "), "a stranger at {address}: {stranger}");
+        // The connection times out, or no route exists.
+        ensure!(stranger.contains(": nc: "), "a pod on no second network reaches {address}: {stranger}");
     }
     let names = pods.iter().map(|pod| name_of(pod).map(ToOwned::to_owned)).collect::<Result<_>>()?;
-    ensure!(visited == names, "at {addresses:?} are {visited:?}, not {names:?}");
-    // By the search path that every pod has.
+    ensure!(visited == names, "{visited:?} answer at {addresses:?}, not {names:?}");
+    // Every pod has a search path for the short name.
     let by_name = visit("neighbour", &format!("infer.{namespace}.svc.multinet")).await?;
-    ensure!(names.contains(&by_name), "by name one comes to {by_name:?}");
+    ensure!(names.contains(&by_name), "{by_name:?} answers at the name");
     Ok(())
 }
 
-/// A pod whose probe fails is not found; once it succeeds, it is.
+/// A pod whose probe fails leaves DNS, and comes back once the probe succeeds.
 pub(crate) async fn failing_probe(stage: &Stage) -> Result<()> {
     let status = Status::of(&stage.namespace, "infer")?;
     let pods = stage.three_ready().await?;
@@ -122,7 +122,7 @@ pub(crate) async fn deleted_pod_is_replaced(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// A pod comes again under its old name, while its old address belongs to a pod of another kind.
+/// A new pod has the name of an earlier one, while an unselected pod has that one's address.
 pub(crate) async fn same_name_other_address(stage: &Stage) -> Result<()> {
     let host = format!("solo.{}", stage.name());
     let is = async |address: &str| {
@@ -141,7 +141,7 @@ pub(crate) async fn same_name_other_address(stage: &Stage) -> Result<()> {
     let usurper = start(stage, "usurper", false).await?;
     ensure!(usurper == first, "whereabouts gave {usurper} rather than {first}, which was free");
     let second = start(stage, "solo", true).await?;
-    ensure!(second != first, "the address {first} is that of another pod");
+    ensure!(second != first, "whereabouts gave {first} to two pods");
     is(&second).await?;
     let addresses = stage.dns_follows().await?;
     ensure!(addresses.len() == 4 && !addresses.contains(&first), "{first} in {addresses:?}");
@@ -165,7 +165,7 @@ pub(crate) async fn own_pods_killed(stage: &Stage) -> Result<()> {
         restarted(stage, dns).await?;
         restarted(stage, controller).await?;
     }
-    witness.was_content().await?;
+    witness.stop().await?;
 
     let controller = OURS[1];
     for pod in ours(stage, controller).await? {
@@ -176,8 +176,8 @@ pub(crate) async fn own_pods_killed(stage: &Stage) -> Result<()> {
     stage.dns_follows().await.map(drop)
 }
 
-/// All of our pods are deleted without grace, while the user's pods change: DNS comes back, and is
-/// right.
+/// All of our pods are deleted without a grace period, while the user's pods change. DNS recovers
+/// with the right answers.
 pub(crate) async fn own_pods_deleted(stage: &Stage) -> Result<()> {
     let mut deleted = Vec::new();
     for program in OURS {
@@ -191,7 +191,7 @@ pub(crate) async fn own_pods_deleted(stage: &Stage) -> Result<()> {
     for deployment in OURS {
         stage.node.rolled_out(SYSTEM, deployment).await?;
         for pod in ours(stage, deployment).await? {
-            ensure!(!deleted.contains(&name_of(&pod)?.to_owned()), "{deleted:?} were not deleted");
+            ensure!(!deleted.contains(&name_of(&pod)?.to_owned()), "{deleted:?} still exist");
         }
     }
     stage.three_ready().await?;
@@ -201,14 +201,14 @@ pub(crate) async fn own_pods_deleted(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// The pods of one of our Deployments.
+/// Returns the pods of one of our Deployments.
 async fn ours(stage: &Stage, deployment: &str) -> Result<Vec<Pod>> {
     let pods = stage.node.selected(SYSTEM, &format!("app.kubernetes.io/name={deployment}")).await?;
     ensure!(pods.len() == 2, "{} pods of {deployment}", pods.len());
     Ok(pods)
 }
 
-/// Waits until the container of a pod has been started once more, and is ready.
+/// Waits until the container of a pod has restarted and is ready.
 async fn restarted(stage: &Stage, before: &Pod) -> Result<()> {
     let restarts = |pod: &Pod| {
         let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
@@ -225,12 +225,12 @@ async fn restarted(stage: &Stage, before: &Pod) -> Result<()> {
     .await
 }
 
-/// Deletes one of the Deployment's pods, and waits until another one stands in its place.
+/// Deletes one of the Deployment's pods, and waits for its replacement.
 async fn replace_one(stage: &Stage) -> Result<()> {
     let pods = stage.pods().await?;
     let victim = name_of(pods.first().context("no pod")?)?;
     end(stage, victim).await?;
-    eventually("another pod in its place", BOUND, async || {
+    eventually("a replacement of the pod", BOUND, async || {
         let pods = stage.pods().await?;
         ensure!(pods.len() == 3, "{} pods", pods.len());
         Ok(())
@@ -238,8 +238,8 @@ async fn replace_one(stage: &Stage) -> Result<()> {
     .await
 }
 
-/// Starts a pod of a fixed name on the second network, one of the service's or another, and returns
-/// its second address.
+/// Starts a pod with this name on the second network, which the service selects or not. Returns its
+/// second address.
 async fn start(stage: &Stage, name: &str, is_selected: bool) -> Result<String> {
     let app = if is_selected { "infer" } else { "other" };
     let namespace = stage.namespace.name();
@@ -258,7 +258,7 @@ async fn start(stage: &Stage, name: &str, is_selected: bool) -> Result<String> {
     Ok(address.clone())
 }
 
-/// Deletes a pod, and waits until it is gone, and its addresses are free.
+/// Deletes a pod, and waits until it is gone and its addresses are free.
 async fn end(stage: &Stage, name: &str) -> Result<()> {
     let namespace = stage.namespace.name();
     stage.node.delete_pod(namespace, name, None).await?;

@@ -1,4 +1,4 @@
-//! Endpoints by the slice, with all that the controller says of one.
+//! Services and slices with complete endpoints, as the controller writes them.
 
 use std::net::Ipv4Addr;
 
@@ -10,22 +10,22 @@ use multinet_testing::manifests::{SERVICE, SLICE, types};
 use multinet_testing::objects::Objects;
 use serde_json::{Value, json};
 
-/// The namespace of all of it.
+/// Namespace of all services.
 pub(crate) const NAMESPACE: &str = "pipelines";
 
-/// Endpoints in a slice, the controller's default.
+/// Number of endpoints in a slice, the controller's default.
 pub(crate) const ENDPOINTS: u32 = 100;
 
-/// Writers at one time.
+/// Number of concurrent writes.
 const WRITERS: usize = 8;
 
-/// Services `<prefix>0` and so on, of so many slices each.
+/// Services `<prefix>0`, `<prefix>1` and so on, with the same number of slices each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Set {
     pub(crate) prefix: &'static str,
     pub(crate) services: u32,
     pub(crate) slices_each: u32,
-    /// Addresses begin at 10.0.0.0 and so many.
+    /// Offset of the first address from 10.0.0.0.
     pub(crate) first: u32,
 }
 
@@ -34,18 +34,18 @@ impl Set {
         self.services * self.slices_each * ENDPOINTS
     }
 
-    /// The first address of a service.
+    /// Returns the number of a service's first address.
     pub(crate) fn address(self, service: u32) -> u32 {
         self.first + service * self.slices_each * ENDPOINTS
     }
 
-    /// The name of a service.
+    /// Returns the DNS name of a service.
     pub(crate) fn name(self, service: u32) -> String {
         format!("{}{service}.{NAMESPACE}.svc.multinet.cluster.local", self.prefix)
     }
 }
 
-/// The address with a number.
+/// Returns the address with this number.
 pub(crate) fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number)
 }
@@ -69,7 +69,7 @@ pub(crate) fn endpoints(first: u32, count: u32) -> Vec<Value> {
     (first..first + count).map(endpoint).collect()
 }
 
-/// A service of the set, or one of its slices.
+/// Returns a service of the set, or one of its slices.
 fn object(set: Set, service: u32, slice: Option<u32>) -> Result<DynamicObject> {
     let ports = json!([{"name": "frames", "port": 7000, "protocol": "TCP"}]);
     let name = format!("{}{service}", set.prefix);
@@ -92,12 +92,12 @@ fn object(set: Set, service: u32, slice: Option<u32>) -> Result<DynamicObject> {
     Ok(serde_json::from_value(object)?)
 }
 
-/// The slices of the cluster.
+/// Returns the API of all slices.
 pub(crate) async fn slices(objects: &Objects) -> Result<Api<DynamicObject>> {
     objects.api(&types(SLICE), Some(NAMESPACE)).await
 }
 
-/// Creates a set.
+/// Creates the services and slices of a set.
 pub(crate) async fn create(objects: &Objects, set: Set) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     objects.apply_object(&serde_json::from_value(namespace)?).await?;
@@ -120,7 +120,7 @@ pub(crate) async fn create(objects: &Objects, set: Set) -> Result<()> {
         .await
 }
 
-/// Lets the first slice of a service have other endpoints.
+/// Replaces the endpoints of a slice.
 pub(crate) async fn change(slices: &Api<DynamicObject>, name: &str, endpoints: Vec<Value>) -> Result<()> {
     let patch = json!({"spec": {"endpoints": endpoints}});
     slices.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;

@@ -2,8 +2,8 @@
 //! and an outage with them, and millions of queries. `make test` runs each as a short round. `make
 //! soak` runs them in full on a release build, and writes their figures to docs/benchmarks.md.
 //!
-//! The short rounds assert what is right; bounds of time are asserted in full rounds only, where
-//! nothing else runs.
+//! Short rounds check only that answers are right. Full rounds, beside which nothing else runs,
+//! also check bounds of time and memory.
 
 #![forbid(unsafe_code)]
 
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// How much of everything there is.
+/// Extent of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Round {
     Short,
     Full,
 }
 
-/// A row of the table of figures, shown, and kept where `tests/soak.sh` has asked for it.
+/// Prints a row of the table of figures, and appends it to the file that `tests/soak.sh` names.
 fn report(what: &str, figure: &str) -> Result<()> {
     let row = format!("| {what} | {figure} |\n");
     eprint!("{row}");

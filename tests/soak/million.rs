@@ -1,5 +1,5 @@
-//! A million endpoints from a real API server: memory, start, relist, changes; a restart from the
-//! snapshot, and an outage of the API server under load.
+//! A million endpoints from a real API server: start, memory, changes, a new list, a restart from
+//! the snapshot, and an outage of the API server under load.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,18 +28,18 @@ const PER_ENDPOINT: f64 = 600.0;
 /// Memory limit of the program without endpoints, in MiB.
 const BARE: f64 = 24.0;
 
-/// How long anything may take at a million endpoints.
+/// Time limit for any step with a million endpoints.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// The service whose first slice changes.
+/// Service whose slice changes.
 const PROBE: Set = Set { prefix: "probe-", services: 1, slices_each: 1, first: 0xf0_0000 };
 
-/// How many endpoints it has once it has changed.
+/// Number of its endpoints after a change.
 const PROBED: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
 struct Size {
-    /// A thousand endpoints in all, with the probe.
+    /// Services with a thousand endpoints, including the probe.
     few: Set,
     many: Set,
     large: Set,
@@ -65,13 +65,13 @@ impl Size {
 }
 
 #[tokio::test]
-async fn many_endpoints() -> Result<()> {
+async fn many_endpoints_survive_a_restart_a_relist_and_an_outage() -> Result<()> {
     run(Round::Short).await
 }
 
 #[tokio::test]
 #[ignore = "takes half an hour and 16 GiB: make soak"]
-async fn soak_a_million_endpoints() -> Result<()> {
+async fn soak_a_million_endpoints_stay_within_their_bounds() -> Result<()> {
     run(Round::Full).await
 }
 
@@ -110,7 +110,7 @@ async fn run(round: Round) -> Result<()> {
     outage(&replica, &proxy, round, size).await
 }
 
-/// Starts with all endpoints; how much memory it takes then.
+/// Starts a replica with all endpoints. Returns it with its resident memory in MiB.
 async fn start(options: &Options, round: Round, size: Size) -> Result<(Replica, f64)> {
     let begun = Instant::now();
     let replica = options.start().await?;
@@ -131,13 +131,13 @@ async fn start(options: &Options, round: Round, size: Size) -> Result<(Replica, 
     )?;
     report(
         &format!("resident memory; of it per endpoint beyond {BARE:.0} MiB (bound: {PER_ENDPOINT:.0})"),
-        &format!("{resident:.0} MiB; {each:.0} octets"),
+        &format!("{resident:.0} MiB; {each:.0} bytes"),
     )?;
-    ensure!(round == Round::Short || each <= PER_ENDPOINT, "{each} octets per endpoint");
+    ensure!(round == Round::Short || each <= PER_ENDPOINT, "{each} bytes per endpoint");
     Ok((replica, resident))
 }
 
-/// A service of each kind has its first endpoint, by address and back.
+/// Waits for the A and PTR records of one endpoint of a service of each kind.
 async fn check(replica: &Replica, size: Size) -> Result<()> {
     for (set, service) in
         [(size.few, 0), (size.many, 0), (size.many, size.many.services - 1), (size.large, 0)]
@@ -151,13 +151,13 @@ async fn check(replica: &Replica, size: Size) -> Result<()> {
     Ok(())
 }
 
-/// The median time from a change of the probe's slice to its answer; the addresses are those from
-/// `first` on.
+/// Changes the probe's slice `count` times, to addresses from `first` on. Returns the median time
+/// from the change to its answer.
 async fn changes(objects: &Objects, server: SocketAddr, first: u32, count: u32) -> Result<Duration> {
     let slices = data::slices(objects).await?;
     let mut times = Vec::new();
     for change in 0..count {
-        // None of the addresses that the slice has had before.
+        // Every change uses addresses that the slice has not had before.
         let number = first + change * PROBED;
         let begun = Instant::now();
         let seen = tokio::task::spawn_blocking(move || asked_until(server, data::address(number), begun));
@@ -165,10 +165,10 @@ async fn changes(objects: &Objects, server: SocketAddr, first: u32, count: u32) 
         times.push(seen.await??);
     }
     times.sort_unstable();
-    times.get(times.len() / 2).copied().context("no changes")
+    times.get(times.len() / 2).copied().context("no change was made")
 }
 
-/// Asks for the probe until the answer has the address; how long after `begun` that was.
+/// Queries the probe until the answer has this address. Returns the time since `begun`.
 fn asked_until(server: SocketAddr, address: Ipv4Addr, begun: Instant) -> Result<Duration> {
     let socket = udp_socket(server)?;
     let query = Query::new(&PROBE.name(0), "A").to_wire();
@@ -181,7 +181,7 @@ fn asked_until(server: SocketAddr, address: Ipv4Addr, begun: Instant) -> Result<
     anyhow::bail!("the probe did not become {address}")
 }
 
-/// Everything is listed anew, because the API server has forgotten where the watches were.
+/// Makes the replica list everything again, because the API server no longer has its revision.
 async fn relist(
     cluster: &mut Cluster,
     proxy: &Proxy,
@@ -192,20 +192,20 @@ async fn relist(
 ) -> Result<()> {
     let metric = r#"multinet_watch_relists_total{kind="MultiNetworkEndpointSlice"}"#;
     let relists = replica.metric(metric).await?;
-    // From now on the peak counts anew (proc(5), clear_refs).
+    // This resets the peak of the resident memory (proc(5), clear_refs).
     fs::write(format!("/proc/{}/clear_refs", replica.pid()), "5")?;
     let load = Load::start(replica.dns(), size)?;
     proxy.set(Link::Reset);
-    // The revision that the watch stands at has to be an old one.
+    // After this change, the revision of the interrupted watch is an old one.
     let slices = data::slices(&cluster.objects().await?).await?;
     data::change(&slices, &format!("{}0-0000", PROBE.prefix), data::endpoints(PROBE.first, PROBED)).await?;
     cluster.compact_etcd().await?;
     cluster.kill_apiserver()?;
     cluster.start_apiserver().await?;
     proxy.set(Link::Up);
-    eventually("all slices to be listed anew", BOUND, async || {
+    eventually("all slices to be listed again", BOUND, async || {
         let now = replica.metric(metric).await?;
-        ensure!(now > relists, "{now} relists, of {relists} before");
+        ensure!(now > relists, "there are still {now} relists");
         Ok(())
     })
     .await?;
@@ -218,7 +218,7 @@ async fn relist(
     check(replica, size).await
 }
 
-/// Killed, and started again while the API server is away.
+/// Kills the replica, and starts it again while the API server is unavailable.
 async fn restart(
     mut replica: Replica,
     options: &Options,
@@ -228,7 +228,7 @@ async fn restart(
     size: Size,
 ) -> Result<Replica> {
     let written = replica.metric("multinet_dns_snapshots_written_total").await?;
-    eventually("a snapshot", BOUND, async || {
+    eventually("a snapshot to be written", BOUND, async || {
         ensure!(
             snapshot.exists()
                 && replica.metric("multinet_dns_snapshots_written_total").await? >= written.max(1)
@@ -258,7 +258,8 @@ async fn restart(
     Ok(replica)
 }
 
-/// The API server is away for long, under load: no wrong answer, no growth.
+/// Cuts the API server off for a long time under load. Checks that no answer is wrong, and that the
+/// memory does not grow.
 async fn outage(replica: &Replica, proxy: &Proxy, round: Round, size: Size) -> Result<()> {
     check(replica, size).await?;
     let load = Load::start(replica.dns(), size)?;
@@ -275,12 +276,15 @@ async fn outage(replica: &Replica, proxy: &Proxy, round: Round, size: Size) -> R
         ),
         &format!("{answers}; {before:.0} and {after:.0} MiB"),
     )?;
-    ensure!(round == Round::Short || after <= before * 1.02 + 2.0, "it grew from {before} to {after} MiB");
+    ensure!(
+        round == Round::Short || after <= before * 1.02 + 2.0,
+        "memory grew from {before} to {after} MiB"
+    );
     proxy.set(Link::Up);
     Ok(())
 }
 
-/// A thread that asks for one host after the other, and knows what the answers have to be.
+/// Thread that queries one host after the other, and checks the answers.
 struct Load {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
@@ -314,7 +318,7 @@ impl Load {
         Ok(Self { stop, answers, thread })
     }
 
-    /// How many answers there were, if all were right.
+    /// Stops the thread. Returns the number of answers; fails if one was wrong.
     fn stop(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow::anyhow!("the load panicked in {NAMESPACE}"))??;

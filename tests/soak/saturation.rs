@@ -1,5 +1,6 @@
-//! Mixed queries as fast as they are answered, with services that change all the while and packets
-//! that are none mixed in: every answer is the old or the new one, and nothing is left behind.
+//! Mixed queries as fast as the server answers them, with malformed packets in between, while
+//! services change. Every answer has to be the old or the new one, and no memory or descriptor may
+//! be leaked.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,26 +17,27 @@ use multinet_testing::usage::resident_mebibytes;
 
 use crate::{Round, milliseconds, report};
 
-/// Services that change.
+/// Number of services that change.
 const CHURNED: usize = 8;
 
-/// Endpoints of each version of a service.
+/// Number of endpoints of each version of a service.
 const ENDPOINTS: usize = 3;
 
-/// Queries of one thread that are under way at a time.
+/// Number of unanswered queries of one thread.
 const WINDOW: u16 = 64;
 
-/// Threads that ask.
+/// Number of threads that send queries.
 const ASKERS: usize = 2;
 
-/// After so many queries, a packet that is none.
+/// Number of queries between two malformed packets.
 const RUBBISH_EVERY: u64 = 9;
 
-/// How long an answer may take before its query counts as lost.
+/// Time after which an unanswered query counts as lost.
 const LOST: Duration = Duration::from_millis(500);
 
-/// Returns the share of queries that may be lost: a socket's buffer is finite, and overload sheds
-/// queries. In a short round, one pause of the machine exceeds a thousandth.
+/// Returns the share of queries that may be lost, because a socket's buffer is finite and the
+/// server sheds queries under overload. In a short round, a single pause of the machine loses more
+/// than a thousandth.
 fn most_lost(round: Round) -> f64 {
     match round {
         Round::Short => 0.05,
@@ -44,17 +46,17 @@ fn most_lost(round: Round) -> f64 {
 }
 
 #[test]
-fn queries_at_saturation() -> Result<()> {
+fn queries_at_saturation_get_right_answers() -> Result<()> {
     run(Round::Short, 60_000)
 }
 
 #[test]
 #[ignore = "takes some minutes: make soak"]
-fn soak_24_million_queries() -> Result<()> {
+fn soak_24_million_queries_get_right_answers() -> Result<()> {
     run(Round::Full, 24_000_000)
 }
 
-/// The address of an endpoint of a version of a service.
+/// Returns the address of an endpoint of a version of a service.
 fn address(service: usize, version: usize, endpoint: usize) -> [u8; 4] {
     [10, service as u8, (version % 2) as u8, endpoint as u8 + 1]
 }
@@ -85,7 +87,7 @@ fn run(round: Round, queries: u64) -> Result<()> {
     let descriptors = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count()) };
     let open = descriptors()?;
 
-    // A tenth of it first, so that all buffers are there.
+    // A tenth of the queries comes first, so that all buffers are allocated.
     let (_, _) = ask_all(&server, &manifests, queries / 10)?;
     let before = resident_mebibytes(pid)?;
     let begun = Instant::now();
@@ -94,9 +96,12 @@ fn run(round: Round, queries: u64) -> Result<()> {
     let after = resident_mebibytes(pid)?;
 
     ensure!(tally.lost as f64 <= queries as f64 * most_lost(round), "{} of {queries} lost", tally.lost);
-    ensure!(round == Round::Short || after <= before * 1.02 + 1.0, "it grew from {before} to {after} MiB");
-    // Files that changed last are still being read.
-    eventually("as few descriptors as before", || {
+    ensure!(
+        round == Round::Short || after <= before * 1.02 + 1.0,
+        "memory grew from {before} to {after} MiB"
+    );
+    // The files that changed last may still be open.
+    eventually("no more descriptors than before", || {
         let now = descriptors()?;
         ensure!(now <= open, "{open} descriptors before, {now} after");
         Ok(())
@@ -117,11 +122,12 @@ fn run(round: Round, queries: u64) -> Result<()> {
 struct Tally {
     answers: u64,
     lost: u64,
-    /// Of one answer in a hundred.
+    /// Latencies of one answer in a hundred.
     times: Vec<Duration>,
 }
 
-/// Asks so much while the services change; what came of it, and how many changes there were.
+/// Sends this many queries while the services change. Returns the results and the number of
+/// changes.
 fn ask_all(server: &Server, manifests: &Manifests, queries: u64) -> Result<(Tally, usize)> {
     let done = Arc::<AtomicBool>::default();
     thread::scope(|scope| {
@@ -151,23 +157,23 @@ fn ask_all(server: &Server, manifests: &Manifests, queries: u64) -> Result<(Tall
     })
 }
 
-/// Whether a reply is right for a service.
+/// Function that returns whether a reply is right for a service.
 type Check = fn(&[u8], usize) -> bool;
 
-/// A question and what its answers may be.
+/// Question with the check of its answers.
 struct Question {
     packet: Vec<u8>,
     check: Check,
     service: usize,
 }
 
-/// Asks with a window of queries under way.
+/// Sends queries, with at most [`WINDOW`] of them unanswered.
 fn ask(server: &Server, queries: u64) -> Result<Tally> {
     let questions = questions()?;
     let rubbish = rubbish(&questions)?;
     let mut socket = connected(server)?;
     let mut tally = Tally::default();
-    // Of each id under way, the question, and when it was asked.
+    // Question and time of sending, for each ID in use.
     let mut asked: Vec<Option<(usize, Instant)>> = vec![None; usize::from(WINDOW)];
     let (mut sent, mut under_way) = (0u64, 0u16);
     let mut buffer = [0; 4096];
@@ -190,17 +196,17 @@ fn ask(server: &Server, queries: u64) -> Result<Tally> {
         let Ok(length) = socket.recv(&mut buffer) else {
             tally.lost += u64::from(under_way);
             (asked, under_way) = (vec![None; usize::from(WINDOW)], 0);
-            // What comes late should not be taken for an answer to what is asked next.
+            // A late answer must not be taken for that to a later query with the same ID.
             socket = connected(server)?;
             continue;
         };
         let reply = &buffer[..length];
-        ensure!(length >= 12 && reply[2] & 0x80 != 0, "no reply: {reply:?}");
+        ensure!(length >= 12 && reply[2] & 0x80 != 0, "not a reply: {reply:?}");
         let id = usize::from(u16::from_be_bytes([reply[0], reply[1]]));
-        // Rubbish has other ids.
+        // Malformed packets have other IDs.
         let Some((number, begun)) = asked.get_mut(id).and_then(Option::take) else { continue };
         let Question { packet, check, service } = &questions[number];
-        ensure!(reply.get(12..packet.len()) == Some(&packet[12..]), "another question: {reply:?}");
+        ensure!(reply.get(12..packet.len()) == Some(&packet[12..]), "the question differs: {reply:?}");
         ensure!(check(reply, *service), "a wrong answer to {packet:?}: {reply:?}");
         (tally.answers, under_way) = (tally.answers + 1, under_way - 1);
         if tally.answers % 100 == 0 {
@@ -237,7 +243,7 @@ fn questions() -> Result<Vec<Question>> {
     Ok(questions)
 }
 
-/// Whether the addresses are those of one version of the service, and not of two.
+/// Returns whether all addresses belong to one version of the service.
 fn is_one_version(reply: &[u8], service: usize) -> bool {
     let records = reply.len().checked_sub(16 * ENDPOINTS).map_or(&[][..], |at| &reply[at..]);
     let seen: BTreeSet<&[u8]> = records.chunks(16).map(|record| &record[12..]).collect();
@@ -246,7 +252,7 @@ fn is_one_version(reply: &[u8], service: usize) -> bool {
     reply[3] & 15 == 0 && usize::from(reply[7]) == ENDPOINTS && (is_version(0) || is_version(1))
 }
 
-/// Packets that are no good queries.
+/// Returns malformed packets.
 fn rubbish(questions: &[Question]) -> Result<Vec<Vec<u8>>> {
     let good = questions.first().context("no questions")?.packet.clone();
     let with = |change: fn(&mut Vec<u8>)| {

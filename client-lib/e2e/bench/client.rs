@@ -56,14 +56,14 @@ const QUICK: Extent = Extent {
 /// Measures everything.
 pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results> {
     let extent = if arguments.is_quick { QUICK } else { FULL };
-    log.say("allocations");
+    log.print("allocations");
     let allocations = allocations::table(extent.frames).await?;
     let bandwidths = tools::bandwidths(extent.sizes, extent.seconds, extent.rounds, log)?;
-    log.say("round trips");
+    log.print("round trips");
     let round_trips = tools::round_trips(extent.trips, extent.rounds)?;
-    log.say(&format!("{} peers", extent.peers));
+    log.print(&format!("{} peers", extent.peers));
     let many = many::table(extent.peers, extent.rest)?;
-    log.say(&format!("{} deaths", extent.deaths));
+    log.print(&format!("{} deaths", extent.deaths));
     let times = death::measure(extent.deaths).await?;
     let mut deaths =
         Table::new("A peer dies", format!("In milliseconds; {} deaths.", times.len()), "p50 | p99");

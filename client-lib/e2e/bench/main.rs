@@ -32,6 +32,6 @@ async fn main() -> Result<()> {
             None => bail!("{other:?}: there are client, rdma and page"),
         },
     };
-    log.say("done");
+    log.print("done");
     results.write()
 }

@@ -64,7 +64,7 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Option<R
         writeln!(io::stdout(), "{RESULT}{}", serde_json::to_string(&tables)?)?;
         return Ok(None);
     }
-    log.say("measuring in a guest, which says nothing before it is done");
+    log.print("measuring in a guest, which says nothing before it is done");
     let this = std::env::current_exe()?;
     let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
     let script = format!(
@@ -80,7 +80,7 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Option<R
     );
     let Said { status, output } = guest::run(&script, BOUND).await?;
     ensure!(status == 0, "exit status {status}:\n{output}");
-    output.lines().filter_map(|line| line.strip_prefix(FAILURE)).for_each(|failure| log.say(failure));
+    output.lines().filter_map(|line| line.strip_prefix(FAILURE)).for_each(|failure| log.print(failure));
     let tables = output.lines().rev().find_map(|line| line.strip_prefix(RESULT));
     let tables = serde_json::from_str(tables.with_context(|| format!("no result in\n{output}"))?)?;
     let versions = [("perftest", version("ib_write_bw", "--version")?), ("UCX", version("ucx_info", "-v")?)];

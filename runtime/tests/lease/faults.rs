@@ -32,7 +32,7 @@ impl Switch {
             GOOD => Fate::AT_ONCE,
             CUT => Fate::Lost,
             UNREACHABLE => Fate::Unreachable,
-            MUTE => Fate::Unheard { there: SECOND / 100 },
+            MUTE => Fate::AnswerLost { there: SECOND / 100 },
             _ if method == Method::GET => Fate::AT_ONCE,
             code => Fate::Refused(code),
         })

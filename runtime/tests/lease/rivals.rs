@@ -230,11 +230,11 @@ impl Random {
             (Quality::Bad, 4) => {
                 Fate::Answered { there: self.seconds(0.0, 5.0), back: self.seconds(0.0, 5.0) }
             }
-            (Quality::Bad, 5) => Fate::Unheard { there: self.seconds(0.0, 20.0) },
+            (Quality::Bad, 5) => Fate::AnswerLost { there: self.seconds(0.0, 20.0) },
             (Quality::Bad, 6) => Fate::Refused(500),
             (Quality::Bad, 7) => Fate::Refused(429),
             (Quality::Bad, 8) => Fate::Unreachable,
-            (Quality::Cut, 0..=1) => Fate::Unheard { there: self.seconds(0.0, 60.0) },
+            (Quality::Cut, 0..=1) => Fate::AnswerLost { there: self.seconds(0.0, 60.0) },
             (Quality::Bad | Quality::Cut, _) => Fate::Lost,
         }
     }

@@ -41,7 +41,7 @@ pub enum Fate {
         back: Duration,
     },
     /// The server carries the request out, but its answer is lost.
-    Unheard {
+    AnswerLost {
         /// Time until the request arrives.
         there: Duration,
     },
@@ -105,12 +105,12 @@ impl LeaseServer {
                 sleep(back).await;
                 request.json(code, &body);
             }
-            Fate::Unheard { there } => {
+            Fate::AnswerLost { there } => {
                 sleep(there).await;
                 self.lock().answer(&request);
-                request.given_up().await;
+                request.cancelled().await;
             }
-            Fate::Lost => request.given_up().await,
+            Fate::Lost => request.cancelled().await,
             Fate::Unreachable => request.refuse(),
             Fate::Refused(code) => request.status(code, "because"),
         }
@@ -182,7 +182,7 @@ impl Store {
         assert_eq!(
             lease["metadata"]["resourceVersion"],
             Value::Null,
-            "is not to be set on objects to be created"
+            "an object to create must have no resourceVersion"
         );
         lease["metadata"]["uid"] = json!(format!("uid-{}", self.version));
         (201, self.put(lease))
@@ -191,7 +191,7 @@ impl Store {
     fn replace(&mut self, lease: Value) -> (u16, Value) {
         assert!(lease["metadata"]["resourceVersion"].is_string(), "a write without a precondition: {lease}");
         let same = |old: &Value, field: &str| old["metadata"][field] == lease["metadata"][field];
-        // The real server would create a missing object on PUT, but for the uid in it.
+        // A real server would create the missing object on PUT, were it not for the uid in it.
         match &self.lease {
             Some(old) if same(old, "resourceVersion") && same(old, "uid") => (200, self.put(lease)),
             _ => (409, status(409, "the object has been modified")),

@@ -48,7 +48,7 @@ async fn over_tcp(server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_all(&[&u16::try_from(packet.len())?.to_be_bytes(), packet].concat()).await?;
     let length = stream.read_u16().await?;
-    ensure!(length > 0, "an empty message");
+    ensure!(length > 0, "the message is empty");
     let mut buffer = vec![0; usize::from(length)];
     stream.read_exact(&mut buffer).await?;
     Ok(buffer)

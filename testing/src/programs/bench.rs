@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::middle;
+use crate::measure::median;
 
 /// Arguments of a benchmark, after its name.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ impl Arguments {
             match argument.as_str() {
                 "--quick" => parsed.is_quick = true,
                 "--only" => parsed.only = Some(arguments.next().context("--only wants a list of groups")?),
-                other => bail!("{other:?}: there are --quick and --only GROUP,…"),
+                other => bail!("unknown argument {other:?}; known are --quick and --only GROUP,…"),
             }
         }
         Ok(parsed)
@@ -165,7 +165,7 @@ fn cell(values: impl IntoIterator<Item = f64>, digits: impl Fn(f64) -> usize, sh
     let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    match middle(values) {
+    match median(values) {
         Ok(median) => Cell::Figure { median, least, most, digits: digits(median), shows_spread },
         Err(_) => text("–"),
     }
@@ -202,12 +202,14 @@ pub fn version(program: impl AsRef<Path>, flag: &str) -> Result<String> {
     let output = Command::new(program).arg(flag).env("PATH", format!("{path}:/usr/sbin:/sbin")).output();
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
     // Some programs print it to standard error.
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let words = said.split_whitespace().map(|word| word.rsplit('-').next().unwrap_or(word));
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    let words = printed.split_whitespace().map(|word| word.rsplit('-').next().unwrap_or(word));
     let mut numbers = words.map(|word| word.trim_start_matches('v'));
     let found = numbers.find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
-    Ok(found.with_context(|| format!("{} says {said:?}", program.display()))?.to_owned())
+    Ok(found
+        .with_context(|| format!("no version in the output of {}: {printed:?}", program.display()))?
+        .to_owned())
 }
 
 #[cfg(test)]
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_made_of_the_json_document() {
+    fn a_json_document_is_rendered_as_tables() {
         let mut table = Table::new("Ratios", "Of 3 rounds.", "what | time | / other | target");
         let over = ratio([0.5, 0.4, 0.7, f64::NAN]);
         table.row([text("A"), figure([2.0, 1.0, 4.0], 1), over.clone(), at_most(Some(0.4), &[over])]);

@@ -154,12 +154,12 @@ impl Cluster {
             objects.apply_file(&repository().join("deploy/kustomize/base").join(file)).await?;
         }
         // The API server's authorizer notices the roles a moment later.
-        self.lets_read("multinet-system", "multinet-dns", true).await
+        self.wait_for_read_access("multinet-system", "multinet-dns", true).await
     }
 
-    /// Waits until a ServiceAccount may read the objects that `multinet-dns` serves, or may not any
-    /// more.
-    pub async fn lets_read(&self, namespace: &str, account: &str, expected: bool) -> Result<()> {
+    /// Waits until a ServiceAccount may read the objects that `multinet-dns` serves, or no longer
+    /// may.
+    pub async fn wait_for_read_access(&self, namespace: &str, account: &str, expected: bool) -> Result<()> {
         let reviews = Api::<SubjectAccessReview>::all(self.client().await?);
         let review: SubjectAccessReview = serde_json::from_value(json!({
             "apiVersion": "authorization.k8s.io/v1",
@@ -172,7 +172,7 @@ impl Cluster {
                 },
             },
         }))?;
-        eventually("the permissions to count", START, async || {
+        eventually("the API server to notice the permissions", START, async || {
             let review = reviews.create(&PostParams::default(), &review).await?;
             let is_allowed = review.status.is_some_and(|status| status.allowed);
             ensure!(is_allowed == expected, "{namespace}/{account} may read: {is_allowed}");
@@ -278,7 +278,7 @@ impl Cluster {
         if self.has_pods {
             &[
                 "--bind-address=0.0.0.0",
-                "--advertise-address=10.96.0.1", // or it would look for a default route
+                "--advertise-address=10.96.0.1", // without it, the server needs a default route
                 "--kubelet-preferred-address-types=InternalIP",
             ]
         } else {
@@ -306,7 +306,7 @@ impl Cluster {
             .arg("--use-service-account-credentials=false")
             .arg(flag("--root-ca-file", &self.authority.ca()))
             .arg(flag("--service-account-private-key-file", &self.tokens.key))
-            .arg("--v=1") // says when the controllers start
+            .arg("--v=1") // logs the start of each controller
             .args(flags);
         let log = self.folder().join("kube-controller-manager.log");
         let mut process = Process::spawn(&mut command, &log)?;
@@ -377,7 +377,7 @@ impl Cluster {
         let url = self.etcd_url();
         // A range of a key that does not exist. The answer's header has the current revision.
         let found = http::post(&format!("{url}/v3/kv/range"), &json!({"key": "AA=="})).await?;
-        let revision = found.pointer("/header/revision").context("etcd tells no revision")?;
+        let revision = found.pointer("/header/revision").context("etcd's answer has no revision")?;
         let compaction = json!({"revision": revision, "physical": true});
         http::post(&format!("{url}/v3/kv/compaction"), &compaction).await?;
         Ok(())

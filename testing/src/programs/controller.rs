@@ -20,8 +20,8 @@ impl Controller {
     /// Returns whether the controller is the leader, by its metric.
     pub async fn is_leader(&self) -> Result<bool> {
         let (_, metrics) = self.get("metrics").await?;
-        let told = metrics.lines().find_map(|line| line.strip_prefix("multinet_leader "));
-        Ok(told.context("there is no metric multinet_leader")? == "1")
+        let value = metrics.lines().find_map(|line| line.strip_prefix("multinet_leader "));
+        Ok(value.context("the metric multinet_leader is not served")? == "1")
     }
 
     /// Waits until the controller is the leader, or until it is not.

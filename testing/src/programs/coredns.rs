@@ -16,8 +16,7 @@ use crate::tools::tool;
 /// Time limit to start. It takes a second, but the machine may be busy.
 const START: Duration = Duration::from_secs(30);
 
-/// Zone that every CoreDNS of tests answers itself, so that the check whether it is ready asks no
-/// upstream.
+/// Zone that every CoreDNS in tests serves itself, so that the readiness check needs no upstream.
 const READY: &str = "ready.invalid";
 
 /// Running CoreDNS on a port of its own, for UDP and TCP.

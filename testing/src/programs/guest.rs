@@ -75,7 +75,7 @@ pub const LINK: &str = r#"
       attempts=0
       until "$@"; do
         attempts=$((attempts + 1))
-        [ $attempts -lt 1200 ] || { echo "it never came to $*: $(rdma link show)" >&2; exit 1; }
+        [ $attempts -lt 1200 ] || { echo "waited in vain for $*: $(rdma link show)" >&2; exit 1; }
         busybox sleep 0.1
       done
     }
@@ -178,7 +178,7 @@ impl Guest {
                 Err(_) if boots < BOOTS && guest.qemu.check_running().is_err() => boots += 1,
                 Err(error) => return Err(error.context("the guest")),
             }
-            eprintln!("the guest's kernel did not boot; once more");
+            eprintln!("the guest's kernel did not boot; trying again");
         }
     }
 
@@ -194,21 +194,20 @@ impl Guest {
         let ended = self.has(&format!("{name}/status"), bound).await;
         let output = fs::read(folder.join("output")).unwrap_or_default();
         let output = String::from_utf8_lossy(&output).into_owned();
-        ended.with_context(|| format!("the guest, whose script said:\n{output}"))?;
+        ended.with_context(|| format!("the guest, whose script printed:\n{output}"))?;
         let status = fs::read_to_string(folder.join("status"))?;
-        let status = status.trim().parse().with_context(|| format!("{status:?} is no exit status"))?;
+        let status = status.trim().parse().with_context(|| format!("{status:?} is not an exit status"))?;
         Ok(Said { status, output })
     }
 
     /// Waits until the guest has created this file in the shared folder.
     async fn has(&mut self, name: &str, bound: Duration) -> Result<()> {
-        let (file, what) = (self.shared.join(name), format!("make {name}"));
-        let making = self.qemu.until(&what, bound, async || {
-            ensure!(file.exists(), "there is none");
+        let (file, what) = (self.shared.join(name), format!("create {name}"));
+        let created = self.qemu.until(&what, bound, async || {
+            ensure!(file.exists(), "it does not exist");
             Ok(())
         });
-        let made = making.await;
-        made.with_context(|| format!("its console ends with:\n{}", self.qemu.tail()))
+        created.await.with_context(|| format!("its console ends with:\n{}", self.qemu.tail()))
     }
 }
 

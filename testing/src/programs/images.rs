@@ -22,7 +22,7 @@ pub const BUSYBOX: &str = "local/busybox:1";
 pub const COREDNS: &str = "local/coredns:1";
 
 /// User of an image with one program, as in our Dockerfile.
-const NOBODY: &str = "65532:65532";
+const UNPRIVILEGED: &str = "65532:65532";
 
 /// Builds the archives of all images that a node needs, in the format of `docker save`.
 pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -65,7 +65,7 @@ fn busybox(tag: &str, entrypoint: &[&str]) -> Result<Image> {
 /// Builds an image of one static program, `/name`, without symbols.
 fn program(tag: &str, name: &str, file: &Path) -> Result<Image> {
     let entrypoint = format!("/{name}");
-    let image = Image::new(tag, NOBODY, &[&entrypoint])?;
+    let image = Image::new(tag, UNPRIVILEGED, &[&entrypoint])?;
     let copy = image.add(file, Path::new(&entrypoint))?;
     run(Command::new("strip").arg("--strip-all").arg(copy))?;
     Ok(image)

@@ -13,13 +13,12 @@ use crate::tools::{repository, tool};
 /// output.
 pub fn shell(cluster: &Cluster, line: &str) -> Result<String> {
     let kubectl = tool("kubectl")?;
-    let mut path = OsString::from(kubectl.parent().context("a program in no folder")?);
+    let mut path = OsString::from(kubectl.parent().context("kubectl is in no folder")?);
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", line]).current_dir(repository()).env("PATH", path);
-    // HOME is where kubectl keeps caches and reads preferences, which must not be those of the
-    // developer.
+    // Below HOME, kubectl keeps caches and reads preferences. They must not be the developer's.
     shell.env("KUBECONFIG", cluster.admin_kubeconfig()).env("HOME", cluster.folder());
     run(&mut shell)
 }

@@ -1,4 +1,4 @@
-//! Manifests of the objects that tests are about, as a user would write them.
+//! Manifests of services and slices, as a user would write them.
 
 use std::net::IpAddr;
 

@@ -102,7 +102,7 @@ output of nothing
 ";
 
     #[test]
-    fn examples_are_found() {
+    fn commands_are_parsed_with_their_output() {
         let example = |command: &str, output: &[&str]| Example {
             command: command.to_owned(),
             output: output.iter().map(|line| (*line).to_owned()).collect(),
@@ -111,12 +111,12 @@ output of nothing
     }
 
     #[test]
-    fn blocks_are_found() {
+    fn fenced_blocks_are_extracted() {
         assert_eq!(blocks(TEXT), ["$ one \\\n    more\n1\n2\n\n$ two\n", "output of nothing\n"]);
     }
 
     #[test]
-    fn metrics_are_found() {
+    fn metrics_of_a_table_are_parsed_with_their_labels() {
         let table = "| metric | labels | what |\n| `multinet_dns_a_total`, `…_b` | proto, type | `c` |\n\
                      | `multinet_watch_…`, `multinet_build_info`, `process_…` | | |\n";
         let both = ["proto", "type"].map(ToOwned::to_owned);

@@ -33,14 +33,14 @@ impl Process {
     /// Returns the next line of its output.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.stdout.as_mut().context("somebody else reads")?.read_line(&mut line)?;
+        self.stdout.as_mut().context("standard output was taken")?.read_line(&mut line)?;
         ensure!(!line.is_empty(), "a process that was started has ended");
         Ok(line.trim_end().to_owned())
     }
 
     /// Returns its output from now on.
     pub fn take_stdout(&mut self) -> Result<BufReader<ChildStdout>> {
-        self.stdout.take().context("somebody else reads")
+        self.stdout.take().context("standard output was taken")
     }
 
     /// Returns the process ID.
@@ -98,7 +98,7 @@ pub fn cpu_of_children() -> Result<f64> {
 }
 
 /// Returns the median.
-pub fn middle(mut values: Vec<f64>) -> Result<f64> {
+pub fn median(mut values: Vec<f64>) -> Result<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().context("nothing was measured")
 }
@@ -122,7 +122,7 @@ impl Log {
     }
 
     /// Prints a message to standard error.
-    pub fn say(&self, what: &str) {
-        eprintln!("[{:4} s] {what}", self.0.elapsed().as_secs());
+    pub fn print(&self, message: &str) {
+        eprintln!("[{:4} s] {message}", self.0.elapsed().as_secs());
     }
 }

@@ -143,7 +143,7 @@ pub fn ip(args: &[&str]) -> Result<()> {
 /// and address.
 pub fn second_addresses(pod: &Pod) -> Result<Vec<(String, String)>> {
     let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_STATUS));
-    let networks: Vec<Value> = serde_json::from_str(annotation.context("Multus has written nothing")?)?;
+    let networks: Vec<Value> = serde_json::from_str(annotation.context("Multus has reported nothing")?)?;
     let mut found = Vec::new();
     for network in networks.iter().filter(|network| network["default"] != true) {
         let interface = network["interface"].as_str().context("a network without interface")?;

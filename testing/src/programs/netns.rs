@@ -72,7 +72,7 @@ impl LightPod {
         if added.is_err() {
             ip(&["netns", "delete", &self.network])?;
         }
-        let added: Value = serde_json::from_str(&added?).context("cnitool says no JSON")?;
+        let added: Value = serde_json::from_str(&added?).context("cnitool did not print JSON")?;
         self.is_attached = true;
         let address = added["ips"][0]["address"].as_str().context("no address on the default network")?;
         let address = address.split('/').next().unwrap_or(address);

@@ -50,7 +50,7 @@ const CONTROLLERS: &str = "endpointslice-controller,deployment-controller,replic
 /// Cluster of one node.
 #[derive(Debug)]
 pub struct Node {
-    // In the order in which they have to end.
+    // The order of the fields is that in which the parts have to be dropped.
     _services: Services,
     kubelet: Process,
     containerd: Process,
@@ -62,7 +62,7 @@ pub struct Node {
 impl Node {
     /// Starts all parts, and waits until the node is ready for pods.
     pub async fn start() -> Result<Self> {
-        ensure!(crate::sandbox::is_inside(), "a node needs a sandbox of its own");
+        ensure!(crate::sandbox::is_inside(), "a node must run in a sandbox");
         connect()?;
         let folder = TempDir::with_prefix("multinet-node-")?;
         let path = folder.path().to_owned();

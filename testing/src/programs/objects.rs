@@ -64,7 +64,7 @@ impl Objects {
             .with_context(|| format!("cannot apply {} {name}", types.kind))
     }
 
-    /// Returns the API of one kind, in a namespace. `None` is for cluster-scoped kinds, and for all
+    /// Returns the API of one kind in a namespace; `None` for cluster-scoped kinds and for all
     /// namespaces.
     pub async fn api(&self, types: &TypeMeta, namespace: Option<&str>) -> Result<Api<DynamicObject>> {
         let kind = GroupVersionKind::try_from(types)?;

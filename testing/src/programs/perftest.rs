@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_those_of_tables() {
+    fn result_rows_are_parsed_and_other_lines_ignored() {
         let said = "\
  TX depth        : 128
  65536 65536

@@ -46,7 +46,7 @@ impl Process {
             .stderr(file)
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        Reaper::tell("watch", child.id())?;
+        Reaper::send("watch", child.id())?;
         Ok(Self { name, child, log: log.to_owned(), log_start })
     }
 
@@ -106,7 +106,7 @@ impl Process {
         let what = format!("{} to exit", self.name);
         let status =
             eventually(&what, bound, async || self.child.try_wait()?.context("it is still running")).await?;
-        Reaper::tell("forget", self.pid())?;
+        Reaper::send("forget", self.pid())?;
         Ok(status)
     }
 
@@ -132,7 +132,7 @@ impl Process {
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("cannot kill {}", self.name))?;
         self.child.wait()?;
-        Reaper::tell("forget", self.pid())
+        Reaper::send("forget", self.pid())
     }
 
     /// Returns the last lines of the log.
@@ -192,7 +192,7 @@ impl Reaper {
         [ $# = 0 ] || rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }
     "#;
 
-    fn tell(command: &str, arg: impl std::fmt::Display) -> Result<()> {
+    fn send(command: &str, arg: impl std::fmt::Display) -> Result<()> {
         static REAPER: OnceLock<Result<Reaper, String>> = OnceLock::new();
         let reaper = REAPER.get_or_init(|| Self::start().map_err(|error| format!("{error:#}")));
         let Self { commands } = reaper.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -217,16 +217,16 @@ impl Reaper {
 /// Runs a command to its end. Returns its output; fails if its exit status is not 0.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
-        bail!("{command:?}: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+        bail!("{command:?}: {}\n{printed}{}", output.status, String::from_utf8_lossy(&output.stderr));
     }
-    Ok(said)
+    Ok(printed)
 }
 
 /// Removes `folder` once the test binary has ended. For folders in statics.
 pub fn remove_at_exit(folder: &Path) -> Result<()> {
-    Reaper::tell("remove", folder.display())
+    Reaper::send("remove", folder.display())
 }
 
 /// Returns a port that is free in this network namespace, for UDP and TCP. The port is below the
@@ -310,7 +310,7 @@ pub fn image_binary(name: &str) -> Result<PathBuf> {
 
 /// Returns the build folder of this test, such as `target/debug`.
 fn build_folder() -> Result<PathBuf> {
-    let test = std::env::current_exe().context("where is the test binary?")?;
+    let test = std::env::current_exe().context("cannot find the test binary's path")?;
     // target/debug/deps/cluster-0123 -> target/debug
     let deps = test.ancestors().find(|folder| folder.file_name() == Some(OsStr::new("deps")));
     let folder = deps.and_then(Path::parent).context("the test binary is not in a cargo target folder")?;
@@ -328,7 +328,7 @@ mod tests {
     const DOOMED: &str = "MULTINET_TEST_DOOMED";
 
     #[tokio::test]
-    async fn children_and_folders_go_when_the_test_binary_dies() {
+    async fn children_and_folders_are_removed_when_the_test_binary_dies() {
         if let Some(folder) = std::env::var_os(DOOMED) {
             let folder = PathBuf::from(folder);
             remove_at_exit(&folder).unwrap();
@@ -341,7 +341,7 @@ mod tests {
             .args([
                 "--exact",
                 "--nocapture",
-                "programs::process::tests::children_and_folders_go_when_the_test_binary_dies",
+                "programs::process::tests::children_and_folders_are_removed_when_the_test_binary_dies",
             ])
             .env(DOOMED, folder.path())
             .output()
@@ -355,10 +355,10 @@ mod tests {
             // An orphan that no process has waited for remains as a zombie.
             let stat = fs::read_to_string(format!("/proc/{stray}/stat")).unwrap_or_default();
             if !stat.is_empty() && !stat.contains(") Z ") {
-                bail!("process {stray} lives: {stat}");
+                bail!("process {stray} still runs: {stat}");
             }
             if folder.path().exists() {
-                bail!("{} exists", folder.path().display());
+                bail!("{} still exists", folder.path().display());
             }
             Ok(())
         })
@@ -387,18 +387,18 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_not_given_twice() {
+    fn a_port_is_not_returned_twice() {
         assert_ne!(free_port().unwrap(), free_port().unwrap());
     }
 
     #[test]
-    fn ports_are_free_while_processes_start() {
+    fn a_port_stays_free_while_processes_start() {
         let spawner = std::thread::spawn(|| {
             for _ in 0..500 {
                 Command::new("true").status().unwrap();
             }
         });
-        // With more, other tests would run short of ports.
+        // With more rounds, other tests would run out of ports.
         for _ in (0..2000).take_while(|_| !spawner.is_finished()) {
             let address = (Ipv4Addr::LOCALHOST, free_port().unwrap());
             TcpListener::bind(address).unwrap();

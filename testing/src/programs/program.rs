@@ -32,7 +32,7 @@ impl Program {
     /// Starts the binary `name` with admin endpoints, and with the arguments that `configure` adds.
     pub(crate) fn spawn(name: &str, configure: impl FnOnce(&mut Command)) -> Result<Self> {
         let folder = TempDir::with_prefix(format!("{name}-"))?;
-        // A program in a static is never dropped.
+        // A program in a static is never dropped, so that its folder would remain.
         remove_at_exit(folder.path())?;
         let mut command = program(name, &format!("{}_BIN", name.to_uppercase().replace('-', "_")))?;
         command.args(["--admin", "127.0.0.1:0"]).env("MULTINET_LAMEDUCK", "0s");
@@ -62,13 +62,14 @@ impl Program {
     /// Returns the address of a scheme: `dns`, `tls`, `https`, `quic` or `admin`.
     pub fn address(&self, scheme: &str) -> Result<SocketAddr> {
         let address = self.bound.get(scheme).copied();
-        address.with_context(|| format!("{} has not said where it serves {scheme}", self.process.name()))
+        address.with_context(|| format!("{} has not logged its address for {scheme}", self.process.name()))
     }
 
     /// Returns the address of plain DNS over UDP and TCP, with loopback in place of a wildcard.
     ///
     /// # Panics
-    /// If it serves none.
+    ///
+    /// If it serves no plain DNS.
     pub fn dns(&self) -> SocketAddr {
         match self.bound["dns"] {
             address if address.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),

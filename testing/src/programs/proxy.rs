@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn streams_stand_still_while_the_link_is_silent() {
+    async fn streams_stall_while_the_link_is_silent() {
         let proxy = Proxy::start(echo().await).await.unwrap();
         let mut stream = carrying(&proxy).await;
         proxy.set(Link::Silent);

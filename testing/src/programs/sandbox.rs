@@ -84,10 +84,10 @@ pub fn name() -> Result<String> {
 /// Fails with the reason if no sandbox can be created.
 pub fn possible() -> Result<()> {
     let id = Command::new("id").arg("-u").output().context("cannot start id")?;
-    ensure!(id.stdout == b"0\n", "needs root, for namespaces and real pod networks");
+    ensure!(id.stdout == b"0\n", "not root, which namespaces and real pod networks need");
     let output = unshare().arg("true").output().context("cannot start unshare")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "the kernel has not what pod networks need: {}", said.trim());
+    ensure!(output.status.success(), "the kernel lacks what pod networks need: {}", said.trim());
     Ok(())
 }
 
@@ -158,7 +158,7 @@ pub fn groups(name: &str) -> Result<Vec<PathBuf>> {
 /// Returns the roots of the control groups' hierarchies: one with version 2, several with version
 /// 1.
 fn hierarchies() -> Result<Vec<PathBuf>> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("which control groups are there?")?;
+    let mounts = fs::read_to_string("/proc/self/mounts").context("cannot find the control groups")?;
     let mut roots: Vec<_> = mounts
         .lines()
         .filter_map(|line| {
@@ -258,7 +258,7 @@ mod tests {
         let unique = sandbox.rsplit('-').next().context("no name")?;
         places.push(std::env::temp_dir().join(format!("{PREFIX}{unique}")));
         eventually("everything to be tidy", Duration::from_secs(20), async || {
-            ensure!(stray(mark)?.is_none(), "the stray process runs");
+            ensure!(stray(mark)?.is_none(), "the stray process still runs");
             let left = places.iter().find(|place| place.exists());
             ensure!(left.is_none(), "{left:?} is left");
             let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_left_when_the_test_inside_dies() -> Result<()> {
+    async fn a_sandbox_leaves_nothing_when_the_test_inside_dies() -> Result<()> {
         if std::env::var_os(MARK).is_some() {
             crate::sandboxed!();
             make_mess()?;
@@ -298,14 +298,14 @@ mod tests {
             crate::skip!("{reason:#}");
         }
         let mark = mark(1_000_001);
-        let output = messy("nothing_is_left_when_the_test_inside_dies", &mark)?.output()?;
-        ensure!(!output.status.success(), "a test that dies inside has passed");
+        let output = messy("a_sandbox_leaves_nothing_when_the_test_inside_dies", &mark)?.output()?;
+        ensure!(!output.status.success(), "a test that died inside the sandbox has passed");
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         is_tidy(&mark, sandbox_of(&said)?).await
     }
 
     #[tokio::test]
-    async fn nothing_is_left_when_the_test_outside_is_killed() -> Result<()> {
+    async fn a_sandbox_leaves_nothing_when_the_test_outside_is_killed() -> Result<()> {
         if std::env::var_os(MARK).is_some() {
             crate::sandboxed!();
             make_mess()?;
@@ -316,7 +316,7 @@ mod tests {
         }
         let mark = mark(1_000_002);
         let folder = TempDir::new()?;
-        let mut doomed = messy("nothing_is_left_when_the_test_outside_is_killed", &mark)?;
+        let mut doomed = messy("a_sandbox_leaves_nothing_when_the_test_outside_is_killed", &mark)?;
         let mut doomed = Process::spawn(&mut doomed, &folder.path().join("log"))?;
         let sandbox = doomed
             .until("make a mess", Duration::from_secs(60), async || {
@@ -329,7 +329,7 @@ mod tests {
             .await?;
         doomed.kill()?;
         eventually("the stray process to be gone", Duration::from_secs(20), async || {
-            ensure!(stray(&mark)?.is_none(), "it runs");
+            ensure!(stray(&mark)?.is_none(), "it still runs");
             Ok(())
         })
         .await?;

@@ -192,17 +192,17 @@ impl Zone {
         dig.args(key.iter().flat_map(|key| ["-y".to_owned(), key.option()])).args([apex, "AXFR"]);
         let text = run(&mut dig)?;
         ensure!(!text.contains("; Transfer failed"), "{apex} at {port}: {text}");
-        ensure!(!text.contains("Couldn't verify"), "{apex} at {port}: a signature is no good");
+        ensure!(!text.contains("Couldn't verify"), "{apex} at {port}: a signature is invalid");
         let mut zone = Self { serial: String::new(), records: BTreeSet::new() };
         for line in text.lines().filter(|line| !line.starts_with(';') && !line.is_empty()) {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words.get(3) == Some(&"SOA") {
                 zone.serial = words.get(6).map(|&word| word.to_owned()).context("an SOA without serial")?;
             } else {
-                ensure!(zone.records.insert(words.join(" ")), "twice: {line}");
+                ensure!(zone.records.insert(words.join(" ")), "a repeated record: {line}");
             }
         }
-        ensure!(!zone.serial.is_empty(), "{apex} at {port}: no SOA");
+        ensure!(!zone.serial.is_empty(), "{apex} at {port}: no SOA record");
         Ok(zone)
     }
 }

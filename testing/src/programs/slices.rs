@@ -112,7 +112,7 @@ impl<K: Clone + std::fmt::Debug + DeserializeOwned + Resource> Slices<K> {
     pub async fn are_gone(&self) -> Result<()> {
         eventually(&format!("the slices {} to be gone", self.selector), BOUND, async || {
             let found = self.versions().await?;
-            ensure!(found.is_empty(), "there are {found:?}");
+            ensure!(found.is_empty(), "left are {found:?}");
             Ok(())
         })
         .await
@@ -153,8 +153,8 @@ fn difference(expected: &[&str], found: &[String]) -> String {
     let doubled = found.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0].as_str());
     [
         show("missing", missing.collect()),
-        show("too many", surplus.collect()),
-        show("twice", doubled.collect()),
+        show("unexpected", surplus.collect()),
+        show("repeated", doubled.collect()),
     ]
     .concat()
 }

@@ -42,7 +42,7 @@ impl Status {
     /// Waits until the status has all of these conditions, written as `Type=Status Reason`, for the
     /// newest generation. Returns the status.
     pub async fn is(&self, expected: &[&str]) -> Result<Value> {
-        self.says(expected, |_| true).await
+        self.wait_for(expected, |_| true).await
     }
 
     /// Waits for a condition whose message contains all `needles`.
@@ -52,7 +52,7 @@ impl Status {
             let message = message(status, kind);
             needles.iter().all(|needle| message.contains(needle))
         };
-        self.says(&[condition], explained).await.with_context(|| format!("{needles:?} in the message"))
+        self.wait_for(&[condition], explained).await.with_context(|| format!("{needles:?} in the message"))
     }
 
     /// Waits until the status counts this many ready endpoints, and this many in total.
@@ -61,11 +61,11 @@ impl Status {
             let endpoints = &status["endpoints"];
             endpoints["ready"] == ready && endpoints["total"] == total
         };
-        self.says(&[], counted).await.with_context(|| format!("{ready} of {total} endpoints ready"))
+        self.wait_for(&[], counted).await.with_context(|| format!("{ready} of {total} endpoints ready"))
     }
 
-    async fn says(&self, expected: &[&str], is: impl Fn(&Value) -> bool) -> Result<Value> {
-        eventually(&format!("the status of {} to say {expected:?}", self.name), BOUND, async || {
+    async fn wait_for(&self, expected: &[&str], is: impl Fn(&Value) -> bool) -> Result<Value> {
+        eventually(&format!("the status of {} to have {expected:?}", self.name), BOUND, async || {
             let service = self.service().await?;
             let status = &service.data["status"];
             let generation = service.metadata.generation.context("no generation")?;
@@ -127,7 +127,7 @@ impl Events {
                     && event.reason.as_deref() == Some(reason)
                     && needles.iter().all(|needle| note.contains(needle))
             });
-            found.cloned().with_context(|| format!("the events are {:#?}", said(&events)))
+            found.cloned().with_context(|| format!("the events are {:#?}", describe(&events)))
         })
         .await
     }
@@ -141,7 +141,7 @@ impl Events {
 }
 
 /// Formats events as text for messages.
-pub fn said(events: &[Event]) -> Vec<String> {
+pub fn describe(events: &[Event]) -> Vec<String> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let line = |event: &Event| {
         let count = event.series.as_ref().map_or(1, |series| series.count);

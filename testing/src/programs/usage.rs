@@ -11,9 +11,9 @@ use nix::unistd::Pid;
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The second field, the name, may contain spaces. It ends at the last parenthesis.
-    let (_, rest) = stat.rsplit_once(')').context("an odd /proc/PID/stat")?;
+    let (_, rest) = stat.rsplit_once(')').context("/proc/PID/stat has no name in parentheses")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    let ticks = |field: usize| -> Result<f64> { Ok(fields.get(field).context("a short line")?.parse()?) };
+    let ticks = |field: usize| -> Result<f64> { Ok(fields.get(field).context("too few fields")?.parse()?) };
     // Linux reports hundredths of a second to programs, whatever its own clock tick.
     Ok((ticks(11)? + ticks(12)?) / 100.0)
 }
@@ -26,7 +26,7 @@ pub fn family(pid: u32) -> Result<Vec<u32>> {
         // The process may have ended by now.
         let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { continue };
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-        parents.push((process, parent.context("an odd /proc/PID/stat")?));
+        parents.push((process, parent.context("/proc/PID/stat has no parent")?));
     }
     let mut family = vec![pid];
     let mut seen = 0;
@@ -62,7 +62,7 @@ pub fn peak_mebibytes(pid: u32) -> Result<f64> {
 fn mebibytes(pid: u32, label: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let (_, rest) = status.split_once(label).with_context(|| format!("no {label} in\n{status}"))?;
-    let kibibytes: f64 = rest.split_whitespace().next().context("nothing follows")?.parse()?;
+    let kibibytes: f64 = rest.split_whitespace().next().context("the line has no value")?.parse()?;
     Ok(kibibytes / 1024.0)
 }
 
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_told_to_the_nanosecond() {
+    fn precise_cpu_time_grows_within_milliseconds() {
         let own = [std::process::id()];
         let before = precise_cpu_seconds(&own).unwrap();
         let begin = std::time::Instant::now();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_an_error() {
+    fn a_missing_process_has_no_usage() {
         assert!(cpu_seconds(u32::MAX).is_err() && resident_mebibytes(u32::MAX).is_err());
     }
 }

@@ -16,7 +16,7 @@ pub async fn eventually<T>(
     mut attempt: impl AsyncFnMut() -> Result<T>,
 ) -> Result<T> {
     let deadline = Instant::now() + bound;
-    let mut last = anyhow::anyhow!("no attempt came to an end");
+    let mut last = anyhow::anyhow!("no attempt has finished");
     loop {
         match timeout_at(deadline, attempt()).await {
             Ok(Ok(found)) => return Ok(found),
@@ -57,18 +57,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_waited_for_is_named() {
+    async fn a_timeout_names_the_awaited_condition() {
         let error = eventually::<()>("spring", Duration::from_millis(100), async || bail!("it snows"))
             .await
             .unwrap_err();
         assert_eq!(format!("{error:#}"), "waited 100ms for spring: it snows");
         let stuck =
             eventually::<()>("spring", Duration::from_millis(100), std::future::pending).await.unwrap_err();
-        assert!(format!("{stuck:#}").contains("no attempt came to an end"));
+        assert!(format!("{stuck:#}").contains("no attempt has finished"));
     }
 
     #[tokio::test]
-    async fn the_first_success_is_returned() {
+    async fn eventually_returns_the_first_success() {
         let mut attempts = 0;
         let found = eventually("three", Duration::from_secs(10), async || {
             attempts += 1;

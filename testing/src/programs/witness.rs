@@ -1,4 +1,4 @@
-//! Client that queries all the time while a test breaks things.
+//! Client that queries all the time while a test causes faults.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Witness {
                     ask_udp(server, &name, rtype).await.with_context(|| format!("after {count} answers"))?;
                 ensure!(
                     reply.rcode() == "NOERROR" && reply.data() == data,
-                    "after {count} right answers came a wrong one; expected {data:?}:\n{}",
+                    "wrong answer after {count} right ones; expected {data:?}:\n{}",
                     reply.text("")
                 );
                 count += 1;
@@ -46,11 +46,11 @@ impl Witness {
     }
 
     /// Stops the queries. Fails if an answer was wrong or missing, or if there was none at all.
-    pub async fn was_content(self) -> Result<()> {
-        // It fails if the client has stopped by itself; the task's result has the reason.
+    pub async fn stop(self) -> Result<()> {
+        // Sending fails if the task has stopped by itself. Its result has the reason.
         let _ = self.stop.send(());
         let count = self.task.await.context("the witness panicked")??;
-        ensure!(count > 0, "the witness never asked");
+        ensure!(count > 0, "the witness sent no query");
         Ok(())
     }
 }

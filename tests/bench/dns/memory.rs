@@ -31,7 +31,7 @@ pub(crate) async fn measure(services: usize, rest: Duration, log: &Log) -> Resul
     cluster.apply_rbac().await?;
     let objects = cluster.objects().await?;
     for side in Side::BOTH {
-        log.say(&format!("creating {services} services of {} endpoints, {side:?}", set.endpoints));
+        log.print(&format!("creating {services} services of {} endpoints, {side:?}", set.endpoints));
         data::create(&objects, side, &[set]).await?;
     }
     let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
@@ -43,9 +43,9 @@ pub(crate) async fn measure(services: usize, rest: Duration, log: &Log) -> Resul
     }
     let resident = || anyhow::Ok([resident_mebibytes(ours.pid())?, resident_mebibytes(core.pid())?]);
     let at_start = resident()?;
-    log.say(&format!("memory at start {at_start:.0?} MiB; now {} s of rest", rest.as_secs()));
+    log.print(&format!("memory at start {at_start:.0?} MiB; now {} s of rest", rest.as_secs()));
     tokio::time::sleep(rest).await;
     let settled = resident()?;
-    log.say(&format!("memory settled {settled:.0?} MiB"));
+    log.print(&format!("memory settled {settled:.0?} MiB"));
     Ok(Memory { endpoints: services * set.endpoints, at_start, settled, rest })
 }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_right_reply_is_right() {
+    fn only_the_expected_reply_is_accepted() {
         let (query, expected) = Question::A.query(5, "cluster.local");
         let good = reply(&query, [0x85, 0x00], [3, 0, 1]);
         assert_eq!(expected.fault(&query, &good), None);

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use multinet_testing::measure::middle;
+use multinet_testing::measure::median;
 
 use super::flight::Tally;
 use super::questions::{Expected, Load, id};
@@ -59,7 +59,7 @@ fn p99(latencies: Vec<f64>) -> Result<f64> {
         part.sort_by(f64::total_cmp);
         part.get(part.len() * 99 / 100).copied().unwrap_or(f64::INFINITY)
     });
-    middle(parts.collect())
+    median(parts.collect())
 }
 
 /// A source port, and what is open on it by the low bits of the id.
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_of_silence_does_not_decide() {
+    fn a_short_pause_does_not_decide_the_p99() {
         let mut latencies = vec![Some(Duration::from_micros(10)); 20_000];
         latencies[500..900].fill(None);
         let mut paced = Paced { tally: Tally::default(), latencies };

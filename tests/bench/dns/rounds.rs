@@ -89,7 +89,7 @@ pub(crate) fn measure(
         for &(measure, who) in keys {
             let Outcome { micros, cores } = patiently(stage, measure, who, time, log)
                 .with_context(|| format!("{measure:?} of {}", who.name()))?;
-            log.say(&format!(
+            log.print(&format!(
                 "round {round} of {rounds}: {measure:?}, {}: {micros:.2} µs, {cores:.2} cores",
                 who.name()
             ));
@@ -104,7 +104,7 @@ fn patiently(stage: &Stage, measure: Measure, who: Who, time: Duration, log: &Lo
     for _ in 0..ATTEMPTS {
         match one(stage, measure, who, time) {
             Err(error) if error.is::<Lost>() => {
-                log.say(&format!("lost too much: {measure:?}, {}: {error}", who.name()));
+                log.print(&format!("lost too much: {measure:?}, {}: {error}", who.name()));
             }
             outcome => return outcome,
         }

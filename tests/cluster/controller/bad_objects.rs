@@ -1,4 +1,4 @@
-//! Pods and services that make no sense: a clear word about it, and everything else as before.
+//! Pods with unreadable annotations: they are reported, and other pods are not affected.
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
@@ -6,13 +6,13 @@ use multinet_testing::pods::{NETWORK_STATUS, Nic, Pod, network_status};
 
 use crate::controller::stage::Scene;
 
-/// How many bytes all annotations of an object may have, names and values.
+/// Largest total size of an object's annotations, names and values, in bytes.
 const ANNOTATIONS: usize = 256 * 1024;
 
 const UNREADABLE: &str = "NetworkStatusUnreadable";
 const REJECTED: &str = "NetworkStatusRejected";
 
-/// A service with one good pod, which has to stay in DNS whatever else there is.
+/// Creates a service with one good pod, which has to stay in DNS whatever other pods report.
 async fn with_good_pod(prefix: &str) -> Result<Scene> {
     let scene = Scene::with_service(prefix).await?;
     scene.pods.start(Pod::new("good").nic("rdma-a", &["10.1.0.1"])).await?;
@@ -23,13 +23,13 @@ async fn with_good_pod(prefix: &str) -> Result<Scene> {
 const GOOD: &str = "rail0 10.1.0.1 good rs-";
 
 #[tokio::test]
-async fn an_annotation_that_is_no_json() -> Result<()> {
+async fn an_unreadable_annotation_removes_only_its_own_pod() -> Result<()> {
     let scene = with_good_pod("malformed").await?;
     let slices = scene.slices("infer")?;
     scene.pods.start(Pod::new("bad").nic("rdma-a", &["10.1.0.2"])).await?;
     slices.are(&[GOOD, "rail0 10.1.0.2 bad rs-"]).await?;
 
-    // The last readable addresses are not kept, because they may be out of date.
+    // The last readable addresses are not kept, because they may be outdated.
     let cut = r#"[{"name": "rdma-a", "interface": "net1", "ips": ["10.1.0.2"#;
     scene.pods.annotate("bad", NETWORK_STATUS, Some(cut)).await?;
     slices.are(&[GOOD]).await?;
@@ -41,7 +41,7 @@ async fn an_annotation_that_is_no_json() -> Result<()> {
     status.explains("Programmed=True Programmed", &["1 of 2 pods", "cannot be read", "bad"]).await?;
     status.counts(1, 1).await?;
     let controller = &scene.stage.controller;
-    ensure!(controller.metric("multinet_controller_unreadable_annotations").await? > 0, "none is counted");
+    ensure!(controller.metric("multinet_controller_unreadable_annotations").await? > 0, "not counted");
 
     scene.pods.report("bad", &[Nic::new("rdma-a", &["10.1.0.3"])]).await?;
     slices.are(&[GOOD, "rail0 10.1.0.3 bad rs-"]).await?;
@@ -49,12 +49,13 @@ async fn an_annotation_that_is_no_json() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_annotation_of_256_kibibytes() -> Result<()> {
+async fn a_huge_annotation_results_in_short_events_and_log_lines() -> Result<()> {
     let scene = with_good_pod("large").await?;
     let slices = scene.slices("infer")?;
     let room = ANNOTATIONS - NETWORK_STATUS.len();
 
-    // A valid one, with more interfaces than anybody has; and one that ends too early.
+    // One annotation is valid, with far more interfaces than any real pod has; one ends too early;
+    // one consists of control characters.
     let nics: Vec<Nic> = (0..1800)
         .map(|i: u32| {
             Nic::new("rdma-a", &[&format!("10.2.{}.{}", i / 250, i % 250 + 1)]).mac("ae:11:22:33:44:55")
@@ -79,6 +80,6 @@ async fn an_annotation_of_256_kibibytes() -> Result<()> {
     slices.are(&lines).await?;
     scene.status("infer")?.explains("Programmed=True Programmed", &["2 of 4 pods", "cannot be read"]).await?;
     let log = scene.stage.controller.log();
-    ensure!(log.lines().all(|line| line.len() < 4096), "a line of the log has the annotation in it");
+    ensure!(log.lines().all(|line| line.len() < 4096), "a line of the log contains the annotation");
     Ok(())
 }

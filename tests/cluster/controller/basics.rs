@@ -1,4 +1,4 @@
-//! From labelled pods with Multus' annotation to slices, status and answers.
+//! The way of labelled pods with Multus' annotation into slices, status and answers.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::controller::stage::{Scene, infer, service};
 
 #[tokio::test]
-async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
+async fn a_slice_contains_all_details_of_a_pod() -> Result<()> {
     let scene = Scene::new("known").await?;
     scene.network("rdma-a").await?;
     let mut manifest = service("infer", infer());
@@ -77,19 +77,19 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
     let second = SignedDuration::from_secs(1);
     ensure!(
         (before - second..=Timestamp::now()).contains(&trigger),
-        "triggered at {trigger}, made after {before}"
+        "the trigger time is {trigger}, but the pod was created after {before}"
     );
 
-    // Once it has changed, the API server keeps no books of its fields.
+    // The controller's updates ask the API server not to keep managedFields.
     scene.pods.ready("infer-x2v5k", false).await?;
     slices.are(&["rail0 192.168.131.5 infer-x2v5k ---"]).await?;
-    let books = slices.only().await?.managed_fields().to_vec();
-    ensure!(books.is_empty(), "managedFields {books:?}");
+    let managed = slices.only().await?.managed_fields().to_vec();
+    ensure!(managed.is_empty(), "managedFields {managed:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_slices_say_is_answered_and_counted() -> Result<()> {
+async fn endpoints_in_slices_are_answered_and_counted() -> Result<()> {
     let scene = Scene::with_service("answered").await?;
     let nic =
         |last: u8| Nic::new("rdma-a", &[&format!("192.168.131.{last}"), &format!("fd00:111::{last:x}")]);
@@ -120,13 +120,13 @@ async fn what_slices_say_is_answered_and_counted() -> Result<()> {
         reply.text("")
     );
     let text = dns.ask(&format!("infer-0.{domain}"), "TXT").await?.data().join("\n");
-    for said in ["rdma=mlx5_2", "pci=0000:18:00.2", "if=net1", "node=gpu-1", "zone=a"] {
-        ensure!(text.contains(said), "no {said} in\n{text}");
+    for pair in ["rdma=mlx5_2", "pci=0000:18:00.2", "if=net1", "node=gpu-1", "zone=a"] {
+        ensure!(text.contains(pair), "no {pair} in\n{text}");
     }
-    // The writer's own count, to which other tests add.
+    // This counter of the shared controller also includes the writes for other tests.
     let controller = &scene.stage.controller;
     let created =
         r#"multinet_controller_writes_total{kind="MultiNetworkEndpointSlice",verb="create",result="ok"}"#;
-    ensure!(controller.metric(created).await? >= 2, "two slices were not created");
+    ensure!(controller.metric(created).await? >= 2, "the metric counts fewer than two created slices");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Everything that may change about pods and services, one thing after the other.
+//! Every kind of change to pods and services, one after the other.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::controller::stage::{Scene, infer, node};
 
 #[tokio::test]
-async fn pods_come_change_and_go() -> Result<()> {
+async fn every_change_of_a_pod_reaches_slices_and_dns() -> Result<()> {
     let scene = Scene::with_service("pods").await?;
     let (pods, slices) = (&scene.pods, scene.slices("infer")?);
     pods.start(Pod::new("stays").nic("rdma-a", &["10.1.0.100"])).await?;
@@ -78,7 +78,7 @@ async fn pods_come_change_and_go() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_service_changes_in_every_part() -> Result<()> {
+async fn every_change_of_a_service_reaches_slices_and_dns() -> Result<()> {
     let scene = Scene::with_service("spec").await?;
     scene.network("rdma-b").await?;
     let slices = scene.slices("infer")?;
@@ -145,7 +145,7 @@ async fn a_service_changes_in_every_part() -> Result<()> {
 }
 
 #[tokio::test]
-async fn slices_go_with_their_service() -> Result<()> {
+async fn slices_are_deleted_with_their_service() -> Result<()> {
     let scene = Scene::with_service("gone").await?;
     let slices = scene.slices("infer")?;
     scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1", "fd00::1"])).await?;
@@ -188,7 +188,7 @@ async fn slices_go_with_their_service() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_service_that_is_being_deleted_loses_endpoints_still() -> Result<()> {
+async fn a_service_being_deleted_still_drops_unready_endpoints() -> Result<()> {
     let scene = Scene::with_service("finalizer").await?;
     let slices = scene.slices("infer")?;
     scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
@@ -206,7 +206,7 @@ async fn a_service_that_is_being_deleted_loses_endpoints_still() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_node_changes_its_zone() -> Result<()> {
+async fn a_changed_zone_of_a_node_reaches_its_endpoints() -> Result<()> {
     let scene = Scene::with_service("zone").await?;
     let objects = scene.namespace.objects();
     // The pod comes before its node.

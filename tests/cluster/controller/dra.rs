@@ -4,7 +4,6 @@ mod driver;
 mod versions;
 
 use anyhow::{Context as _, Result, ensure};
-use kube::ResourceExt as _;
 use multinet_testing::manifests::SERVICE;
 use multinet_testing::pods::{Nic, Pod};
 use multinet_testing::replica::BOUND;
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 use self::driver::Driver;
 use crate::controller::stage::Scene;
 
-/// A service for the pods with `app=infer` on one network.
+/// Returns the spec of a service for the pods with `app=infer`, on one network.
 fn spec(network: Value) -> Value {
     json!({
         "selector": {"matchLabels": {"app": "infer"}},
@@ -32,9 +31,9 @@ fn class(name: &str) -> Value {
     json!({"kind": "DeviceClass", "name": name, "alias": "rail0"})
 }
 
-/// A scene with the driver, its class, the template `rails`, and the service `infer` on the claims
-/// from it.
-async fn set(prefix: &str) -> Result<(Scene, Driver)> {
+/// Creates a namespace with a driver, its class, the template `rails`, and the service `infer` on
+/// the claims from that template.
+async fn scene_with_driver(prefix: &str) -> Result<(Scene, Driver)> {
     let scene = Scene::new(prefix).await?;
     let driver = Driver::new(&scene.namespace, "v1");
     driver.class().await?;
@@ -43,18 +42,18 @@ async fn set(prefix: &str) -> Result<(Scene, Driver)> {
     Ok((scene, driver))
 }
 
-/// A pod that asks for a claim from the template `rails`.
+/// Returns a pod that asks for a claim from the template `rails`.
 fn from_template(name: &str) -> Pod {
     Pod::new(name).with("resourceClaims", json!([{"name": "nic", "resourceClaimTemplateName": "rails"}]))
 }
 
-/// A pod that names its claim.
+/// Returns a pod that names its claim.
 fn with_claim(name: &str, claim: &str) -> Pod {
     Pod::new(name).with("resourceClaims", json!([{"name": "nic", "resourceClaimName": claim}]))
 }
 
-/// Starts a pod from the template, which gets a device, and returns its claim. The driver has said
-/// nothing yet.
+/// Starts a pod with a claim from the template, and allocates a device to the claim. The driver has
+/// not reported the device yet. Returns the name of the claim.
 async fn start(scene: &Scene, driver: &Driver, name: &str, device: &str) -> Result<String> {
     let pod = scene.pods.create(from_template(name)).await?;
     let claim = claim_of(scene, name).await?;
@@ -64,19 +63,19 @@ async fn start(scene: &Scene, driver: &Driver, name: &str, device: &str) -> Resu
     Ok(claim)
 }
 
-/// The claim that kube-controller-manager has made for a pod.
+/// Waits for the claim that kube-controller-manager creates for a pod. Returns its name.
 async fn claim_of(scene: &Scene, pod: &str) -> Result<String> {
     eventually(&format!("a claim for the pod {pod}"), BOUND, async || {
         let status = scene.pods.api().get(pod).await?.status.unwrap_or_default();
         let claims = status.resource_claim_statuses.unwrap_or_default();
-        claims.first().and_then(|status| status.resource_claim_name.clone()).context("there is none")
+        claims.first().and_then(|status| status.resource_claim_name.clone()).context("the pod has none")
     })
     .await
 }
 
 #[tokio::test]
-async fn claims_made_from_a_template() -> Result<()> {
-    let (scene, driver) = set("template").await?;
+async fn a_claim_from_a_template_publishes_its_device() -> Result<()> {
+    let (scene, driver) = scene_with_driver("template").await?;
     let attributes = json!({
         "dra.net/rdma": {"bool": true},
         "dra.net/rdmaDevice": {"string": "mlx5_2"},
@@ -114,11 +113,11 @@ async fn claims_made_from_a_template() -> Result<()> {
     let text = scene.stage.dns.ask(&name, "TXT").await?.data().join("\n");
     ensure!(text.contains("rdma=mlx5_2") && text.contains("numa=1"), "{text}");
 
-    // The driver publishes its devices anew: what the claim does not say follows.
+    // The driver publishes its devices anew. Attributes that are not in the claim follow.
     let mut renamed = attributes;
     renamed["dra.net/rdmaDevice"]["string"] = json!("mlx5_7");
     driver.slice(2, &[("nic0", renamed), ("nic1", json!({}))]).await?;
-    eventually("the RDMA device to be another", BOUND, async || {
+    eventually("the slices to have the new RDMA device", BOUND, async || {
         for slice in slices.list().await? {
             let device = &slice.data["spec"]["endpoints"][0]["device"];
             ensure!(device["rdmaDevice"] == "mlx5_7", "{device}");
@@ -127,7 +126,7 @@ async fn claims_made_from_a_template() -> Result<()> {
     })
     .await?;
 
-    // The pod drains and goes, and the claim with it.
+    // The pod drains and is removed, and the claim with it.
     scene.pods.terminate("a").await?;
     slices.are(&["rail0 10.7.0.1 a -st", "rail0 fd00:7::1 a -st"]).await?;
     scene.pods.remove("a").await?;
@@ -135,7 +134,7 @@ async fn claims_made_from_a_template() -> Result<()> {
 }
 
 #[tokio::test]
-async fn claims_named_by_the_pod() -> Result<()> {
+async fn a_claim_named_by_a_pod_publishes_its_device() -> Result<()> {
     let scene = Scene::new("direct").await?;
     let driver = Driver::new(&scene.namespace, "v1");
     driver.class().await?;
@@ -151,8 +150,8 @@ async fn claims_named_by_the_pod() -> Result<()> {
     slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
     scene.status("infer")?.is(&FINE).await?;
 
-    // A pod that only waits for the claim has nothing of it yet. One that shares it has the same
-    // address, which is one pod's.
+    // Pod b waits for the claim and has no address from it yet. Pod c shares the claim, and so
+    // reports an address that is already published for another pod.
     scene.pods.create(with_claim("b", "mine").with("nodeName", Value::Null)).await?;
     let status = scene.status("infer")?;
     status.explains("Programmed=True Programmed", &["1 of 2 pods are not scheduled yet (b)"]).await?;
@@ -163,7 +162,7 @@ async fn claims_named_by_the_pod() -> Result<()> {
     scene.pods.remove("c").await?;
     status.is(&FINE).await?;
 
-    // Another address; none; the claim is deleted.
+    // The claim gets another address, none, one again, and is deleted.
     driver.report("mine", "nic0", &["10.7.0.2/24"]).await?;
     slices.are(&["rail0 10.7.0.2 a rs-"]).await?;
     driver.report("mine", "nic0", &[]).await?;
@@ -176,7 +175,7 @@ async fn claims_named_by_the_pod() -> Result<()> {
 
 #[tokio::test]
 async fn classes_and_templates_are_networks() -> Result<()> {
-    let (scene, driver) = set("kinds").await?;
+    let (scene, driver) = scene_with_driver("kinds").await?;
     scene.network("rdma-a").await?;
     let by_class = driver.class_name();
     scene.service("by-class", spec(class(by_class))).await?;

@@ -5,10 +5,10 @@
 mod asker;
 mod audit;
 mod churn;
-mod hands;
 mod model;
 mod random;
 mod rig;
+mod spoiler;
 
 use std::time::Duration;
 
@@ -25,23 +25,23 @@ use self::rig::{Rig, options};
 use crate::controller::roles::{NAMESPACE, Roles};
 
 #[tokio::test]
-async fn the_controller_is_killed_while_others_spoil_its_slices() -> Result<()> {
-    is_killed_while_others_spoil_its_slices(2).await
+async fn ready_addresses_survive_kills_of_the_controller_and_edits_of_its_slices() -> Result<()> {
+    kill_the_controller_while_slices_are_edited(2).await
 }
 
 #[tokio::test]
 #[ignore = "make soak"]
-async fn soak_the_controller_is_killed_while_others_spoil_its_slices() -> Result<()> {
-    is_killed_while_others_spoil_its_slices(20).await
+async fn soak_ready_addresses_survive_kills_of_the_controller_and_edits_of_its_slices() -> Result<()> {
+    kill_the_controller_while_slices_are_edited(20).await
 }
 
-async fn is_killed_while_others_spoil_its_slices(times: usize) -> Result<()> {
-    let (mut rig, worker) = Rig::set(&[]).await?;
+async fn kill_the_controller_while_slices_are_edited(times: usize) -> Result<()> {
+    let (mut rig, worker) = Rig::start(&[]).await?;
     let options = rig.controller().await?;
     let mut controller = options.start_ready().await?;
-    let (asker, churn, hands) = (rig.ask()?, Churn::begin(worker), rig.spoil()?);
+    let (asker, churn, spoiler) = (rig.ask()?, Churn::begin(worker), rig.spoil()?);
     for kill in 0..times {
-        // As often before it leads as afterwards.
+        // Every other kill comes before the controller leads.
         if kill % 2 == 0 {
             controller.leads(true).await?;
         }
@@ -50,17 +50,17 @@ async fn is_killed_while_others_spoil_its_slices(times: usize) -> Result<()> {
         controller = options.start().await?;
     }
     controller.leads(true).await?;
-    hands.end().await?;
+    spoiler.end().await?;
     rig.converges(churn).await?;
-    asker.was_content().await?;
+    asker.stop().await?;
     controller.kill()?;
-    rig.second_look(&options).await.map(drop)
+    rig.restart_writes_nothing(&options).await.map(drop)
 }
 
-/// How long a leader that is silent stays leader where that is waited for.
+/// Lease duration in tests that wait for the lease to expire.
 const LEASE: &str = "3s";
 
-/// One of two controllers, with a ServiceAccount and a network of its own.
+/// One of two controllers, with its own ServiceAccount and its own network to the API server.
 struct Side {
     account: &'static str,
     proxy: Proxy,
@@ -91,10 +91,10 @@ impl Side {
     }
 }
 
-/// Fault in the network of a leader, by the fate of the requests under way.
+/// Fault in the network of a leader, by the fate of its pending requests.
 #[derive(Debug, Clone, Copy)]
 enum Cut {
-    /// It comes late.
+    /// The requests arrive late.
     Late,
     /// Streams are reset.
     Reset,
@@ -103,10 +103,10 @@ enum Cut {
 }
 
 #[tokio::test]
-async fn the_leader_is_cut_off() -> Result<()> {
+async fn only_the_lease_holder_writes_while_leaders_are_cut_off() -> Result<()> {
     let audit = Audit::new()?;
     let flags = audit.flags();
-    let (mut rig, worker) = Rig::set(&flags.each_ref().map(String::as_str)).await?;
+    let (mut rig, worker) = Rig::start(&flags.each_ref().map(String::as_str)).await?;
     let mut leader = Side::start(&rig, "replica-a").await?;
     leader.leads().await?;
     let mut standby = Side::start(&rig, "replica-b").await?;
@@ -116,11 +116,11 @@ async fn the_leader_is_cut_off() -> Result<()> {
         sleep(rig.random.while_pods_change()).await;
         leader.proxy.set(if matches!(cut, Cut::Reset) { Link::Reset } else { Link::Silent });
         standby.leads().await?;
-        // It knows by itself.
+        // The leader notices the loss of its lease without the API server.
         leader.controller.leads(false).await?;
         sleep(rig.random.while_pods_change()).await;
         match cut {
-            // What the network has at this moment, and nothing else, may still come from it.
+            // Only the requests that are pending now may still arrive.
             Cut::Late => late.push(leader.gave_up().await?),
             Cut::Reset => {}
             Cut::Lost => leader.proxy.strand(),
@@ -130,8 +130,8 @@ async fn the_leader_is_cut_off() -> Result<()> {
         eprintln!("{cut:?}: {} leads", leader.account);
     }
 
-    // At a graceful end, the lease is handed over at once, whether its duration is the usual one or
-    // longer.
+    // A controller that ends gracefully releases the lease, so that the other one need not wait
+    // even for a long lease duration.
     for side in [&mut standby, &mut leader] {
         ensure!(side.controller.terminate().await?.success(), "no graceful end");
         side.options = side.options.clone().flag("--lease-duration", "30s");
@@ -141,40 +141,41 @@ async fn the_leader_is_cut_off() -> Result<()> {
     standby.controller = standby.options.start_ready().await?;
     ensure!(leader.controller.terminate().await?.success(), "no graceful end");
     ensure!(leader.controller.log().contains("released the lease"), "the lease was not released");
-    eventually("the other one to lead", Duration::from_secs(20), async || {
+    eventually("the standby to lead", Duration::from_secs(20), async || {
         ensure!(standby.controller.is_leader().await?, "it does not lead");
         Ok(())
     })
     .await?;
     rig.converges(churn).await?;
     let changes = audit.only_holders_wrote(&["replica-a", "replica-b"], late)?;
-    ensure!(changes >= 4, "the lease changed hands {changes} times");
-    asker.was_content().await
+    ensure!(changes >= 4, "the holder of the lease changed {changes} times");
+    asker.stop().await
 }
 
 #[tokio::test]
-async fn a_standby_that_hears_nothing_takes_over() -> Result<()> {
-    let (mut rig, worker) = Rig::set(&[]).await?;
+async fn a_standby_with_dead_watches_takes_over() -> Result<()> {
+    let (mut rig, worker) = Rig::start(&[]).await?;
     let mut leader = Side::start(&rig, "replica-a").await?;
     leader.leads().await?;
     let standby = Side::start(&rig, "replica-b").await?;
     let (asker, churn) = (rig.ask()?, Churn::begin(worker));
     sleep(rig.random.while_pods_change()).await;
-    // The streams of its watches are dead, which it has not noticed yet when the leader is killed.
+    // The streams of the standby's watches are dead. It has not noticed that yet when the leader is
+    // killed.
     standby.proxy.strand();
     sleep(rig.random.while_pods_change()).await;
     leader.controller.kill()?;
     standby.leads().await?;
     rig.converges(churn).await?;
-    asker.was_content().await
+    asker.stop().await
 }
 
-/// How long etcd is away: longer than a lease.
+/// Duration of the outage of etcd, longer than the lease.
 const AWAY: Duration = Duration::from_secs(6);
 
 #[tokio::test]
-async fn the_control_plane_breaks() -> Result<()> {
-    let (mut rig, worker) = Rig::set(&[]).await?;
+async fn ready_addresses_survive_outages_of_the_control_plane() -> Result<()> {
+    let (mut rig, worker) = Rig::start(&[]).await?;
     let options = rig.controller().await?.flag("--lease-duration", LEASE);
     let mut controller = options.start_ready().await?;
     let (asker, churn) = (rig.ask()?, Churn::begin(worker));
@@ -197,7 +198,7 @@ async fn the_control_plane_breaks() -> Result<()> {
     controller.leads(true).await?;
     sleep(rig.random.while_pods_change()).await;
     rig.converges(churn).await?;
-    asker.was_content().await?;
+    asker.stop().await?;
     controller.kill()?;
-    rig.second_look(&options).await.map(drop)
+    rig.restart_writes_nothing(&options).await.map(drop)
 }

@@ -1,4 +1,5 @@
-//! Services that the API server of today would not let in: they are older than its rules.
+//! Services that were stored before the definitions had their rules, and that today's API server
+//! would reject.
 
 use anyhow::{Result, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -36,7 +37,7 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
         slices(name)?.are(&["rail0 10.1.0.1 a rs-"]).await?;
     }
 
-    // One breaks a rule, another makes no sense at all.
+    // One service breaks a rule. Another has a field of the wrong type and cannot be decoded.
     let services = api(namespace.objects().client(), namespace.name(), SERVICE)?;
     let edit = async |name: &str, spec: Value| {
         services.patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await
@@ -48,19 +49,19 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
     status.explains("Accepted=False Invalid", &["spec.networks", "unique"]).await?;
     status.explains("Programmed=False Invalid", &["slices stay as they were"]).await?;
     Events::of(&namespace).warn(SERVICE, "broken", "Invalid", &["spec.networks"]).await?;
-    eventually("a complaint about the garbled service", BOUND, async || {
+    eventually("the garbled service to be counted and logged", BOUND, async || {
         let count = controller.metric("multinet_watch_undecodable_objects").await?;
-        ensure!(count == 1 && controller.log().contains("garbled"), "{count} are counted");
+        ensure!(count == 1 && controller.log().contains("garbled"), "{count} undecodable objects");
         Ok(())
     })
     .await?;
     pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.2"])).await?;
     slices("good")?.are(&["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-"]).await?;
     slices("broken")?.are(&["rail0 10.1.0.1 a rs-"]).await?;
-    // What it said when it could be read is still done.
+    // The last good version of the garbled service is still followed.
     slices("garbled")?.are(&["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-"]).await?;
 
-    // A successor, which has never seen it otherwise, does not take it for deleted.
+    // A new process, which has never seen a good version, does not take the service for deleted.
     controller.terminate().await?;
     let mut controller = ControllerOptions::controller(&kubeconfig).start_ready().await?;
     pods.start(Pod::new("c").nic("rdma-a", &["10.1.0.3"])).await?;
@@ -69,19 +70,19 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
     slices("broken")?.are(&all[..1]).await?;
     slices("garbled")?.are(&all[..2]).await?;
 
-    // Put right, they are as if nothing had been.
+    // Once corrected, both are published as before.
     let fine = json!({"networks": [{"name": "rdma-a", "alias": "rail0"}]});
     for name in ["broken", "garbled"] {
         edit(name, fine.clone()).await?;
         slices(name)?.are(&all).await?;
         Status::of(&namespace, name)?.is(&FINE).await?;
     }
-    // One that cannot be read goes like any other.
+    // A service that cannot be decoded can be deleted.
     edit("garbled", json!({"networks": "all of them"})).await?;
     controller.shows("multinet_watch_undecodable_objects", 1).await?;
     namespace.delete(SERVICE, "garbled").await?;
     slices("garbled")?.are_gone().await?;
     controller.shows("multinet_watch_undecodable_objects", 0).await?;
-    // Gives the lease back.
+    // Releases the lease.
     controller.terminate().await.map(drop)
 }

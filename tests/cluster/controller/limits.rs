@@ -1,4 +1,4 @@
-//! More addresses than a limit allows.
+//! Pods with more addresses than a limit allows.
 
 use anyhow::{Result, ensure};
 use multinet_testing::manifests::SERVICE;
@@ -7,7 +7,7 @@ use multinet_testing::pods::{Nic, Pod};
 use crate::controller::stage::Scene;
 
 #[tokio::test]
-async fn what_is_left_out_is_in_the_status_as_long_as_it_is() -> Result<()> {
+async fn addresses_above_the_limit_are_in_the_status_while_they_last() -> Result<()> {
     let scene = Scene::with_service("limits").await?;
     let status = scene.status("infer")?;
     let addresses: Vec<String> = (1..=80).map(|number| format!("10.1.7.{number}")).collect();
@@ -19,7 +19,7 @@ async fn what_is_left_out_is_in_the_status_as_long_as_it_is() -> Result<()> {
     scene.events.warn(SERVICE, "infer", "AddressesPerPod", &left_out).await?;
 
     scene.pods.remove("a").await?;
-    // The API server drops what is no longer applied.
+    // A condition that the controller no longer applies is dropped by the API server.
     let status = status.counts(0, 0).await?;
     ensure!(!status["conditions"].to_string().contains("Capped"), "{status:#}");
     Ok(())

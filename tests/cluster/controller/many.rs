@@ -1,4 +1,4 @@
-//! More of everything than is usual.
+//! Services with a thousand pods and more.
 
 use std::collections::BTreeSet;
 
@@ -10,28 +10,28 @@ use serde_json::{Value, json};
 
 use crate::controller::stage::{Scene, infer};
 
-/// How many endpoints the controller puts into a slice.
+/// Largest number of endpoints that the controller puts into a slice.
 const LIMIT: usize = 25;
 
 #[tokio::test]
-async fn a_thousand_pods_behind_one_service() -> Result<()> {
+async fn a_thousand_pods_of_one_service_are_published_in_full_slices() -> Result<()> {
     pods_behind_one_service(1000).await
 }
 
 #[tokio::test]
 #[ignore = "make soak"]
-async fn soak_five_thousand_pods_behind_one_service() -> Result<()> {
+async fn soak_five_thousand_pods_of_one_service_are_published_in_full_slices() -> Result<()> {
     pods_behind_one_service(5000).await
 }
 
-/// How many addresses fit into a message, of 16 bytes each.
+/// Number of IPv4 address records that certainly fit into a message over TCP; each takes 16 bytes.
 const MESSAGE: usize = 4000;
 
 async fn pods_behind_one_service(count: u32) -> Result<()> {
     let scene = Scene::new("thousands").await?;
     scene.network("rdma-a").await?;
     let mut spec = infer();
-    // So that the pods need not be told to be ready, one by one.
+    // The test then need not report each pod as ready.
     spec["publishNotReadyAddresses"] = json!(true);
     scene.service("infer", spec).await?;
     let address = |i: u32| format!("10.{}.{}.{}", 100 + i / 62_500, i / 250 % 250, i % 250 + 1);
@@ -46,12 +46,13 @@ async fn pods_behind_one_service(count: u32) -> Result<()> {
     let sizes: Vec<usize> =
         found.iter().map(|slice| slice.data["spec"]["endpoints"].as_array().map_or(0, Vec::len)).collect();
     ensure!(sizes.iter().all(|&size| size <= LIMIT), "slices of {sizes:?}");
-    // Core fills slices as they come, too: a few more than the fewest possible are no fault.
+    // Slices are filled as pods come, as in Kubernetes, so that there may be a few more than the
+    // fewest possible.
     let fewest = count as usize / LIMIT;
     ensure!((fewest..=fewest * 3 / 2).contains(&sizes.len()), "{} slices of {sizes:?}", sizes.len());
     scene.status("infer")?.counts(u64::from(count), u64::from(count)).await?;
 
-    // All of them are answered, over TCP at once.
+    // DNS answers all of them over TCP.
     let domain = scene.namespace.domain("infer");
     let expected: BTreeSet<String> = (0..count).map(address).collect();
     multinet_testing::wait::eventually(
@@ -68,7 +69,7 @@ async fn pods_behind_one_service(count: u32) -> Result<()> {
     )
     .await?;
 
-    // One change writes one slice of many; another service is as quick as ever.
+    // A change of one pod writes one slice, and other services are still followed.
     let before = slices.versions().await?;
     scene.pods.run("p77").await?;
     scene.pods.ready("p77", true).await?;
@@ -86,7 +87,7 @@ async fn pods_behind_one_service(count: u32) -> Result<()> {
     scene.pods.start(Pod::new("small").label("app", "small").nic("rdma-a", &["10.200.0.1"])).await?;
     scene.answers("small", "A", &["10.200.0.1"]).await?;
 
-    // Some go at once.
+    // Many pods are removed at once.
     for chunk in (0..count / 20).collect::<Vec<_>>().chunks(50) {
         futures::future::try_join_all(chunk.iter().map(|i| {
             let name = format!("p{i}");

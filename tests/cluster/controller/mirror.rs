@@ -1,4 +1,4 @@
-//! The ready addresses once more, at a core Service that the cluster's own DNS answers for.
+//! Mirrors: the ready addresses of a service at a core Service, which the cluster's own DNS serves.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Service as CoreService;
@@ -18,19 +18,19 @@ use crate::controller::stage::{Scene, infer};
 
 const UNUSABLE: &str = "ResolvedRefs=False MirrorNotUsable";
 
-/// A core Service.
+/// Returns a core Service.
 fn core(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
 }
 
-/// One that may be mirrored to.
+/// Returns a headless core Service without a selector, to which slices can be mirrored.
 fn headless(name: &str) -> Value {
     core(name, json!({"clusterIP": "None", "ports": [{"name": "rdma", "port": 18515}]}))
 }
 
-/// A namespace with the networks `rdma-a` and `rdma-b`, and the service `infer` on both, mirrored
-/// to `infer-fast`.
-async fn set(prefix: &str, network: Option<&str>) -> Result<Scene> {
+/// Creates a namespace with the networks `rdma-a` and `rdma-b`, and the service `infer` on both,
+/// mirrored to `infer-fast`, or one network of it.
+async fn scene_with_mirror(prefix: &str, network: Option<&str>) -> Result<Scene> {
     let scene = Scene::new(prefix).await?;
     scene.network("rdma-a").await?;
     scene.network("rdma-b").await?;
@@ -59,8 +59,8 @@ fn nics(last: u8) -> [Nic; 2] {
 }
 
 #[tokio::test]
-async fn a_stock_coredns_answers_the_second_nics() -> Result<()> {
-    let scene = set("mirror", None).await?;
+async fn a_stock_coredns_answers_with_mirrored_addresses() -> Result<()> {
+    let scene = scene_with_mirror("mirror", None).await?;
     scene.apply(headless("infer-fast")).await?;
     scene.pods.start(Pod::new("a").hostname("infer-0").nics(&nics(1))).await?;
     scene.pods.start(Pod::new("b").nics(&nics(2))).await?;
@@ -102,14 +102,14 @@ async fn a_stock_coredns_answers_the_second_nics() -> Result<()> {
     answers(&name, "A", &["10.1.0.1", "10.1.0.3", "10.2.0.1", "10.2.0.3"]).await?;
     scene.pods.terminate("a").await?;
     answers(&name, "A", &["10.1.0.3", "10.2.0.3"]).await?;
-    // Both DNS servers say the same.
+    // Both DNS servers give the same answer.
     scene.answers("infer", "A", &["10.1.0.3", "10.2.0.3"]).await
 }
 
-/// The API server refuses a core slice with a link-local address as a whole.
+/// The API server rejects a whole core slice if one address is link-local.
 #[tokio::test]
 async fn link_local_addresses_stay_out_of_core_slices() -> Result<()> {
-    let scene = set("local", Some("rail0")).await?;
+    let scene = scene_with_mirror("local", Some("rail0")).await?;
     scene.apply(headless("infer-fast")).await?;
     scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1", "169.254.7.1", "fe80::1"])).await?;
     let (mirrors, status) = (scene.mirrors("infer-fast"), scene.status("infer")?);
@@ -121,7 +121,7 @@ async fn link_local_addresses_stay_out_of_core_slices() -> Result<()> {
     status.explains("Programmed=True Programmed", &why).await?;
     scene.answers("infer", "A", &["10.1.0.1", "169.254.7.1"]).await?;
 
-    // The others change as ever.
+    // Other addresses are still mirrored.
     scene.pods.report("a", &[Nic::new("rdma-a", &["169.254.7.1"])]).await?;
     scene.pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.2"])).await?;
     mirrors.are(&["10.1.0.2 b rs-"]).await?;
@@ -129,11 +129,11 @@ async fn link_local_addresses_stay_out_of_core_slices() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_mirror_comes_moves_and_goes() -> Result<()> {
-    let scene = set("moves", Some("rail0")).await?;
+async fn a_mirror_follows_the_service_that_the_spec_names() -> Result<()> {
+    let scene = scene_with_mirror("moves", Some("rail0")).await?;
     scene.pods.start(Pod::new("a").nics(&nics(1))).await?;
     let status = scene.status("infer")?;
-    // The Service comes late.
+    // The Service is created last.
     status.explains("ResolvedRefs=False MirrorNotFound", &["infer-fast", "clusterIP: None"]).await?;
     scene.events.warn(SERVICE, "infer", "MirrorNotFound", &["infer-fast"]).await?;
     let lines = ["10.1.0.1 a rs-", "fd00:1::1 a rs-"];
@@ -145,7 +145,7 @@ async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     scene.mirrors("infer-fast").are(&lines).await?;
     status.is(&FINE).await?;
 
-    // Slices of another writer for the same Service are not touched.
+    // Another writer's slice of the same Service must stay as it is.
     let foreign = json!({
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -155,7 +155,7 @@ async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     });
     let version = scene.apply(foreign).await?.resource_version();
 
-    // To another Service, whose slices are edited by hand; to none.
+    // The mirror moves to another Service, whose slices a user edits, and is then removed.
     scene.apply(headless("infer-other")).await?;
     scene.edit_service("infer", json!({"spec": {"mirror": {"serviceName": "infer-other"}}})).await?;
     let mirrors = scene.mirrors("infer-other");
@@ -185,20 +185,20 @@ async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     scene.namespace.delete(SERVICE, "infer").await?;
     scene.mirrors("infer-fast").are_gone().await?;
     let left = Slices::of_core(&scene.namespace, "infer-fast").only().await?;
-    ensure!(left.resource_version() == version, "the foreign slice was written: {left:?}");
+    ensure!(left.resource_version() == version, "the other writer's slice was written: {left:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_service_that_cannot_be_mirrored_to_is_refused() -> Result<()> {
-    let scene = set("refused", Some("rail0")).await?;
+    let scene = scene_with_mirror("refused", Some("rail0")).await?;
     scene.pods.start(Pod::new("a").nics(&nics(1))).await?;
     scene.apply(headless("infer-fast")).await?;
     let (status, mirrors) = (scene.status("infer")?, scene.mirrors("infer-fast"));
     let lines = ["10.1.0.1 a rs-", "fd00:1::1 a rs-"];
     mirrors.are(&lines).await?;
 
-    // It gets a selector: from now on its slices are those of Kubernetes' own controller.
+    // The Service gets a selector, so that Kubernetes' own controller writes its slices.
     let selecting =
         json!({"selector": {"app": "infer"}, "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]});
     edit_core(&scene, "infer-fast", json!({ "spec": selecting })).await?;
@@ -207,13 +207,13 @@ async fn a_service_that_cannot_be_mirrored_to_is_refused() -> Result<()> {
     mirrors.are_gone().await?;
     let own = Slices::of_core(&scene.namespace, "infer-fast")
         .with_label(CORE_MANAGED_BY, "endpointslice-controller.k8s.io");
-    eventually("Kubernetes' own slices", BOUND, async || {
+    eventually("the slices of Kubernetes' own controller", BOUND, async || {
         let lines = own.endpoints().await?;
         ensure!(lines.len() == 1 && lines[0].starts_with("10.244."), "{lines:?}");
         Ok(())
     })
     .await?;
-    // Our own name is not concerned.
+    // The answers of multinet-dns do not change.
     scene.answers("infer", "A", &["10.1.0.1", "10.2.0.1"]).await?;
     edit_core(&scene, "infer-fast", json!({"spec": {"selector": null}})).await?;
     status.is(&FINE).await?;

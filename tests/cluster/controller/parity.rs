@@ -1,5 +1,6 @@
-//! Pods through scripted lives, watched by kube-controller-manager for a headless Service and by
-//! ours for a MultiNetworkService: after every step both have to say the same of the pod.
+//! Comparison with Kubernetes: pods go through scripted lives, while kube-controller-manager writes
+//! slices of a headless Service and multinet-controller those of a MultiNetworkService. After every
+//! step, both must report the same conditions.
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -15,26 +16,26 @@ use crate::controller::stage::{Scene, infer};
 /// Step in the life of a pod.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// It is made, with its interface and its address on the default network.
+    /// The pod is created, with its interface and its address on the default network.
     Created,
-    /// The kubelet has started it.
+    /// The kubelet starts it.
     Running,
     Ready,
     NotReady,
-    /// A user deletes it, with a grace period.
+    /// A user deletes it with a grace period.
     Deleted,
-    /// It has ended.
+    /// It is removed from the API server.
     Removed,
     Phase(&'static str),
-    /// Its label changes.
+    /// Its label changes, so that no service selects it.
     Unselected,
     Selected,
 }
 
 use Step::*;
 
-/// A life, and after each step what Kubernetes says of the pod: whether it is ready, serving and
-/// terminating; `""` if it is no endpoint.
+/// Lives of pods: the steps, and after each the conditions ready, serving and terminating that
+/// Kubernetes reports; `""` if the pod is no endpoint.
 const LIVES: &[(&str, &[(Step, &str)])] = &[
     ("serves", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Removed, "")]),
     ("flaps", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (NotReady, "---"), (Ready, "rs-")]),
@@ -84,7 +85,7 @@ fn published(state: &str) -> String {
     if state.is_empty() { String::new() } else { format!("r{}", &state[1..]) }
 }
 
-/// The slices of the same pods, by Kubernetes and by us.
+/// Slices of the same pods, by Kubernetes and by multinet-controller.
 struct Pair {
     core: Slices<k8s_openapi::api::discovery::v1::EndpointSlice>,
     ours: Slices<DynamicObject>,
@@ -113,26 +114,26 @@ impl Pair {
         Ok(Self { core, ours: scene.slices(name)? })
     }
 
-    /// Waits until both say this of a pod, and nothing else.
-    async fn say(&self, pod: &str, state: &str) -> Result<()> {
+    /// Waits until both report exactly this state of a pod.
+    async fn agree_on(&self, pod: &str, state: &str) -> Result<()> {
         let expected: Vec<&str> = Some(state).filter(|state| !state.is_empty()).into_iter().collect();
-        eventually(&format!("both to say {expected:?} of the pod {pod}"), BOUND, async || {
+        eventually(&format!("both to report {expected:?} for the pod {pod}"), BOUND, async || {
             let (core, ours) = (self.core.endpoints().await?, self.ours.endpoints().await?);
             let (core, ours) = (of_pod(&core, pod), of_pod(&ours, pod));
-            ensure!(core == expected && ours == expected, "Kubernetes says {core:?}, ours says {ours:?}");
+            ensure!(core == expected && ours == expected, "Kubernetes reports {core:?}, ours {ours:?}");
             Ok(())
         })
         .await
     }
 }
 
-/// The last word of the pod's lines.
+/// Returns the states in the lines of a pod.
 fn of_pod<'a>(lines: &'a [String], pod: &str) -> Vec<&'a str> {
     let words = lines.iter().filter_map(|line| line.rsplit_once(' '));
     words.filter(|(line, _)| line.ends_with(&format!(" {pod}"))).map(|(_, state)| state).collect()
 }
 
-async fn take(pods: &Pods, name: &str, address: &str, step: Step) -> Result<()> {
+async fn apply(pods: &Pods, name: &str, address: &str, step: Step) -> Result<()> {
     match step {
         Created => {
             let pod = Pod::new(name).nics(&[Nic::new("rdma-a", &[address])]);
@@ -164,16 +165,18 @@ async fn conditions_are_those_that_kubernetes_writes() -> Result<()> {
     let lives = LIVES.iter().enumerate().map(async |(number, (name, steps))| {
         let address = format!("10.1.0.{}", number + 1);
         for (at, (step, state)) in steps.iter().enumerate() {
-            take(&scene.pods, name, &address, *step).await?;
+            apply(&scene.pods, name, &address, *step).await?;
             let at = || format!("life {name:?}, step {at}: {step:?}");
-            ready.say(name, state).await.with_context(at)?;
-            all.say(name, &published(state)).await.with_context(|| format!("{}, all published", at()))?;
+            ready.agree_on(name, state).await.with_context(at)?;
+            all.agree_on(name, &published(state))
+                .await
+                .with_context(|| format!("{}, all published", at()))?;
         }
         anyhow::Ok(())
     });
     try_join_all(lives).await?;
 
-    // In the end both agree on everything.
+    // After all steps, all slices agree.
     for pair in [&ready, &all] {
         let pods = |lines: Vec<String>, skip: usize| -> Vec<String> {
             let mut pods: Vec<String> =
@@ -182,7 +185,7 @@ async fn conditions_are_those_that_kubernetes_writes() -> Result<()> {
             pods
         };
         let (core, ours) = (pods(pair.core.endpoints().await?, 1), pods(pair.ours.endpoints().await?, 2));
-        ensure!(core == ours && !core.is_empty(), "Kubernetes says {core:?}, ours says {ours:?}");
+        ensure!(core == ours && !core.is_empty(), "Kubernetes reports {core:?}, ours {ours:?}");
     }
     Ok(())
 }
@@ -192,17 +195,17 @@ async fn details_are_those_that_kubernetes_writes() -> Result<()> {
     let scene = Scene::new("details").await?;
     scene.network("rdma-a").await?;
     let pair = Pair::make(&scene, "headless", false).await?;
-    // Named after the pods' subdomain, which makes Kubernetes write their hostnames.
+    // The Service has the name of the pods' subdomain, so that Kubernetes writes their hostnames.
     scene.pods.start(Pod::new("a").hostname("infer-0").nic("rdma-a", &["10.1.0.1"])).await?;
     scene.pods.start(Pod::new("b").node("gpu-2").nic("rdma-a", &["10.1.0.2"])).await?;
-    pair.say("a", "rs-").await?;
-    pair.say("b", "rs-").await?;
+    pair.agree_on("a", "rs-").await?;
+    pair.agree_on("b", "rs-").await?;
     let (core, ours) = (pair.core.only().await?, pair.ours.only().await?);
     let by_pod = |endpoints: &Value| -> Vec<Value> {
         let mut found: Vec<Value> = endpoints.as_array().cloned().unwrap_or_default();
         found.sort_by_key(|endpoint| endpoint["targetRef"]["name"].as_str().map(ToOwned::to_owned));
         for endpoint in &mut found {
-            // What a second network changes.
+            // These fields differ on a second network.
             if let Some(fields) = endpoint.as_object_mut() {
                 fields.remove("addresses");
                 fields.remove("device");
@@ -211,7 +214,7 @@ async fn details_are_those_that_kubernetes_writes() -> Result<()> {
         found
     };
     let (core, ours) = (by_pod(&json!(core.endpoints)), by_pod(&ours.data["spec"]["endpoints"]));
-    ensure!(core == ours && core.len() == 2, "Kubernetes says {core:#?}, ours says {ours:#?}");
+    ensure!(core == ours && core.len() == 2, "Kubernetes reports {core:#?}, ours {ours:#?}");
     ensure!(ours[0]["hostname"] == "infer-0" && ours[0]["zone"] == "a", "{:#}", ours[0]);
     Ok(())
 }

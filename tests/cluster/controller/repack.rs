@@ -1,5 +1,5 @@
-//! A controller with a higher limit merges the slices that an earlier one has left, and no name is
-//! missing meanwhile.
+//! An upgrade to a higher limit: the new controller merges the slices of the earlier one, and no
+//! address is missing meanwhile.
 
 use anyhow::{Result, ensure};
 use kube::api::DynamicObject;
@@ -45,14 +45,14 @@ async fn an_upgrade_merges_slices_and_dns_misses_no_address() -> Result<()> {
     earlier.terminate().await?;
     let mut later = ControllerOptions::controller(&kubeconfig).start_ready().await?;
     let deadline = Instant::now() + BOUND;
-    // IPv4 and IPv6: the endpoints, and a placeholder.
+    // One slice with the endpoints of IPv4 remains, and an empty one for IPv6.
     while slices.list().await?.len() > 2 {
         let reply = dns.ask(&domain, "A").await?;
         ensure!(reply.data() == all, "while slices are merged, DNS says\n{}", reply.text(""));
-        ensure!(Instant::now() < deadline, "not merged:\n{}", later.log());
+        ensure!(Instant::now() < deadline, "the slices are not merged:\n{}", later.log());
     }
     slices.are(&lines).await?;
-    ensure!(dns.ask(&domain, "A").await?.data() == all, "an address is missing in the end");
+    ensure!(dns.ask(&domain, "A").await?.data() == all, "an address is missing after the merge");
     Status::of(&namespace, "infer")?.counts(u64::from(PODS), u64::from(PODS)).await?;
     later.terminate().await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! The controller ends gracefully, and another takes over.
+//! A controller that ends gracefully, and the one that takes over.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     let pods = Pods::of(&namespace);
     let options = ControllerOptions::controller(&cluster.controller_kubeconfig(cluster.address()).await?);
     let mut first = options.start_ready().await?;
-    // One of everything that is written: mirrors, and conditions that are bad.
+    // The first controller writes objects of every kind: slices, mirrors, and bad conditions.
     let core = json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -62,16 +62,16 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     };
     let before = versions().await?;
 
-    // The first hands the Lease over: the second need not wait until it runs out.
+    // The first controller releases the lease, so that the second need not wait for its expiry.
     let status = first.terminate().await?;
-    ensure!(status.success(), "it ended with {status}:\n{}", first.log());
+    ensure!(status.success(), "the first controller ended with {status}:\n{}", first.log());
     let mut second = options.start_ready().await?;
     pods.start(Pod::new("d").label("app", "nobody").nic("rdma-a", &["10.1.0.4"])).await?;
     let all =
         namespace.objects().api(&types(SERVICE), None).await?.list(&ListParams::default()).await?.items.len();
-    eventually("every service to be looked at", BOUND, async || {
-        let looks = second.metric("multinet_controller_sync_duration_seconds_count").await?;
-        ensure!(looks >= all as u64, "{looks} looks at {all} services");
+    eventually("every service to be synced", BOUND, async || {
+        let syncs = second.metric("multinet_controller_sync_duration_seconds_count").await?;
+        ensure!(syncs >= all as u64, "{syncs} syncs of {all} services");
         Ok(())
     })
     .await?;
@@ -79,13 +79,14 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     Slices::of(&namespace, "marker")?.are(&lines).await?;
     let mut after = versions().await?;
     after.retain(|name, _| !name.starts_with("marker"));
-    ensure!(after == before, "written without need: {before:?}, then {after:?}");
+    ensure!(after == before, "objects were written without need: {before:?} became {after:?}");
 
-    // After the restart, the slices show which pod had the address first. Now the address is free.
+    // After the restart, the slices show which pod holds the address. When it goes, another gets
+    // it.
     pods.remove("z").await?;
     for name in ["infer", "other"] {
         Slices::of(&namespace, name)?.are(&["rail0 10.1.0.1 c rs-", "rail0 10.1.0.2 b rs-"]).await?;
     }
-    // Gives the lease back.
+    // Releases the lease.
     second.terminate().await.map(drop)
 }

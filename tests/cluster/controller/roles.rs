@@ -1,5 +1,4 @@
-//! The roles that we ship for the controller: as they are, with a verb less, and for other
-//! ServiceAccounts.
+//! The controller's shipped roles: unchanged, with a verb less, and for other ServiceAccounts.
 
 use std::fmt;
 use std::fs;
@@ -14,14 +13,14 @@ use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-/// Where the controller and its Lease are.
+/// Namespace of the controller and its Lease.
 pub(crate) const NAMESPACE: &str = "multinet-system";
 
-/// One verb of one resource.
+/// Permission for one verb on one resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Permission {
     pub(crate) group: String,
-    /// With its subresource: `multinetworkservices/status`.
+    /// Resource with its subresource, as `multinetworkservices/status`.
     pub(crate) resource: String,
     pub(crate) verb: String,
 }
@@ -31,7 +30,7 @@ impl Permission {
         Self { group: group.to_owned(), resource: resource.to_owned(), verb: verb.to_owned() }
     }
 
-    /// `plural.group/subresource`, as messages have it.
+    /// Returns the resource as messages name it: `plural.group/subresource`.
     pub(crate) fn title(&self) -> String {
         let Self { group, resource, .. } = self;
         match resource.split_once('/') {
@@ -41,7 +40,7 @@ impl Permission {
         }
     }
 
-    /// Whether the rule is one of those that grant this.
+    /// Returns whether the rule grants this permission.
     fn is_in(&self, rule: &Value) -> bool {
         let has = |field: &str, wanted: &str| texts(&rule[field]).contains(&wanted);
         has("apiGroups", &self.group) && has("resources", &self.resource) && has("verbs", &self.verb)
@@ -54,7 +53,7 @@ impl fmt::Display for Permission {
     }
 }
 
-/// A ServiceAccount with its roles and their bindings.
+/// ServiceAccount with its roles and their bindings.
 #[derive(Debug, Clone)]
 pub(crate) struct Roles {
     account: String,
@@ -68,7 +67,8 @@ impl Roles {
         Ok(Self { account: "multinet-controller".to_owned(), objects: parse(&fs::read_to_string(file)?)? })
     }
 
-    /// The same for another ServiceAccount, with roles of its own. The Lease is still that of all.
+    /// Returns the same for another ServiceAccount, with roles of its own. The Lease stays the
+    /// shared one.
     pub(crate) fn of_account(mut self, name: &str) -> Self {
         name.clone_into(&mut self.account);
         for object in &mut self.objects {
@@ -83,7 +83,7 @@ impl Roles {
         self
     }
 
-    /// Without the role for the Lease.
+    /// Leaves out the role for the Lease.
     pub(crate) fn without_lease(mut self) -> Self {
         self.objects.retain(|object| {
             let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
@@ -92,7 +92,7 @@ impl Roles {
         self
     }
 
-    /// Everything that is granted.
+    /// Returns all granted permissions.
     pub(crate) fn permissions(&self) -> Vec<Permission> {
         let mut all = Vec::new();
         for rule in self.objects.iter().flat_map(rules) {
@@ -106,7 +106,7 @@ impl Roles {
         all
     }
 
-    /// All but this one.
+    /// Leaves out one permission. Fails if it is not granted.
     pub(crate) fn without(mut self, permission: &Permission) -> Result<Self> {
         let mut found = false;
         for object in &mut self.objects {
@@ -140,11 +140,11 @@ impl Roles {
                 object.data["rules"] = json!(kept);
             }
         }
-        ensure!(found, "{permission} is not granted at all");
+        ensure!(found, "the roles do not grant {permission}");
         Ok(self)
     }
 
-    /// Makes them what the API server goes by.
+    /// Applies the objects to the cluster.
     pub(crate) async fn apply(&self, objects: &Objects) -> Result<()> {
         for object in &self.objects {
             objects.apply_object(object).await?;
@@ -152,8 +152,13 @@ impl Roles {
         Ok(())
     }
 
-    /// Waits until the API server has noticed whether this is granted.
-    pub(crate) async fn grant(&self, client: &Client, permission: &Permission, expected: bool) -> Result<()> {
+    /// Waits until the API server's authorizer allows this permission, or no longer does.
+    pub(crate) async fn wait_for_access(
+        &self,
+        client: &Client,
+        permission: &Permission,
+        expected: bool,
+    ) -> Result<()> {
         let (resource, subresource) =
             permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
         let is_lease = resource == "leases";
@@ -169,10 +174,10 @@ impl Roles {
             },
         }}))?;
         let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
-        eventually(&format!("{permission} to be allowed: {expected}"), BOUND, async || {
+        eventually(&format!("permission for {permission}: {expected}"), BOUND, async || {
             let reviewed = reviews.create(&PostParams::default(), &review).await?;
             let is_allowed = reviewed.status.is_some_and(|status| status.allowed);
-            ensure!(is_allowed == expected, "it is allowed: {is_allowed}");
+            ensure!(is_allowed == expected, "the API server says {is_allowed}");
             Ok(())
         })
         .await

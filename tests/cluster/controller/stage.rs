@@ -26,13 +26,13 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// The one and only.
+    /// Returns the stage that all tests share.
     pub(crate) async fn shared() -> Result<&'static Self> {
         static SHARED: OnceCell<Stage> = OnceCell::const_new();
-        SHARED.get_or_try_init(Self::set).await
+        SHARED.get_or_try_init(Self::start).await
     }
 
-    async fn set() -> Result<Self> {
+    async fn start() -> Result<Self> {
         let cluster = shared::cluster().await?;
         let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
         let dns = Options::new(&kubeconfig).start_ready().await?;
@@ -42,26 +42,27 @@ impl Stage {
     }
 }
 
-/// The kinds, roles and nodes that every test needs: `gpu-1` in zone `a`, and `gpu-2` in none.
+/// Creates the kinds, roles and nodes that every test needs: `gpu-1` in zone `a`, and `gpu-2` in
+/// none.
 pub(crate) async fn prepare(cluster: &Cluster) -> Result<()> {
     apply_multus(&cluster.objects().await?).await?;
     prepare_without_multus(cluster).await
 }
 
-/// The same, but for NetworkAttachmentDefinitions.
+/// Creates the same kinds, roles and nodes, without NetworkAttachmentDefinitions.
 pub(crate) async fn prepare_without_multus(cluster: &Cluster) -> Result<()> {
     cluster.apply_crds().await?;
     cluster.apply_rbac().await?;
     nodes(&cluster.objects().await?).await
 }
 
-/// The nodes that every test needs.
+/// Creates the nodes that every test needs.
 pub(crate) async fn nodes(objects: &Objects) -> Result<()> {
     node(objects, "gpu-1", Some("a")).await?;
     node(objects, "gpu-2", None).await
 }
 
-/// Has the API server serve NetworkAttachmentDefinitions.
+/// Defines NetworkAttachmentDefinitions, and waits until the API server serves them.
 pub(crate) async fn apply_multus(objects: &Objects) -> Result<()> {
     let file = repository().join("testing/src/programs/node/crds/network-attachment-definitions.yaml");
     for crd in objects.apply_file(&file).await? {
@@ -70,15 +71,15 @@ pub(crate) async fn apply_multus(objects: &Objects) -> Result<()> {
     Ok(())
 }
 
-/// A node in a zone, or in none.
+/// Creates a node in a zone, or in none.
 pub(crate) async fn node(objects: &Objects, name: &str, zone: Option<&str>) -> Result<()> {
     let labels = zone.map(|zone| json!({"topology.kubernetes.io/zone": zone})).unwrap_or_default();
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
     objects.apply_object(&serde_json::from_value(node)?).await.map(drop)
 }
 
-/// One test's part of a stage. Prints the end of the controller's log when it is dropped, for the
-/// test that fails.
+/// One test's namespace on the shared stage. Dropping it prints the end of the controller's log,
+/// which the harness shows if the test fails.
 pub(crate) struct Scene {
     pub(crate) namespace: Namespace,
     pub(crate) pods: Pods,
@@ -87,7 +88,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A new namespace on the shared stage.
+    /// Creates a namespace on the shared stage.
     pub(crate) async fn new(prefix: &str) -> Result<Self> {
         let stage = Stage::shared().await?;
         let namespace = stage.cluster.temp_namespace(prefix).await?;
@@ -95,8 +96,8 @@ impl Scene {
         Ok(Self { namespace, pods, events, stage })
     }
 
-    /// A namespace with a NetworkAttachmentDefinition `rdma-a`, and a service `infer` on it, alias
-    /// `rail0`.
+    /// Creates a namespace with a NetworkAttachmentDefinition `rdma-a`, and a service `infer` on
+    /// it, alias `rail0`.
     pub(crate) async fn with_service(prefix: &str) -> Result<Self> {
         let scene = Self::new(prefix).await?;
         scene.network("rdma-a").await?;
@@ -121,7 +122,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Makes a NetworkAttachmentDefinition.
+    /// Creates a NetworkAttachmentDefinition.
     pub(crate) async fn network(&self, name: &str) -> Result<()> {
         self.apply(json!({
             "apiVersion": "k8s.cni.cncf.io/v1",
@@ -133,23 +134,23 @@ impl Scene {
         .map(drop)
     }
 
-    /// The slices of a MultiNetworkService that the controller writes.
+    /// Returns the slices of a MultiNetworkService that the controller writes.
     pub(crate) fn slices(&self, service: &str) -> Result<Slices<DynamicObject>> {
         Ok(Slices::of(&self.namespace, service)?.with_label(MANAGED_BY, CONTROLLER))
     }
 
-    /// The mirrors at a core Service.
+    /// Returns the mirrored slices of a core Service.
     pub(crate) fn mirrors(&self, service: &str) -> Slices<k8s_openapi::api::discovery::v1::EndpointSlice> {
         Slices::of_core(&self.namespace, service).with_label(CORE_MANAGED_BY, CONTROLLER)
     }
 
-    /// The status of a MultiNetworkService.
+    /// Returns access to the status of a MultiNetworkService.
     pub(crate) fn status(&self, service: &str) -> Result<Status> {
         Status::of(&self.namespace, service)
     }
 
-    /// Waits until `multinet-dns` answers a service's name with these addresses; none: that it does
-    /// not exist.
+    /// Waits until `multinet-dns` answers a service's name with these addresses. No addresses stand
+    /// for a name that does not exist.
     pub(crate) async fn answers(&self, service: &str, rtype: &str, data: &[&str]) -> Result<()> {
         self.stage.dns.answers(&self.namespace.domain(service), rtype, data).await
     }
@@ -161,7 +162,7 @@ impl Drop for Scene {
     }
 }
 
-/// A MultiNetworkService.
+/// Returns a MultiNetworkService.
 pub(crate) fn service(name: &str, spec: Value) -> Value {
     json!({
         "apiVersion": "multinetwork.numaproj.io/v1alpha1",
@@ -171,8 +172,8 @@ pub(crate) fn service(name: &str, spec: Value) -> Value {
     })
 }
 
-/// The spec of the service that most tests have: all pods with `app=infer`, on the network
-/// `rdma-a`, alias `rail0`.
+/// Returns the spec of most tests' service: all pods with `app=infer`, on the network `rdma-a`,
+/// alias `rail0`.
 pub(crate) fn infer() -> Value {
     json!({
         "selector": {"matchLabels": {"app": "infer"}},

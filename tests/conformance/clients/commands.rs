@@ -1,4 +1,4 @@
-//! dig, kdig and drill, by every transport and with the options that people use.
+//! dig, kdig and drill over every transport, with common options.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -14,10 +14,10 @@ use crate::clients::printed::{
 use crate::clients::{V4, V6, infer, set, start};
 use crate::fixtures::name;
 
-/// A server with every listener.
+/// Server with a listener for every transport.
 struct Secured {
     server: Server,
-    /// kdig's and dig's option for the authority of its certificate.
+    /// Option of kdig and dig that names the authority of its certificate.
     ca: String,
     _manifests: Manifests,
     _folder: TempDir,
@@ -39,7 +39,7 @@ impl Secured {
     }
 }
 
-/// dig or kdig with these options, that is not content with a second attempt.
+/// Returns a command of dig or kdig with these options.
 fn with(program: &str, server: SocketAddr, options: &str) -> Command {
     let mut command = Command::new(program);
     command.args([&format!("@{}", server.ip()), "-p", &server.port().to_string()]);
@@ -47,20 +47,21 @@ fn with(program: &str, server: SocketAddr, options: &str) -> Command {
     command
 }
 
-/// The messages that a command with these options prints, without complaints.
+/// Returns a client that sends queries by a command with these options. It fails if the command
+/// prints a warning.
 fn asking(program: &str, server: SocketAddr, options: &str) -> impl Fn(&[Question]) -> Result<Vec<Printed>> {
     move |questions| {
         let (messages, text) = Printed::by(with(program, server, options).args(arguments(questions)))?;
         for complaint in ["malformed", "BADCOOKIE", "mismatch", "unexpected", "timed out", "Warning", "(bad)"]
         {
-            ensure!(!text.contains(complaint), "{program} {options} complains:\n{text}");
+            ensure!(!text.contains(complaint), "{program} {options} prints a warning:\n{text}");
         }
         Ok(messages)
     }
 }
 
 #[test]
-fn dig_understands_everything() -> Result<()> {
+fn dig_accepts_the_replies_over_every_transport() -> Result<()> {
     let secured = Secured::start()?;
     let (server, ca) = (&secured.server, &secured.ca);
     let hostname = "+tls-hostname=dns.test";
@@ -72,7 +73,7 @@ fn dig_understands_everything() -> Result<()> {
         ("dns", "+tries=1 +time=10 +bufsize=65535 +dnssec"),
         ("dns", "+tries=1 +time=10 +ednsopt=65001:c0ffee +ednsflags=0x1234"),
         ("dns", "+tries=1 +time=10 +nsid +expire +keepalive +subnet=10.0.0.0/8"),
-        ("dns", "+tries=1 +time=10 +edns=1"), // asks again with version 0, after BADVERS
+        ("dns", "+tries=1 +time=10 +edns=1"), // after BADVERS, dig queries again with version 0
         ("dns", "+tries=1 +time=10 +tcp"),
         ("dns", "+tries=1 +time=10 +tcp +keepopen +keepalive +padding=128"),
         ("tls", &format!("+tries=1 +time=10 +tls {} {hostname}", ca)),
@@ -90,7 +91,7 @@ fn dig_understands_everything() -> Result<()> {
 }
 
 #[test]
-fn digs_short_form() -> Result<()> {
+fn the_short_form_of_dig_shows_the_data() -> Result<()> {
     let (_manifests, server) = start(Flags::new())?;
     let short = |words: &[&str]| -> Result<String> {
         let output = with("dig", server.dns(), "+short +tries=1 +time=10").args(words).output()?;
@@ -104,7 +105,7 @@ fn digs_short_form() -> Result<()> {
 }
 
 #[test]
-fn kdig_understands_everything() -> Result<()> {
+fn kdig_accepts_the_replies_over_every_transport() -> Result<()> {
     let secured = Secured::start()?;
     let (server, ca) = (&secured.server, &secured.ca);
     for (scheme, options) in [
@@ -127,10 +128,9 @@ fn kdig_understands_everything() -> Result<()> {
     check_truncated(&asking("kdig", server.dns(), "+ignore +edns"), 60)
 }
 
-/// On encrypted transports, padding hides the length of the answer (RFC 7830, RFC 8467), be it a
-/// hit, a miss, or a large set.
+/// On encrypted transports, padding hides the length of every kind of answer (RFC 7830, RFC 8467).
 #[test]
-fn kdig_is_answered_with_padding() -> Result<()> {
+fn kdig_gets_padding_on_encrypted_transports() -> Result<()> {
     let secured = Secured::start()?;
     let questions = [(infer(""), "A"), (infer("missing."), "AAAA"), (name("large"), "A")];
     for (scheme, options, is_padded) in [
@@ -146,17 +146,17 @@ fn kdig_is_answered_with_padding() -> Result<()> {
             let (_, text) = Printed::by(kdig.args(["+retry=0", "+time=10", &question.0, question.1]))?;
             let size = text.split_once(";; Received ").and_then(|(_, rest)| rest.split(' ').next());
             let size: usize = size.context("no size")?.parse()?;
-            ensure!(size.is_multiple_of(468) == is_padded, "kdig {options}: {size} octets\n{text}");
+            ensure!(size.is_multiple_of(468) == is_padded, "kdig {options}: {size} bytes\n{text}");
         }
     }
     Ok(())
 }
 
-/// Several questions on one QUIC connection. When the end of a stream comes in a packet behind that
-/// of the answer, Knot 3.2 has not yet seen it as it asks next, asks on the same stream, and gives
-/// up (`quic_send_data` in its `quic.c`). So it may try again.
+/// kdig may try several times. If the end of a stream arrives in a later packet than the answer,
+/// Knot 3.2 sends its next query on the same stream, and gives up (`quic_send_data` in its
+/// `quic.c`).
 #[test]
-fn kdig_keeps_a_quic_connection() -> Result<()> {
+fn kdig_queries_twice_on_one_quic_connection() -> Result<()> {
     let secured = Secured::start()?;
     let server = secured.server.address("quic")?;
     let ask = asking("kdig", server, "+retry=0 +time=10 +quic +keepopen");
@@ -167,10 +167,10 @@ fn kdig_keeps_a_quic_connection() -> Result<()> {
         Ok(())
     });
     let faults = |error: &anyhow::Error| error.to_string().contains("QUIC, failed to send");
-    attempts.find(|attempt| !attempt.as_ref().is_err_and(faults)).context("50 attempts have failed")?
+    attempts.find(|attempt| !attempt.as_ref().is_err_and(faults)).context("50 attempts failed")?
 }
 
-/// The messages that drill prints, which takes one question at a time.
+/// Returns a client that sends queries by drill, one per command.
 fn drill(server: SocketAddr, options: &str) -> impl Fn(&[Question]) -> Result<Vec<Printed>> {
     move |questions| {
         let mut all = Vec::new();
@@ -186,9 +186,9 @@ fn drill(server: SocketAddr, options: &str) -> impl Fn(&[Question]) -> Result<Ve
     }
 }
 
-/// By itself it prints what a datagram holds; asked to, it goes on over TCP.
+/// By default, drill prints the truncated reply; with `-a` or `-t`, it uses TCP.
 #[test]
-fn drill_understands_everything() -> Result<()> {
+fn drill_accepts_the_replies_with_every_option() -> Result<()> {
     let (_manifests, server) = start(Flags::new())?;
     for options in ["", "-a", "-t", "-b 1232", "-D"] {
         let ask = drill(server.dns(), options);

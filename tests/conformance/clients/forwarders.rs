@@ -1,5 +1,4 @@
-//! Unbound and CoreDNS between clients and the server: their answers are the server's, and they
-//! keep them.
+//! Unbound and CoreDNS between client and server: they pass the server's answers on and cache them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,14 +16,13 @@ use crate::clients::printed::{Printed, Question, arguments, check, check_large};
 use crate::clients::{asked, asked_over_tcp, start};
 use crate::fixtures::ZONE;
 
-/// How long one may take to start.
+/// Time limit for a forwarder to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long answers live: longer than the tests take, for what is kept to be told from what is
-/// asked again.
+/// Time to live of the answers, longer than the tests take, so that no cached answer expires.
 const TTL: &str = "--ttl 3600";
 
-/// A running Unbound.
+/// Running Unbound.
 struct Unbound {
     process: Process,
     address: SocketAddr,
@@ -32,15 +30,14 @@ struct Unbound {
 }
 
 impl Unbound {
-    /// Starts one that has these zones from `server`, as `kind` (`forward` or `stub`) says, with
-    /// one more option.
+    /// Starts an Unbound that gets the zones from `server` as `kind` says (`forward` or `stub`),
+    /// with an additional option.
     async fn start(kind: &str, server: SocketAddr, option: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let place = folder.path().display();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        // Without DNSSEC, without what it knows of private addresses, and with everything by which
-        // it protects itself: questions in mixed case (draft-vixie-dnsext-dns0x20), and for no more
-        // of a name than needed (RFC 9156).
+        // DNSSEC and the built-in zones of private addresses are off. Its protections are on:
+        // queries in mixed case (draft-vixie-dnsext-dns0x20) and minimised names (RFC 9156).
         let mut config = format!(
             "server:\n  interface: 127.0.0.1\n  port: {port}\n  directory: \"{place}\"\n  pidfile: \"{place}/pid\"\n  \
              username: \"\"\n  chroot: \"\"\n  use-syslog: no\n  logfile: \"\"\n  verbosity: 4\n  num-threads: 1\n  \
@@ -67,7 +64,7 @@ impl Unbound {
     }
 }
 
-/// The messages that dig has from a forwarder.
+/// Returns a client that queries a forwarder by dig.
 fn dig(forwarder: SocketAddr, options: &str) -> impl Fn(&[Question]) -> Result<Vec<Printed>> {
     move |questions| {
         let mut dig = Command::new("dig");
@@ -77,61 +74,60 @@ fn dig(forwarder: SocketAddr, options: &str) -> impl Fn(&[Question]) -> Result<V
     }
 }
 
-/// Asks a forwarder for everything, and then again: what it knows it does not ask for. One that has
-/// asked over UDP asks the server over TCP for what does not fit.
+/// Sends all queries through a forwarder, twice. The second time, the forwarder must answer from
+/// its cache. For answers that do not fit into a datagram, it must query the server over TCP.
 fn check_forwarder(forwarder: SocketAddr, server: &Server) -> Result<()> {
     let dig = |options| dig(forwarder, options);
-    check(&dig("")).context("at first")?;
+    check(&dig("")).context("the first time")?;
     let before = asked(server, "")?;
     for options in ["", "+noedns", "+tcp"] {
         check(&dig(options)).with_context(|| format!("dig {options}"))?;
     }
     let again = asked(server, "")? - before;
-    ensure!(again == 0, "{again} questions of which the answers were known");
+    ensure!(again == 0, "{again} queries for cached answers");
     for options in ["", "+tcp", "+noedns"] {
         check_large(&dig(options)).with_context(|| format!("dig {options}"))?;
     }
-    ensure!(asked_over_tcp(server)? > 0, "nothing was asked over TCP");
+    ensure!(asked_over_tcp(server)? > 0, "no query came over TCP");
     Ok(())
 }
 
-/// Unbound has taken every answer as it came: nothing was asked again because of a changed case of
-/// letters, for one.
+/// Fails if Unbound has rejected an answer, for example because the case of its letters changed.
 fn check_log(unbound: &Unbound) -> Result<()> {
     let log = unbound.process.log();
     for complaint in ["Capsforid", "0x20 fallback", "was THROWAWAY", "LAME", "SERVFAIL"] {
         let line = log.lines().find(|line| line.contains(complaint));
-        ensure!(line.is_none(), "Unbound complains: {line:?}");
+        ensure!(line.is_none(), "Unbound has rejected an answer: {line:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn unbound_forwards() -> Result<()> {
+async fn unbound_forwards_and_caches_answers() -> Result<()> {
     let (_manifests, server) = start(Flags::new().words(TTL))?;
     let unbound = Unbound::start("forward", server.dns(), "").await?;
     check_forwarder(unbound.address, &server)?;
     check_log(&unbound)
 }
 
-/// As a resolver that asks for no more than it needs: names between the zone and the service exist
-/// for it.
+/// A resolver that minimises names relies on the existence of the names between zone and service.
 #[tokio::test]
-async fn unbound_resolves() -> Result<()> {
+async fn unbound_resolves_with_minimised_names() -> Result<()> {
     let (_manifests, server) = start(Flags::new().words(TTL))?;
     let unbound = Unbound::start("stub", server.dns(), "").await?;
     check_forwarder(unbound.address, &server)?;
     check_log(&unbound)?;
 
-    // It takes a name for missing as soon as one above it is, and does not keep that.
+    // With this option, NXDOMAIN for a name ends the resolution of all names below it. Such an
+    // Unbound caches no negative answers.
     let strict = Unbound::start("stub", server.dns(), "qname-minimisation-strict: yes").await?;
-    check(&dig(strict.address, "")).context("strictly")?;
+    check(&dig(strict.address, "")).context("with strict minimisation")?;
     check_log(&strict)
 }
 
-/// CoreDNS with its cache; what else it may be told `tests/cluster/coredns.rs` tries.
+/// Tests of CoreDNS with other options are in `tests/cluster/coredns.rs`.
 #[tokio::test]
-async fn coredns_forwards() -> Result<()> {
+async fn coredns_forwards_and_caches_answers() -> Result<()> {
     let (_manifests, server) = start(Flags::new().words(TTL))?;
     let plugins = format!("forward . {}\n  cache 3600", server.dns());
     let coredns = CoreDns::start(&[(".", &plugins)]).await?;

@@ -1,4 +1,4 @@
-//! The resolvers of Go and Java, which can be told whom to ask.
+//! The resolvers of Go and Java, which programs can point at any server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,14 +15,14 @@ pub(super) fn go(folder: &Path) -> Result<PathBuf> {
     let program = folder.join("ask");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/clients/go");
     let mut go = Command::new("go");
-    // As tests/tools/build.sh has built the standard library already.
+    // With the same settings as in tests/tools/build.sh, the standard library is built already.
     go.args(["-C", source, "build", "-trimpath", "-buildvcs=false", "-o"]).arg(&program);
     go.env("CGO_ENABLED", "0").env("GOWORK", "off").env("GOTOOLCHAIN", "local");
     run(&mut go)?;
     Ok(program)
 }
 
-/// The program in `Ask.java`, with what lets it start soon.
+/// Returns the command for `Ask.java`, with options for a fast start.
 pub(super) fn java() -> Command {
     let mut java = Command::new("java");
     java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]);
@@ -30,9 +30,9 @@ pub(super) fn java() -> Command {
     java
 }
 
-/// It does not tell a name that does not exist from one without such records.
+/// It gives the same error for a name that does not exist and for one without such records.
 #[test]
-fn gos_resolver() -> Result<()> {
+fn the_resolver_of_go_gets_every_answer() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let program = go(folder.path())?;
     let (_manifests, server) = start(Flags::new())?;
@@ -49,14 +49,14 @@ fn gos_resolver() -> Result<()> {
     let udp = format!("udp:{}", server.dns());
     program::check(Command::new(&program).arg(&udp), &expected)?;
     program::check(Command::new(&program).arg(&udp), &program::all_of_large())?;
-    ensure!(asked_over_tcp(&server)? == 1, "{} questions over TCP", asked_over_tcp(&server)?);
+    ensure!(asked_over_tcp(&server)? == 1, "{} queries over TCP", asked_over_tcp(&server)?);
     expected.extend(program::all_of_large());
     program::check(Command::new(&program).arg(format!("tcp:{}", server.dns())), &expected)
 }
 
-/// JNDI's, which knows no EDNS.
+/// This is the resolver of JNDI, which does not use EDNS.
 #[test]
-fn javas_resolver() -> Result<()> {
+fn the_resolver_of_java_gets_every_answer() -> Result<()> {
     let (_manifests, server) = start(Flags::new())?;
     let reasons = Reasons {
         no_name: "name not found",
@@ -69,6 +69,6 @@ fn javas_resolver() -> Result<()> {
     expected.extend(reasons.answers());
     expected.extend(program::all_of_large());
     program::check(java().arg(server.dns().to_string()), &expected)?;
-    ensure!(asked_over_tcp(&server)? == 1, "{} questions over TCP", asked_over_tcp(&server)?);
+    ensure!(asked_over_tcp(&server)? == 1, "{} queries over TCP", asked_over_tcp(&server)?);
     Ok(())
 }

@@ -1,6 +1,5 @@
-//! The resolvers of glibc and musl, in a network of their own where the server has port 53, with
-//! the `/etc/resolv.conf` of a pod; and in the same place those of Go and Java, which read the same
-//! file.
+//! Resolvers that read `/etc/resolv.conf`, as in a pod: those of glibc, musl, Go and Java. They run
+//! in a network of their own, where the server has port 53.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,8 +17,8 @@ use crate::clients::program::{self, Answers, Reasons};
 use crate::clients::{asked_over_tcp, infer, languages, large, set, start};
 use crate::fixtures::name;
 
-/// A pod whose DNS server is ours alone. So it also has to say what there is not in the zones
-/// through which the search path leads, and in the one that the name itself seems to belong to.
+/// Pod whose only DNS server is ours. The server therefore also has to answer NXDOMAIN in the zones
+/// of the search path, and in the zone that a short name seems to be in.
 struct Pod {
     folder: TempDir,
     _manifests: Manifests,
@@ -29,23 +28,23 @@ struct Pod {
 impl Pod {
     fn start() -> Result<Self> {
         let zones = "--zone multinet.cluster.local --zone cluster.local --zone multinet";
-        // Where it listens in a cluster, but for the address.
+        // These are the listeners in a cluster, except for their addresses.
         let (manifests, server) = start(Flags::new().listen_instead("dns://[::]:53").words(zones))?;
         fs::write("/etc/nsswitch.conf", "hosts: files dns\n")?;
         Ok(Self { folder: tempfile::tempdir()?, _manifests: manifests, server })
     }
 
-    /// Which server to ask, and how.
+    /// Writes `/etc/resolv.conf` with this server and these options.
     fn resolv_conf(&self, server: &str, options: &str) -> Result<()> {
         let search = "vision.svc.cluster.local svc.cluster.local cluster.local";
         let path = Path::new("/etc/resolv.conf");
-        // It may be a link to where there is nothing now.
+        // The file may be a dangling link here.
         fs::remove_file(path).or_else(|error| if path.is_symlink() { Err(error) } else { Ok(()) })?;
         fs::write(path, format!("search {search}\nnameserver {server}\noptions {options}\n"))?;
         Ok(())
     }
 
-    /// The program that asks, with this compiler's library.
+    /// Builds the program that resolves names, with the C library of this compiler.
     fn compile(&self, compiler: &[&str]) -> Result<PathBuf> {
         let program = self.folder.path().join("stub");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/clients/stub.c");
@@ -70,7 +69,7 @@ fn short_names() -> Answers {
 }
 
 #[tokio::test]
-async fn glibc_resolves() -> Result<()> {
+async fn glibc_resolves_names_of_the_search_path() -> Result<()> {
     sandboxed!();
     let pod = Pod::start()?;
     let program = pod.compile(&["cc"])?;
@@ -101,7 +100,7 @@ async fn glibc_resolves() -> Result<()> {
             program::check(&mut stub, &expected)?;
             let before = asked_over_tcp(&pod.server)?;
             program::check(&mut Command::new(&program), &program::all_of_large())?;
-            ensure!(asked_over_tcp(&pod.server)? > before, "400 addresses came in a datagram");
+            ensure!(asked_over_tcp(&pod.server)? > before, "400 addresses without a query over TCP");
             Ok(())
         };
         all().with_context(|| format!("{server}, {options}"))?;
@@ -109,10 +108,10 @@ async fn glibc_resolves() -> Result<()> {
     Ok(())
 }
 
-/// musl before 1.2.4 has no TCP, and later versions keep at most 48 addresses. It gets a part of
-/// the service's addresses, another one each time, so that all endpoints find clients.
+/// musl does not use TCP before 1.2.4, and later versions return at most 48 addresses. It gets
+/// different addresses of a large service each time, so that clients reach all endpoints.
 #[tokio::test]
-async fn musl_resolves() -> Result<()> {
+async fn musl_resolves_names_of_the_search_path() -> Result<()> {
     sandboxed!();
     let pod = Pod::start()?;
     let program = pod.compile(&["musl-gcc", "-static"])?;
@@ -126,7 +125,7 @@ async fn musl_resolves() -> Result<()> {
     let large_name = program::dotted(name("large"));
     for server in ["127.0.0.1", "::1"] {
         pod.resolv_conf(server, "ndots:5")?;
-        // Later ones tell that there is an address of the other family.
+        // Later versions report that the name has an address of the other family.
         let question = ("ipv6", large_name.clone());
         let said =
             program::ask(&mut Command::new(&program), [&question])?.remove(&question).unwrap_or_default();
@@ -150,7 +149,7 @@ async fn musl_resolves() -> Result<()> {
         }
         ensure!(
             seen.len() > 2 * most,
-            "40 answers of {most} addresses have only {} different ones",
+            "40 answers of {most} addresses have only {} different addresses",
             seen.len()
         );
     }
@@ -158,7 +157,7 @@ async fn musl_resolves() -> Result<()> {
 }
 
 #[tokio::test]
-async fn gos_resolver_reads_the_pods_file() -> Result<()> {
+async fn the_resolver_of_go_follows_resolv_conf() -> Result<()> {
     sandboxed!();
     let pod = Pod::start()?;
     let program = languages::go(pod.folder.path())?;
@@ -176,9 +175,9 @@ async fn gos_resolver_reads_the_pods_file() -> Result<()> {
     Ok(())
 }
 
-/// `InetAddress`, which has glibc ask.
+/// `InetAddress` calls glibc.
 #[tokio::test]
-async fn javas_addresses_are_those_of_the_pods_file() -> Result<()> {
+async fn the_addresses_of_java_follow_resolv_conf() -> Result<()> {
     sandboxed!();
     let pod = Pod::start()?;
     pod.resolv_conf("127.0.0.1", "ndots:5")?;
@@ -187,7 +186,7 @@ async fn javas_addresses_are_those_of_the_pods_file() -> Result<()> {
     expected.push((("addresses", "infer-9.infer.vision.svc.multinet".to_owned()), set(["unknown host"])));
     expected.push((("addresses", "large.test.svc.multinet".to_owned()), large()));
     expected.extend(program::names());
-    // An address without a name stands for itself.
+    // Java returns an address without a name as its own name.
     let nameless: IpAddr = [10, 20, 0, 9].into();
     expected.push((("name", nameless.to_string()), set([nameless])));
     program::check(languages::java().arg("-"), &expected)

@@ -8,19 +8,19 @@ use anyhow::{Context as _, Result, ensure};
 use crate::clients::{HOSTS, REVERSE, TEXTS, V4, V6, infer, large, set};
 use crate::fixtures::{ZONE, name};
 
-/// A message as it was printed.
+/// Message that a client printed.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
-    /// The name of the response code.
+    /// Name of the response code.
     pub(super) rcode: String,
-    /// The names of the flags.
+    /// Names of the flags.
     pub(super) flags: Vec<String>,
     /// Section, owner, type and data of each record.
     records: Vec<[String; 4]>,
 }
 
 impl Printed {
-    /// The messages that a command prints, and all that it prints.
+    /// Runs a command. Returns the messages in its output, and the output.
     pub(super) fn by(command: &mut Command) -> Result<(Vec<Self>, String)> {
         let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -29,7 +29,7 @@ impl Printed {
         Ok((messages, text))
     }
 
-    /// Reads one message from behind the mark with which its header begins.
+    /// Parses one message, beginning after the marker of its header.
     fn parse(text: &str) -> Self {
         let mut printed = Self::default();
         let mut section = String::new();
@@ -55,14 +55,14 @@ impl Printed {
         printed
     }
 
-    /// The data of the records of that type in a section.
+    /// Returns the data of the records of this type in a section.
     fn section(&self, name: &str, wanted: &str) -> Vec<&str> {
         let of_type = self.records.iter().filter(|[section, _, rtype, _]| section == name && rtype == wanted);
         of_type.map(|[.., data]| data.as_str()).collect()
     }
 
-    /// The data of the answers of that type; they are what was asked for. CoreDNS' cache answers
-    /// with another case of letters, and kdig asks with one.
+    /// Returns the data of the answers of this type. Fails if an answer has another owner or type
+    /// than was queried. The case of letters may differ, because kdig and CoreDNS' cache change it.
     pub(super) fn answers(&self, owner: &str, rtype: &str) -> Result<BTreeSet<String>> {
         for record in self.records.iter().filter(|[section, ..]| section == "ANSWER") {
             let owner = format!("{owner}.");
@@ -73,7 +73,7 @@ impl Printed {
         }
         let answers = self.section("ANSWER", rtype);
         let different = set(&answers);
-        ensure!(answers.len() == different.len(), "a record twice: {answers:?}");
+        ensure!(answers.len() == different.len(), "a repeated record: {answers:?}");
         Ok(different)
     }
 }
@@ -85,18 +85,18 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A question: name, without the last dot, and type.
+/// Question: name, without the last dot, and type.
 pub(super) type Question = (String, &'static str);
 
-/// How a client asks: all of the questions, with a message each.
+/// Function that sends all questions by a client, and returns one message for each.
 pub(super) type Ask<'a> = &'a dyn Fn(&[Question]) -> Result<Vec<Printed>>;
 
-/// The words of the questions, as every client takes them.
+/// Returns the questions as words of a command line.
 pub(super) fn arguments(questions: &[Question]) -> impl Iterator<Item = &str> {
     questions.iter().flat_map(|(name, rtype)| [name.as_str(), rtype])
 }
 
-/// Asks for everything that fits into a datagram of 512 octets.
+/// Sends queries of every kind whose answers fit into a datagram of 512 bytes.
 pub(super) fn check(ask: Ask<'_>) -> Result<()> {
     let srv = HOSTS.map(|host| format!("0 20 18515 {}.", infer(&format!("{host}."))));
     let mut positive = vec![
@@ -140,7 +140,7 @@ pub(super) fn check(ask: Ask<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Asks for the addresses of the large service: all of them arrive.
+/// Queries the addresses of the service `large`, all of which have to arrive.
 pub(super) fn check_large(ask: Ask<'_>) -> Result<()> {
     for reply in ask(&[(name("large"), "A"), (name("large"), "A")])? {
         ensure!(reply.rcode == "NOERROR" && !reply.flags.iter().any(|flag| flag == "tc"), "{reply:?}");
@@ -149,7 +149,7 @@ pub(super) fn check_large(ask: Ask<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Asks for them as one who does not go on over TCP: what there is of them is useful.
+/// Queries these addresses without TCP. The truncated reply has to contain some of them.
 pub(super) fn check_truncated(ask: Ask<'_>, at_least: usize) -> Result<()> {
     for reply in ask(&[(name("large"), "A")])? {
         ensure!(reply.rcode == "NOERROR" && reply.flags.iter().any(|flag| flag == "tc"), "{reply:?}");
@@ -159,7 +159,7 @@ pub(super) fn check_truncated(ask: Ask<'_>, at_least: usize) -> Result<()> {
     Ok(())
 }
 
-/// Asks for hosts and their addresses in one question.
+/// Queries SRV records, whose reply has to contain the addresses of their targets.
 pub(super) fn check_additionals(ask: Ask<'_>) -> Result<()> {
     for reply in ask(&[(infer("_rdma._tcp."), "SRV")])? {
         ensure!(set(reply.section("ADDITIONAL", "A")) == set(V4), "{reply:?}");
@@ -168,7 +168,7 @@ pub(super) fn check_additionals(ask: Ask<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Asks in mixed case: the answer has the same.
+/// Queries a name in mixed case, which the owners of the answer have to keep.
 pub(super) fn check_case(ask: Ask<'_>) -> Result<()> {
     let name = format!("InFer.VISION.svc.{ZONE}");
     for reply in ask(&[(name.clone(), "A")])? {
@@ -178,7 +178,7 @@ pub(super) fn check_case(ask: Ask<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The name below which an address is found.
+/// Returns the reverse name of an address.
 fn reverse(address: &str) -> Result<String> {
     Ok(match address.parse()? {
         std::net::IpAddr::V4(v4) => {

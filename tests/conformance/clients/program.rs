@@ -1,4 +1,5 @@
-//! Programs that ask by the library of their language, and print `KIND NAME<tab>ANSWER` lines.
+//! Programs that resolve names by the library of their language, and print lines
+//! `KIND NAME<tab>ANSWER`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,14 +11,14 @@ use multinet_testing::process::run;
 use crate::clients::{HOSTS, REVERSE, TEXTS, V4, V6, infer, large, set};
 use crate::fixtures::{ZONE, name};
 
-/// A question: its kind (`addresses`, `ipv4`, `ipv6`, `canonical`, `name`, `srv`, `txt`), and what
-/// it is about.
+/// Question: its kind (`addresses`, `ipv4`, `ipv6`, `canonical`, `name`, `srv`, `txt`), and a name
+/// or an address.
 pub(super) type Question = (&'static str, String);
 
-/// The pairs of what is asked, and all answers to it.
+/// Questions with all their answers.
 pub(super) type Answers = Vec<(Question, BTreeSet<String>)>;
 
-/// Has a program ask, and compares.
+/// Runs a program with these questions. Fails if its answers differ.
 pub(super) fn check(program: &mut Command, expected: &Answers) -> Result<()> {
     let said = ask(program, expected.iter().map(|(question, _)| question))?;
     for (question, answers) in expected {
@@ -27,7 +28,7 @@ pub(super) fn check(program: &mut Command, expected: &Answers) -> Result<()> {
     Ok(())
 }
 
-/// Has a program ask. No answer comes twice.
+/// Runs a program with these questions. Returns its answers; fails if it prints an answer twice.
 pub(super) fn ask<'a>(
     program: &mut Command,
     questions: impl IntoIterator<Item = &'a Question>,
@@ -37,19 +38,19 @@ pub(super) fn ask<'a>(
     let text = run(program)?;
     let mut said: BTreeMap<Question, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines() {
-        let (asked, answer) = line.split_once('\t').with_context(|| format!("{program:?} says {line}"))?;
+        let (asked, answer) = line.split_once('\t').with_context(|| format!("{program:?} printed {line}"))?;
         let question =
             questions.iter().find(|(kind, name)| asked.strip_prefix(kind) == Some(&format!(" {name}")));
-        let question = question.with_context(|| format!("{program:?} answers {line}"))?;
-        // There are several ways to write an IPv6 address.
+        let question = question.with_context(|| format!("{program:?} answered another question: {line}"))?;
+        // IPv6 addresses have several notations.
         let answer = answer.parse().map_or_else(|_| answer.to_owned(), |address: IpAddr| address.to_string());
         let is_new = said.entry((*question).clone()).or_default().insert(answer);
-        ensure!(is_new, "{program:?} says twice: {line}");
+        ensure!(is_new, "{program:?} printed twice: {line}");
     }
     Ok(said)
 }
 
-/// All addresses of the service `infer` in one answer, found by that name.
+/// Returns all addresses of the service `infer` as the answer for this name of it.
 pub(super) fn addresses(name: &str) -> Answers {
     vec![(("addresses", name.to_owned()), set(V4.iter().chain(&V6)))]
 }
@@ -64,7 +65,7 @@ pub(super) fn answers() -> Answers {
         (("ipv6", dotted(infer("infer-1."))), set(["fd20::2"])),
         (("ipv4", dotted(infer("rail0._net."))), set(V4)),
         (("srv", dotted(infer("_rdma._tcp."))), set(HOSTS.map(|host| format!("0 20 18515 {}", whole(host))))),
-        // What lies between the strings of a record some of the libraries do not tell.
+        // Some libraries join the strings of a record, so that their boundaries are not compared.
         (("txt", dotted(infer("infer-0."))), set(TEXTS.map(|text| text.replace(['"', ' '], "")))),
     ];
     answers.extend(names());
@@ -76,32 +77,32 @@ pub(super) fn names() -> Answers {
     REVERSE.map(|(address, host)| (("name", address.to_owned()), set([infer(&format!("{host}."))]))).into()
 }
 
-/// The addresses of the large service.
+/// Returns the addresses of the service `large`.
 pub(super) fn all_of_large() -> Answers {
     vec![(("ipv4", dotted(name("large"))), large())]
 }
 
-/// A name that is not looked for below others.
+/// Returns a name with its last dot, to which no search path applies.
 pub(super) fn dotted(name: String) -> String {
     name + "."
 }
 
-/// Messages of a library about names without an answer.
+/// Errors of a library for questions without an answer.
 pub(super) struct Reasons {
-    /// No address because there is no such name.
+    /// Address of a name that does not exist.
     pub(super) no_name: &'static str,
-    /// No address of that family.
+    /// Address of a name that has none of that family.
     pub(super) no_address: &'static str,
-    /// No SRV or TXT record because there is no such name.
+    /// SRV or TXT record of a name that does not exist.
     pub(super) no_owner: &'static str,
-    /// No TXT record at this name.
+    /// SRV or TXT record of a name that has none.
     pub(super) no_record: &'static str,
-    /// No name for an address.
+    /// Name of an address that has none.
     pub(super) no_reverse: &'static str,
 }
 
 impl Reasons {
-    /// The questions to which these are the answers.
+    /// Returns the questions with these errors as their answers.
     pub(super) fn answers(&self) -> Answers {
         let Self { no_name, no_address, no_owner, no_record, no_reverse } = *self;
         vec![

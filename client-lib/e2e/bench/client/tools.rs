@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::bench::{Table, at_least, at_most, figure, text};
-use multinet_testing::measure::{Log, Process, cpu_of_children, middle, output};
+use multinet_testing::measure::{Log, Process, cpu_of_children, median, output};
 use multinet_testing::perftest::ucx_row;
 use multinet_testing::process::free_port;
 use serde_json::Value;
@@ -48,7 +48,7 @@ pub(crate) fn bandwidths(sizes: &[u32], seconds: u64, rounds: usize, log: &Log) 
     let note = format!("In GiB a second, and in seconds per GiB; medians of {rounds} rounds.");
     let mut table = Table::new("Bandwidth", note, columns);
     for &size in sizes {
-        log.say(&format!("bandwidth, {size} bytes"));
+        log.print(&format!("bandwidth, {size} bytes"));
         let [mut ours, mut iperfs, mut ucxs] = [const { Vec::new() }; 3];
         for _ in 0..rounds {
             ours.push(multinet(size, seconds)?);
@@ -108,7 +108,7 @@ pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<Table> {
 
 /// The ratio of the medians.
 fn over(ours: &[f64], theirs: &[f64]) -> Result<f64> {
-    Ok(middle(ours.to_vec())? / middle(theirs.to_vec())?)
+    Ok(median(ours.to_vec())? / median(theirs.to_vec())?)
 }
 
 /// The bandwidth of a client and its server, and what both cost, from bandwidth and bytes.

@@ -40,7 +40,7 @@ async fn creates(rig: &mut Rig, count: usize) -> Vec<Request> {
     for _ in 0..count {
         requests.push(rig.api.expect(Method::POST, SLICES).await);
     }
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     requests
 }
 
@@ -57,7 +57,7 @@ async fn a_burst_in_a_namespace_stays_within_its_request_limit() {
     under_way.pop().unwrap().store("10");
     // The next request is for the status of this service, or for another service.
     let _next = rig.api.next().await;
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +78,7 @@ async fn a_service_with_many_slices_lets_another_one_go_first() {
     let mut under_way = creates(&mut rig, 2).await;
     rig.pods(&[pod("small-0", "small", 1)]);
     rig.service(&service("small", "small"));
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     under_way.pop().unwrap().store("10");
     let small = creates(&mut rig, 1).await;
     assert_eq!(service_of(&small[0]), "small");

@@ -121,7 +121,7 @@ async fn an_object_with_ever_new_notices_gets_an_event_every_five_minutes() {
     tokio::time::sleep(Duration::from_secs(5 * 60)).await;
     events.publish(spam.by_ref().take(20).collect());
     api.expect(Method::POST, EVENTS).await.store("1");
-    api.quiet().await;
+    api.expect_no_request().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +146,7 @@ async fn an_event_ends_with_the_term_it_began_in() {
     tokio::time::sleep(Duration::from_millis(7900)).await;
     events.publish(vec![notice("a")]);
     let (under_way, begun) = (api.expect(Method::POST, EVENTS).await, Instant::now());
-    while !under_way.is_given_up() {
+    while !under_way.is_cancelled() {
         assert!(
             begun.elapsed() < Duration::from_millis(5700),
             "another process may hold the lease from now on"
@@ -154,6 +154,6 @@ async fn an_event_ends_with_the_term_it_began_in() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     events.publish(vec![notice("b")]);
-    api.quiet_for(Duration::from_secs(60)).await;
+    api.expect_no_request_for(Duration::from_secs(60)).await;
     assert_eq!(lost.get(), 1);
 }

@@ -38,7 +38,7 @@ async fn after_a_conflict_the_slices_are_listed_and_planned_anew() {
     assert_eq!(again.at("/metadata/resourceVersion"), "19");
     assert_eq!(again.at("/metadata/annotations/example.com~1touched"), "true");
     again.store("20");
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     assert_eq!(rig.logged("WARN", ""), 0, "that is routine");
     assert_eq!(rig.metric("multinet_controller_retries_total{reason=\"conflict\"}"), 1.0);
 }
@@ -144,7 +144,7 @@ async fn a_silent_api_server_gets_ten_seconds() {
     let begun = Instant::now();
     let list = rig.api.expect(Method::GET, "slices").await;
     assert_eq!(begun.elapsed().as_secs(), 10);
-    assert!(silent.is_given_up());
+    assert!(silent.is_cancelled());
     drop(list);
 }
 
@@ -175,7 +175,7 @@ async fn an_outage_and_its_end_are_logged_once() {
         }
     }
     rig.status_of("infer").await.apply_to(&service("infer", "infer"), "30");
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     assert_eq!(rig.logged("INFO", "written again"), 1);
 }
 
@@ -201,7 +201,7 @@ async fn a_forbidden_write_is_reported_with_advice() {
             request.status(403, "multinetworkendpointslices is forbidden");
         }
     }
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     assert_eq!(rig.logged("WARN", "cannot write"), 1, "not for every service");
 
     // The role is granted. Both services are written without a change.
@@ -217,7 +217,7 @@ async fn a_forbidden_write_is_reported_with_advice() {
             request.store("10");
         }
     }
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     assert_eq!(rig.logged("INFO", "written again"), 1);
 }
 
@@ -230,7 +230,7 @@ async fn an_invalid_object_is_retried_only_after_long_pauses() {
     let status = rig.status_of("infer").await;
     assert!(programmed(&status).1.contains("spec.endpoints[0]: Invalid value"));
     status.apply_to(&service("infer", "infer"), "5");
-    rig.api.quiet_for(14 * SECOND).await;
+    rig.api.expect_no_request_for(14 * SECOND).await;
     // A change may resolve the problem.
     rig.pods(&[pod("infer-1", "infer", 2)]);
     rig.api.expect(Method::POST, SLICES).await.store("10");
@@ -263,7 +263,7 @@ async fn no_slice_is_written_to_a_terminating_namespace() {
         rig.api.expect(Method::POST, SLICES).await.status_with(code, "no", &details);
         let gone = json!({"kind": "multinetworkservices", "name": "infer"});
         rig.status_of("infer").await.status_with(404, "not found", &gone);
-        rig.api.quiet_for(60 * SECOND).await;
+        rig.api.expect_no_request_for(60 * SECOND).await;
         assert_eq!(rig.logged("WARN", ""), 0);
     }
 }
@@ -282,7 +282,7 @@ async fn a_status_for_a_service_that_has_changed_waits_for_the_watch() {
     assert_eq!(status.at("/metadata/resourceVersion"), "7");
     assert!(begun.elapsed() < SECOND);
     status.apply_to(&service, "8");
-    rig.api.quiet_for(60 * SECOND).await;
+    rig.api.expect_no_request_for(60 * SECOND).await;
     assert_eq!(rig.logged("WARN", ""), 0);
 }
 
@@ -292,7 +292,7 @@ async fn a_failed_status_write_is_retried() {
     rig.service(&service("infer", "infer"));
     rig.status_of("infer").await.status(500, "etcd has no leader");
     rig.status_of("infer").await.apply_to(&service("infer", "infer"), "5");
-    rig.api.quiet_for(60 * SECOND).await;
+    rig.api.expect_no_request_for(60 * SECOND).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,6 +309,6 @@ async fn a_failed_write_of_numbers_is_retried_with_growing_pauses() {
     }
     assert!(attempts < 30, "{attempts} attempts in a minute");
     rig.status_of("infer").await.apply_to(&service, "30");
-    rig.api.quiet_for(60 * SECOND).await;
+    rig.api.expect_no_request_for(60 * SECOND).await;
     assert_eq!((rig.logged("WARN", "cannot write"), rig.logged("INFO", "written again")), (1, 1));
 }

@@ -51,7 +51,7 @@ async fn a_standby_writes_nothing_and_a_new_leader_everything() {
     let mut rig = Rig::start(election(&is_cut), 32);
     rig.pods(&[pod("infer-0", "infer", 1), pod("detect-0", "detect", 2)]);
     rig.service(&service("infer", "infer"));
-    rig.api.quiet_for(120 * SECOND).await;
+    rig.api.expect_no_request_for(120 * SECOND).await;
     assert_eq!(rig.metric("multinet_controller_queue_depth"), 0.0, "nothing piles up");
 
     rig.service(&service("detect", "detect"));
@@ -78,11 +78,11 @@ async fn a_leader_that_is_cut_off_stops_in_time_and_starts_again() {
     tokio::time::sleep(7 * SECOND).await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let under_way = rig.api.expect(Method::PUT, SLICES).await;
-    rig.api.quiet_for(60 * SECOND).await;
-    assert!(under_way.is_given_up());
+    rig.api.expect_no_request_for(60 * SECOND).await;
+    assert!(under_way.is_cancelled());
     assert!(cut.elapsed() > 60 * SECOND);
     rig.pods(&[pod("infer-2", "infer", 3)]);
-    rig.api.quiet_for(60 * SECOND).await;
+    rig.api.expect_no_request_for(60 * SECOND).await;
     assert_eq!(
         rig.metric(
             "multinet_controller_writes_total{kind=\"MultiNetworkEndpointSlice\",verb=\"update\",result=\"given_up\"}"
@@ -112,7 +112,7 @@ async fn a_request_ends_with_the_term_it_began_in() {
     tokio::time::sleep(7 * SECOND).await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let under_way = rig.api.expect(Method::PUT, SLICES).await;
-    while !under_way.is_given_up() {
+    while !under_way.is_cancelled() {
         tokio::time::sleep(SECOND / 10).await;
         assert!(cut.elapsed() < 14 * SECOND, "another process may hold the lease from now on");
     }
@@ -126,8 +126,8 @@ async fn a_request_goes_on_while_the_lease_is_renewed() {
     rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let under_way = rig.api.expect(Method::PUT, SLICES).await;
-    rig.api.quiet_for(9 * SECOND).await;
-    assert!(!under_way.is_given_up());
+    rig.api.expect_no_request_for(9 * SECOND).await;
+    assert!(!under_way.is_cancelled());
     under_way.store("12");
     rig.status_of("infer").await;
 }
@@ -146,7 +146,7 @@ async fn a_kind_that_cannot_be_listed_delays_writing_only_for_a_while() {
     let mut rig = Rig::start_with(Leadership::always(), refresh, 32, 100);
     rig.pods(&[pod("infer-0", "infer", 1)]);
     rig.service(&service("infer", "infer"));
-    rig.api.quiet_for(29 * SECOND).await;
+    rig.api.expect_no_request_for(29 * SECOND).await;
     rig.api.expect(Method::POST, SLICES).await;
     assert_eq!(rig.logged("WARN", "not listed within 30 s: nodes;"), 1);
 }

@@ -102,7 +102,7 @@ async fn groups_count_as_absent_only_once_the_api_server_is_ready() {
     rig.api.expect(http::Method::GET, "/readyz").await.refuse();
     assert!(!rig.readiness.is_ready());
     rig.begin(&[("apps", &["v1"])]).await;
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     assert!(rig.readiness.is_ready(), "a cluster need not have them");
     assert!(!rig.is_served("k8s.cni.cncf.io") && !rig.is_served("resource.k8s.io"));
 }
@@ -112,7 +112,7 @@ async fn a_forbidden_readiness_check_is_skipped() {
     let mut rig = start();
     rig.api.expect(http::Method::GET, "/readyz").await.status(403, "forbidden");
     rig.poll(&[]).await;
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     assert!(rig.readiness.is_ready());
 }
 
@@ -146,7 +146,7 @@ async fn a_group_that_appears_later_does_not_affect_readiness() {
     assert_eq!(paths(&lists), [NADS]);
     assert!(rig.readiness.is_ready(), "it was ready before");
     let _streams = answer(lists);
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +166,7 @@ async fn a_group_that_disappears_is_dropped_after_a_while() {
         assert!(!streams[0].is_closed());
         rig.poll(&[]).await;
         streams[0].bookmark("7");
-        rig.api.quiet().await;
+        rig.api.expect_no_request().await;
         looks += 1;
         assert!(looks < 10);
     }

@@ -120,7 +120,7 @@ impl Rig {
         self.service(&service);
         let slice = self.api.expect(Method::POST, SLICES).await.store("10");
         self.status_of("infer").await.apply_to(&service, "11");
-        self.api.quiet().await;
+        self.api.expect_no_request().await;
         (service, slice)
     }
 

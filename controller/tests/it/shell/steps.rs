@@ -19,7 +19,7 @@ async fn a_pod_becomes_a_slice_and_then_a_status() {
     let create = rig.api.expect(Method::POST, SLICES).await;
     assert_eq!(addresses(&create.body), ["192.168.0.1"]);
     assert_eq!(create.query("fieldManager").as_deref(), Some("multinet-controller"));
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     create.store("10");
 
     let status = rig.status_of("infer").await;
@@ -32,7 +32,7 @@ async fn a_pod_becomes_a_slice_and_then_a_status() {
     );
     assert_eq!(status.at("/status/endpoints"), &json!({"ready": 1, "total": 1}));
     status.apply_to(&service, "11");
-    rig.api.quiet_for(60 * SECOND).await;
+    rig.api.expect_no_request_for(60 * SECOND).await;
     assert_eq!(
         rig.metric("multinet_controller_writes_total{kind=\"MultiNetworkEndpointSlice\",verb=\"create\",result=\"ok\"}"),
         1.0
@@ -53,7 +53,7 @@ async fn an_update_names_the_version_that_it_replaces() {
         assert_eq!(update.at("/metadata/resourceVersion"), version);
         assert_eq!(addresses(&update.body).len(), usize::from(number));
         update.store(&format!("{number}0"));
-        rig.api.quiet().await;
+        rig.api.expect_no_request().await;
     }
 }
 
@@ -66,7 +66,7 @@ async fn a_burst_of_changes_results_in_one_write() {
     let update = rig.api.expect(Method::PUT, SLICES).await;
     assert_eq!(addresses(&update.body).len(), 49);
     update.store("20");
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,14 +77,14 @@ async fn numbers_in_a_status_wait_for_more_numbers() {
     for number in 2..=4 {
         rig.pods(&[pod(&format!("infer-{number}"), "infer", number)]);
         rig.api.expect(Method::PUT, SLICES).await.store(&format!("{number}0"));
-        rig.api.quiet_for(SECOND / 4).await;
+        rig.api.expect_no_request_for(SECOND / 4).await;
     }
     let status = rig.status_of("infer").await;
     assert!(begun.elapsed() >= SECOND * 3 / 2, "since the last of them: {:?}", begun.elapsed());
     assert_eq!(status.at("/metadata/resourceVersion"), "11", "that of the status before");
     assert_eq!(status.at("/status/endpoints"), &json!({"ready": 4, "total": 4}));
     status.apply_to(&service, "50");
-    rig.api.quiet_for(60 * SECOND).await;
+    rig.api.expect_no_request_for(60 * SECOND).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +131,7 @@ async fn slices_left_by_a_service_are_deleted_and_no_others() {
     );
     let gone = json!({"kind": "multinetworkendpointslices", "name": name});
     delete.status_with(404, "not found", &gone);
-    rig.api.quiet_for(60 * SECOND).await;
+    rig.api.expect_no_request_for(60 * SECOND).await;
     assert_eq!(rig.metric("multinet_controller_slices"), 0.0);
 }
 
@@ -158,7 +158,7 @@ async fn addresses_are_removed_after_others_have_been_added() {
     rig.service(&service);
     for (method, version) in [(Method::POST, "20"), (Method::PUT, "21"), (Method::DELETE, "")] {
         let request = rig.api.expect(method, SLICES).await;
-        rig.api.quiet().await;
+        rig.api.expect_no_request().await;
         if version.is_empty() {
             request.json(StatusCode::OK, &json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
         } else {
@@ -177,11 +177,11 @@ async fn a_shutdown_finishes_requests_and_begins_none() {
     let update = rig.api.expect(Method::PUT, SLICES).await;
     rig.shutdown.cancel();
     rig.pod_gone("infer-0");
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
     assert!(!rig.task.is_finished());
     update.store("20");
     rig.task.await.unwrap();
-    rig.api.quiet().await;
+    rig.api.expect_no_request().await;
 }
 
 #[tokio::test(start_paused = true)]

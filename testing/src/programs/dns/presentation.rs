@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_survive_the_way_there_and_back() {
+    fn names_convert_to_wire_format_and_back() {
         for text in [".", "a.", "_p._tcp.s.n.svc.z.", "a\\.b.c.", "x\\000\\010\\255.z."] {
             let wire = name_to_wire(text).unwrap();
             assert_eq!(wire_to_name(&wire), text);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn types_have_names_or_numbers() {
+    fn record_types_convert_by_mnemonic_or_number() {
         assert_eq!(type_number("SRV"), Some(33));
         assert_eq!(type_number("TYPE65280"), Some(65_280));
         assert_eq!(type_number("srv?"), None);

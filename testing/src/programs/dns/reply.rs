@@ -44,14 +44,14 @@ impl Reply {
     pub fn to(query: &[u8], raw: Vec<u8>) -> Result<Self> {
         let reply = Self::parse(raw)?;
         let raw = &reply.raw;
-        ensure!(raw[..2] == query[..2], "the reply has another identity than the query");
+        ensure!(raw[..2] == query[..2], "the reply has another ID than the query");
         ensure!((raw[2] ^ query[2]) & 0x78 == 0, "the reply has another opcode than the query");
         if raw[4..6] != [0, 0] {
             ensure!(raw[4..6] == [0, 1], "the reply has more than one question");
             let end = question_end(raw).context("the reply's question cannot be read")?;
             ensure!(
                 query.get(HEADER..end) == raw.get(HEADER..end),
-                "the question did not come back as it was"
+                "the question of the reply differs from that of the query"
             );
         }
         Ok(reply)
@@ -59,12 +59,12 @@ impl Reply {
 
     /// Parses a message without its query.
     pub fn parse(raw: Vec<u8>) -> Result<Self> {
-        ensure!(raw.len() >= HEADER, "{} octets are no message", raw.len());
+        ensure!(raw.len() >= HEADER, "{} bytes are too few for a message", raw.len());
         ensure!(raw[2] & 0x80 != 0, "the message is not a reply");
         let mut decoder = BinDecoder::new(&raw);
         let message =
             Message::read(&mut decoder).with_context(|| format!("the reply cannot be read: {raw:02x?}"))?;
-        ensure!(decoder.is_empty(), "{} octets stand behind the reply", decoder.len());
+        ensure!(decoder.is_empty(), "{} bytes follow the reply", decoder.len());
         Ok(Self { raw, message })
     }
 

@@ -101,7 +101,10 @@ impl Client {
             };
             let status = response.status();
             ensure!(status.is_success(), "the HTTP status is {status}");
-            ensure!(header("content-type").as_deref() == Some(MEDIA_TYPE), "the media type is not DNS' own");
+            ensure!(
+                header("content-type").as_deref() == Some(MEDIA_TYPE),
+                "the media type is not {MEDIA_TYPE}"
+            );
             let version = format!("{:?}", response.version());
             let cache_control = header("cache-control");
             Ok(HttpReply { message: response.bytes().await?.to_vec(), version, cache_control })
@@ -123,7 +126,7 @@ impl Client {
             let reply = from.read_to_end(1 << 17).await.context("no reply over QUIC")?;
             connection.close(0u32.into(), b"");
             let (length, message) = reply.split_first_chunk::<2>().context("no reply over QUIC")?;
-            ensure!(usize::from(u16::from_be_bytes(*length)) == message.len(), "not one message over QUIC");
+            ensure!(usize::from(u16::from_be_bytes(*length)) == message.len(), "several messages over QUIC");
             Ok(message.to_vec())
         })
     }

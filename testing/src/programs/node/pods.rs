@@ -38,7 +38,7 @@ impl Node {
             let is_current = status.observed_generation == deployment.metadata.generation;
             let counts = [status.replicas, status.updated_replicas, status.available_replicas];
             let is_whole = counts.iter().all(|count| count.unwrap_or(0) == wanted);
-            ensure!(is_current && is_whole, "it is {status:?}\n{}", self.describe(namespace).await);
+            ensure!(is_current && is_whole, "its status is {status:?}\n{}", self.describe(namespace).await);
             Ok(())
         })
         .await
@@ -63,7 +63,7 @@ impl Node {
         let pods = self.pods(namespace.name()).await?;
         eventually(&format!("the pod {name} to be ready"), BOUND, async || {
             let pod = pods.get(name).await?;
-            ensure!(is_ready(&pod), "it is not\n{}", self.describe(namespace.name()).await);
+            ensure!(is_ready(&pod), "it is not ready\n{}", self.describe(namespace.name()).await);
             Ok(pod)
         })
         .await
@@ -94,7 +94,7 @@ impl Node {
                     i32::from(std::process::Command::new("kill").args(["-9", &pid]).status()?.success());
             }
         }
-        ensure!(killed > 0, "no process of the pod {uid} is a {program}");
+        ensure!(killed > 0, "no process of the pod {uid} runs {program}");
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Clusters of other ages: `resource.k8s.io` in another version, or not at all, and while the
-//! controller runs.
+//! Clusters that serve `resource.k8s.io` in another version, or only for a part of the time that
+//! the controller runs.
 
 use anyhow::{Result, ensure};
 use kube::api::{DeleteParams, DynamicObject};
@@ -17,7 +17,7 @@ use super::{class, spec, with_claim};
 use crate::controller::stage::{apply_multus, infer, prepare_without_multus, service};
 use crate::shared;
 
-/// The flag that has the API server serve this version and no other.
+/// Returns the flag that makes the API server serve this version and no other.
 fn serving(version: &str) -> String {
     let only = match version {
         "" => String::new(),
@@ -28,8 +28,8 @@ fn serving(version: &str) -> String {
 
 const SERVED: &str = r#"multinet_controller_api_served{group="resource.k8s.io"}"#;
 
-/// A pod with a claim that the driver has reported, and the service `infer` on the driver's class.
-/// `rdma` is what the ResourceSlice says of the device.
+/// Creates a pod with a claim whose device the driver has reported, and the driver's class and
+/// ResourceSlice.
 async fn publish(namespace: &Namespace, driver: &Driver, name: &str, address: &str) -> Result<()> {
     driver.class().await?;
     let attributes = json!({"dra.net/rdmaDevice": {"string": "mlx5_2"}, "dra.net/numaNode": {"int": 1}});
@@ -52,7 +52,7 @@ async fn start(cluster: &Cluster) -> Result<Controller> {
 }
 
 #[tokio::test]
-async fn v1beta2_is_read_where_there_is_no_v1() -> Result<()> {
+async fn v1beta2_is_watched_where_v1_is_not_served() -> Result<()> {
     let (_guard, cluster) = shared::older_alone().await?;
     let mut controller = start(cluster).await?;
     ensure!(controller.log().contains("watching resource.k8s.io/v1beta2"), "{}", controller.log());
@@ -66,19 +66,19 @@ async fn v1beta2_is_read_where_there_is_no_v1() -> Result<()> {
     let device = slices.only().await?.data["spec"]["endpoints"][0]["device"].clone();
     ensure!(device["rdmaDevice"] == "mlx5_2" && device["numaNode"] == 1, "{device}");
     Status::of(&namespace, "infer")?.is(&FINE).await?;
-    // Gives the lease back.
+    // Releases the lease.
     controller.terminate().await.map(drop)
 }
 
 #[tokio::test]
-async fn optional_apis_come_and_go() -> Result<()> {
+async fn optional_apis_are_watched_while_they_are_served() -> Result<()> {
     let mut cluster = Cluster::start_with(&[&serving("")]).await?;
     prepare_without_multus(&cluster).await?;
     let controller = start(&cluster).await?;
     controller.shows("multinet_controller_api_served", 0).await?;
     let log = controller.log();
     for missing in ["none of resource.k8s.io/v1", "no k8s.cni.cncf.io/v1"] {
-        ensure!(log.matches(missing).count() == 1, "{missing:?} is not said once:\n{log}");
+        ensure!(log.matches(missing).count() == 1, "{missing:?} is not logged exactly once:\n{log}");
     }
     let namespace = cluster.temp_namespace("comes").await?;
     let driver = Driver::new(&namespace, "v1beta1");
@@ -87,7 +87,7 @@ async fn optional_apis_come_and_go() -> Result<()> {
     let status = Status::of(&namespace, "infer")?;
     status.explains(not_served, &["DeviceClass", "enable dynamic resource allocation"]).await?;
 
-    // Multus is installed, which needs no restart of anybody.
+    // Multus is installed. No program has to be restarted for it.
     let mut multus = infer();
     multus["selector"] = json!({"matchLabels": {"app": "train"}});
     namespace.apply(serde_json::from_value::<DynamicObject>(service("train", multus))?).await?;
@@ -109,7 +109,7 @@ async fn optional_apis_come_and_go() -> Result<()> {
     let of_multus = Slices::of(&namespace, "train")?;
     of_multus.are(&["rail0 10.1.0.1 m rs-"]).await?;
 
-    // It is enabled, in its oldest version.
+    // Dynamic resource allocation is enabled, in its oldest version.
     cluster.set_apiserver_flags(&[&serving("v1beta1")]);
     cluster.start_apiserver().await?;
     publish(&namespace, &driver, "a", "10.7.0.1/24").await?;
@@ -120,7 +120,8 @@ async fn optional_apis_come_and_go() -> Result<()> {
     let device = slices.only().await?.data["spec"]["endpoints"][0]["device"].clone();
     ensure!(device["rdmaDevice"] == "mlx5_2" && device["numaNode"] == 1, "{device}");
 
-    // Both go. What claims said is not true any more; what pods say of themselves still is.
+    // Both APIs are removed. Addresses from claims are withdrawn; those from pods' annotations
+    // stay.
     let types = TypeMeta {
         api_version: "apiextensions.k8s.io/v1".to_owned(),
         kind: "CustomResourceDefinition".to_owned(),

@@ -15,22 +15,22 @@ use tokio::task::JoinHandle;
 
 use super::model::{Model, Steady};
 
-/// The pause between two questions.
+/// Pause between two queries.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Asks until an answer lacks an address that it must have, or is told to stop.
+/// Task that queries until an answer lacks an address that it must have, or until it is stopped.
 #[derive(Debug)]
 pub(super) struct Asker {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<usize>>,
 }
 
-/// A service that is asked for.
+/// Service to query.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
     pub(super) service: &'static str,
     pub(super) domain: String,
-    /// Addresses that others publish, and that are always there.
+    /// Addresses that another writer publishes, which every answer must have.
     pub(super) foreign: Vec<IpAddr>,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Subject {
 struct Question {
     subject: Subject,
     rtype: &'static str,
-    /// Addresses that have been answered, and have to be until a pod of theirs changes.
+    /// Addresses that have been answered, and must be in every answer until their pod changes.
     owed: Steady,
 }
 
 impl Asker {
-    /// Begins to ask `server`.
+    /// Starts to query `server`.
     ///
     /// An address must be in every answer from the first one that had it while its pod was ready,
     /// until the next change of that pod begins.
@@ -69,19 +69,20 @@ impl Asker {
         Self { stop, task }
     }
 
-    /// Stops asking. Fails if an address was missing at any time, or none had to be there.
-    pub(super) async fn was_content(self) -> Result<()> {
-        // Gone if it has stopped by itself, which the task's result explains.
+    /// Stops the queries. Fails if an address was missing at any time, or if hardly any answer was
+    /// checked.
+    pub(super) async fn stop(self) -> Result<()> {
+        // Sending fails if the task has stopped by itself. Its result has the reason.
         let _ = self.stop.send(());
         let checked = self.task.await.context("the asker panicked")??;
-        ensure!(checked > 100, "only {checked} times an address had to be there");
-        eprintln!("{checked} times an address had to be in an answer, and was");
+        ensure!(checked > 100, "only {checked} expected addresses were checked");
+        eprintln!("{checked} expected addresses were checked in answers");
         Ok(())
     }
 }
 
 impl Question {
-    /// Asks once. Returns how many addresses had to be there.
+    /// Sends one query. Returns the number of addresses that had to be in the answer.
     async fn ask(&mut self, server: SocketAddr, model: &Model) -> Result<usize> {
         let Self { subject: Subject { service, domain, foreign }, rtype, owed } = self;
         let before = model.steady(service);
@@ -94,7 +95,7 @@ impl Question {
             IpAddr::V4(address) => address.octets().starts_with(&DEFAULT_NETWORK),
             IpAddr::V6(_) => false,
         };
-        ensure!(!answered.iter().any(is_default), "the default network's address:\n{}", reply.text(""));
+        ensure!(!answered.iter().any(is_default), "an address of the default network:\n{}", reply.text(""));
 
         let untouched: Steady = before.intersection(&after).copied().collect();
         owed.retain(|address| untouched.contains(address));
@@ -104,7 +105,7 @@ impl Question {
         for address in due.chain(theirs) {
             ensure!(
                 answered.contains(address),
-                "{address} of {service} was lost at {}, though nobody touched it:\n{}",
+                "{address} of {service} is missing at {}, although its pod did not change:\n{}",
                 Timestamp::now(),
                 reply.text("")
             );

@@ -10,14 +10,15 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// An audit log of everything that controllers write.
+/// Audit log of all writes by controllers.
 #[derive(Debug)]
 pub(super) struct Audit {
     folder: TempDir,
 }
 
-/// A replica, and what it gave up when it lost the lease: the network may have it, and bring it
-/// late. (Slices, too, but all that were under way are others by then, so that they are refused.)
+/// Writes of a replica that it abandoned when it lost the lease, and that the network may deliver
+/// late. Late writes of slices need not be counted: the slices have changed by then, so that the
+/// API server rejects such writes.
 #[derive(Debug)]
 pub(super) struct GivenUp {
     pub(super) account: &'static str,
@@ -25,25 +26,26 @@ pub(super) struct GivenUp {
     pub(super) events: u64,
 }
 
-/// A write that succeeded.
+/// Successful write.
 #[derive(Debug, Clone)]
 struct Write {
     user: String,
-    /// `update of multinetworkendpointslices vision/infer-abc`
+    /// Description, as `update of multinetworkendpointslices vision/infer-abc`.
     what: String,
     resource: String,
-    /// Whether it names the version that it replaces: then it undoes nothing that it does not know.
+    /// Whether it names the version that it replaces, and so cannot undo a newer write.
     is_conditional: bool,
-    /// For a lease: who holds it from then on, if anybody.
+    /// Identity in a write of the lease that holds it from then on; empty if it is released. `None`
+    /// for other objects.
     holder: Option<String>,
-    /// The version that the object had afterwards; none after a deletion.
+    /// Version of the object after the write; `None` after a deletion.
     version: Option<u64>,
     received: Timestamp,
     completed: Timestamp,
 }
 
 impl Audit {
-    /// An empty log.
+    /// Creates an empty log.
     pub(super) fn new() -> Result<Self> {
         let audit = Self { folder: TempDir::with_prefix("multinet-audit-")? };
         let resources = json!([
@@ -68,15 +70,15 @@ impl Audit {
         self.folder.path().join(name)
     }
 
-    /// The flags with which an API server writes this log.
+    /// Returns the flags for an API server to write this log.
     pub(super) fn flags(&self) -> [String; 2] {
         let flag = |name: &str, file: &Path| format!("--audit-{name}={}", file.display());
         [flag("policy-file", &self.file("policy.json")), flag("log-path", &self.file("audit.log"))]
     }
 
-    /// Fails unless each of these users wrote, and did so only while it held the lease. Writes are
-    /// excepted that it had abandoned, but that arrived when its network came back: they cannot be
-    /// revoked. Returns how often the lease changed hands.
+    /// Fails unless each of these accounts wrote something, and wrote only while it held the lease.
+    /// Exempt are the abandoned writes in `late`: once sent, they cannot be revoked. Returns how
+    /// often the holder of the lease changed.
     pub(super) fn only_holders_wrote(&self, accounts: &[&str], late: Vec<GivenUp>) -> Result<usize> {
         let user = |account: &str| format!("system:serviceaccount:multinet-system:{account}");
         let users: Vec<String> = accounts.iter().map(|account| user(account)).collect();
@@ -89,7 +91,7 @@ impl Audit {
             .partition(|write| write.holder.is_some());
         for user in &users {
             let count = writes.iter().filter(|write| write.user == *user).count();
-            ensure!(count > 0, "{user} never wrote anything");
+            ensure!(count > 0, "{user} wrote nothing");
             eprintln!("{count} writes of {user}");
         }
         for write in &writes {
@@ -99,7 +101,7 @@ impl Audit {
             };
             let lease = leases.iter().filter(before).max_by_key(|lease| lease.version);
             let Write { user, what, .. } = write;
-            let lease = lease.with_context(|| format!("{what} by {user}, before anybody held the lease"))?;
+            let lease = lease.with_context(|| format!("{what} by {user} before the lease was taken"))?;
             if lease.user == *user && lease.holder.as_deref() != Some("") {
                 continue;
             }
@@ -110,9 +112,9 @@ impl Audit {
             });
             let late = late.filter(|left| **left > 0);
             *late.with_context(|| {
-                format!("{what} by {user}, who did not hold the lease: {write:#?}\nthe lease was {lease:#?}")
+                format!("{what} by {user} without the lease: {write:#?}\nthe lease was {lease:#?}")
             })? -= 1;
-            eprintln!("{what} by {user} came late");
+            eprintln!("{what} by {user} arrived late");
         }
         Ok(leases.windows(2).filter(|pair| pair[0].user != pair[1].user).count())
     }
@@ -153,7 +155,7 @@ fn read(entry: &Value) -> Result<Option<Write>> {
     };
     let holder = (resource == "leases").then(|| text("/responseObject/spec/holderIdentity").to_owned());
     if resource.is_empty() {
-        bail!("a write to nothing: {entry}");
+        bail!("a write without an object: {entry}");
     }
     let object = format!("{}/{}", text("/objectRef/namespace"), text("/objectRef/name"));
     Ok(Some(Write {

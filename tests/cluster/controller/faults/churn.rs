@@ -1,4 +1,4 @@
-//! Pods that come, change and go, by chance.
+//! Random creation, change and deletion of pods.
 
 use std::time::Duration;
 
@@ -12,20 +12,21 @@ use tokio::time::{Instant, sleep, timeout};
 use super::model::{APPS, Model, Phase, Pod};
 use super::random::Random;
 
-/// How many pods there are: below the one only new ones come, above the other some go.
+/// Number of pods below which pods are only created.
 const FEW: usize = 12;
+/// Number of pods above which pods are removed.
 const MANY: usize = 36;
 
-/// How long the API server may be away.
+/// Longest outage of the API server.
 const OUTAGE: Duration = Duration::from_secs(120);
 
-/// How long a single request may take before it is sent again.
+/// Time limit for a single request, after which it is sent again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The pause before that.
+/// Pause before a request is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The longest pause between two changes, in milliseconds.
+/// Longest pause between two changes, in milliseconds.
 const PAUSE: usize = 20;
 
 /// Change of a pod.
@@ -38,11 +39,11 @@ enum Change {
     Terminate,
     Remove,
     Recreate,
-    /// Another pod gets the address.
+    /// The pod is removed, and a new pod gets its addresses.
     Replace,
 }
 
-/// The likelier ones stand there more often.
+/// Changes to choose from. The likelier ones are listed several times.
 const CHANGES: [Change; 16] = [
     Change::Probe,
     Change::Probe,
@@ -62,7 +63,7 @@ const CHANGES: [Change; 16] = [
     Change::Replace,
 ];
 
-/// Changes pods until it is told to stop, or cannot.
+/// Task that changes pods until it is stopped, or until a change fails.
 #[derive(Debug)]
 pub(super) struct Churn {
     stop: oneshot::Sender<()>,
@@ -70,7 +71,7 @@ pub(super) struct Churn {
 }
 
 impl Churn {
-    /// Begins.
+    /// Starts the task.
     pub(super) fn begin(worker: Worker) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
@@ -88,18 +89,18 @@ impl Churn {
         Self { stop, task }
     }
 
-    /// Ends. Fails if a change was not possible, or there were none.
+    /// Stops the task. Fails if a change failed, or if no pod was changed.
     pub(super) async fn end(self) -> Result<Worker> {
-        // Gone if it has stopped by itself, which the task's result explains.
+        // Sending fails if the task has stopped by itself. Its result has the reason.
         let _ = self.stop.send(());
         let (count, worker) = self.task.await.context("the churn panicked")??;
-        ensure!(count > 0, "nothing was changed");
+        ensure!(count > 0, "no pod was changed");
         eprintln!("{count} changes of pods");
         Ok(worker)
     }
 }
 
-/// Makes one change after another, and keeps the model in step.
+/// Makes changes, and records them in the model.
 #[derive(Debug)]
 pub(super) struct Worker {
     pods: Pods,
@@ -113,7 +114,7 @@ impl Worker {
         Self { pods, model, random, next: 0 }
     }
 
-    /// Makes so many pods to begin with.
+    /// Creates the first `count` pods.
     pub(super) async fn populate(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.create().await?;
@@ -121,7 +122,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Fails if the pods are not what the model says: then the test has lost count, not the
+    /// Fails if the pods differ from the model. In that case the test is at fault, not the
     /// controller.
     pub(super) async fn check(&self) -> Result<()> {
         let mut found = Vec::new();
@@ -164,34 +165,34 @@ impl Worker {
         self.start(&format!("pod-{number}"), pod).await
     }
 
-    /// One that nothing has been called by yet.
+    /// Returns a number that no pod has had yet.
     fn number(&mut self) -> u16 {
         self.next += 1;
         self.next
     }
 
-    /// Makes a pod.
+    /// Creates a pod.
     async fn start(&self, name: &str, pod: Pod) -> Result<()> {
         let addresses = pod.addresses().map(|address| address.to_string());
         let new = NewPod::new(name).label("app", pod.app).nics(&[nic(&addresses)]);
-        insist("make it", || async {
+        until_done("make it", || async {
             match self.pods.create(new.clone()).await {
-                // A request before this one was not answered, but done.
+                // An earlier request created the pod, but its answer was lost.
                 Err(error) if code(&error) == Some(409) => Ok(()),
                 created => created.map(drop),
             }
         })
         .await?;
         if pod.phase == Phase::Running {
-            insist("run it", || async { self.pods.run(name).await.map(drop) }).await?;
-            insist("probe it", || async { self.pods.ready(name, pod.ready).await.map(drop) }).await?;
+            until_done("run it", || async { self.pods.run(name).await.map(drop) }).await?;
+            until_done("probe it", || async { self.pods.ready(name, pod.ready).await.map(drop) }).await?;
         }
         self.model.set(name, Some(pod));
         Ok(())
     }
 
     async fn remove(&self, name: &str) -> Result<()> {
-        insist("remove it", || async {
+        until_done("remove it", || async {
             match self.pods.remove(name).await {
                 Err(error) if code(&error) == Some(404) => Ok(()),
                 removed => removed,
@@ -209,30 +210,30 @@ impl Worker {
             Change::Probe if pod.phase == Phase::Running => {
                 pod.fresh &= !pod.ready;
                 pod.ready = !pod.ready;
-                insist("probe it", || async { pods.ready(name, pod.ready).await.map(drop) }).await?;
+                until_done("probe it", || async { pods.ready(name, pod.ready).await.map(drop) }).await?;
             }
             Change::Probe if pod.phase == Phase::Pending => {
                 pod.phase = Phase::Running;
-                insist("run it", || async { pods.run(name).await.map(drop) }).await?;
+                until_done("run it", || async { pods.run(name).await.map(drop) }).await?;
             }
             Change::Move => {
                 (pod.number, pod.fresh) = (self.number(), true);
                 let addresses = pod.addresses().map(|address| address.to_string());
-                insist("report it", || async { pods.report(name, &[nic(&addresses)]).await.map(drop) })
+                until_done("report it", || async { pods.report(name, &[nic(&addresses)]).await.map(drop) })
                     .await?;
             }
             Change::Relabel => {
                 (pod.app, pod.fresh) = (self.random.one_of(&APPS).copied().context("no app")?, false);
-                insist("label it", || async { pods.label(name, "app", Some(pod.app)).await.map(drop) })
+                until_done("label it", || async { pods.label(name, "app", Some(pod.app)).await.map(drop) })
                     .await?;
             }
             Change::Finish if !pod.leaving => {
                 pod.phase = Phase::Succeeded;
-                insist("finish it", || async { pods.phase(name, "Succeeded").await.map(drop) }).await?;
+                until_done("finish it", || async { pods.phase(name, "Succeeded").await.map(drop) }).await?;
             }
             Change::Terminate if pod.phase == Phase::Running => {
                 pod.leaving = true;
-                insist("terminate it", || async { pods.terminate(name).await }).await?;
+                until_done("terminate it", || async { pods.terminate(name).await }).await?;
             }
             Change::Recreate | Change::Replace => {
                 self.remove(name).await?;
@@ -256,8 +257,8 @@ fn nic(addresses: &[String]) -> Nic {
     Nic::new("rdma-a", &addresses)
 }
 
-/// Tries until it succeeds: the API server may be away.
-async fn insist<F>(what: &str, attempt: impl Fn() -> F) -> Result<()>
+/// Repeats a request until it succeeds, because the API server may be unavailable.
+async fn until_done<F>(what: &str, attempt: impl Fn() -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {
@@ -274,7 +275,7 @@ where
     }
 }
 
-/// The API server's code for an error, if it is one of its.
+/// Returns the status code of an error from the API server; `None` for other errors.
 pub(super) fn code(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => Some(status.code),

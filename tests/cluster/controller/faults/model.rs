@@ -1,25 +1,24 @@
-//! Model of the slices and of DNS: their contents in the end, and the answers that DNS must give
-//! all the time.
+//! Model of slices and DNS: their final contents, and the answers that DNS must give at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The services, each with the pods of its own name in the label `app`, and one with all pods. The
-/// hands are on the slices of [`TOUCHED`] only, others write for [`SHARED`], and [`MIRRORED`] is
-/// mirrored.
+/// Values of the label `app`. Each is also the name of a service that selects these pods; the
+/// service [`ALL`] selects all pods. Only the slices of [`TOUCHED`] are spoilt, another writer adds
+/// slices to [`SHARED`], and [`MIRRORED`] is mirrored.
 pub(super) const APPS: [&str; 3] = ["mirrored", "shared", "touched"];
 pub(super) const ALL: &str = "all";
 pub(super) const MIRRORED: &str = APPS[0];
 pub(super) const SHARED: &str = APPS[1];
 pub(super) const TOUCHED: &str = APPS[2];
 
-/// All services.
+/// Returns the names of all services.
 pub(super) fn services() -> impl Iterator<Item = &'static str> {
     APPS.into_iter().chain([ALL])
 }
 
-/// How far a pod has come.
+/// Phase of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Pending,
@@ -27,22 +26,22 @@ pub(super) enum Phase {
     Succeeded,
 }
 
-/// A pod.
+/// Pod in the model.
 #[derive(Debug, Clone)]
 pub(super) struct Pod {
     pub(super) app: &'static str,
-    /// The number that its addresses are made of.
+    /// Number from which its addresses are made.
     pub(super) number: u16,
     pub(super) phase: Phase,
     pub(super) ready: bool,
     pub(super) leaving: bool,
-    /// Its addresses were never ready before, with it or another pod. Then an answer that has them
-    /// knows what it is now; of others an answer may be late.
+    /// Whether its addresses were never ready before, with this pod or another. Then an answer that
+    /// contains them reflects the pod's current state; any other answer may be outdated.
     pub(super) fresh: bool,
 }
 
 impl Pod {
-    /// Its addresses on the second network.
+    /// Returns its addresses on the second network.
     pub(super) fn addresses(&self) -> [IpAddr; 2] {
         let [high, low] = self.number.to_be_bytes();
         let v6 = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, self.number);
@@ -50,7 +49,7 @@ impl Pod {
     }
 
     fn is_published(&self) -> bool {
-        // Before it runs it has no sandbox.
+        // A pod that does not run yet has no sandbox.
         self.phase == Phase::Running
     }
 
@@ -72,11 +71,11 @@ impl Pod {
     }
 }
 
-/// A pod, and when it was last touched.
+/// Pod with its last change.
 #[derive(Debug, Clone)]
 struct Entry {
     pod: Pod,
-    /// The number of the change that made it what it is; `None` while one is under way.
+    /// Number of the last change; `None` while a change is in progress.
     since: Option<u64>,
 }
 
@@ -89,7 +88,7 @@ struct State {
     changes: u64,
 }
 
-/// The pods as the test has made them. Clones are the same.
+/// Pods as the test has created and changed them. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Model(Arc<Mutex<State>>);
 
@@ -98,19 +97,19 @@ impl Model {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All pods.
+    /// Returns all pods.
     pub(super) fn pods(&self) -> Vec<(String, Pod)> {
         self.lock().pods.iter().map(|(name, entry)| (name.clone(), entry.pod.clone())).collect()
     }
 
-    /// A change of a pod begins: nothing is certain of it any more.
+    /// Records that a change of a pod begins. Until it ends, the pod's state is unknown.
     pub(super) fn touch(&self, name: &str) {
         if let Some(entry) = self.lock().pods.get_mut(name) {
             entry.since = None;
         }
     }
 
-    /// A change of a pod is done: this is what it is now. `None`: gone.
+    /// Records the result of a change of a pod; `None` if the pod is gone.
     pub(super) fn set(&self, name: &str, pod: Option<Pod>) {
         let mut state = self.lock();
         state.changes += 1;
@@ -121,7 +120,8 @@ impl Model {
         }
     }
 
-    /// The lines of a service's slices, as [`multinet_testing::slices`] writes them.
+    /// Returns the expected lines of a service's slices, in the format of
+    /// [`multinet_testing::slices`].
     pub(super) fn lines(&self, service: &str) -> Vec<String> {
         let state = self.lock();
         let published =
@@ -133,13 +133,13 @@ impl Model {
         lines.collect()
     }
 
-    /// The lines of the mirror of a service.
+    /// Returns the expected lines of the mirror of a service.
     pub(super) fn mirror_lines(&self, service: &str) -> Vec<String> {
         let lines = self.lines(service).into_iter();
         lines.filter(|line| line.ends_with(" rs-")).map(|line| line.replacen("rail0 ", "", 1)).collect()
     }
 
-    /// The addresses of a service that are ready.
+    /// Returns the ready addresses of a service.
     pub(super) fn ready(&self, service: &str) -> Vec<IpAddr> {
         let state = self.lock();
         let ready =
@@ -147,7 +147,8 @@ impl Model {
         ready.flat_map(|entry| entry.pod.addresses()).collect()
     }
 
-    /// Those that have been ready since a change that is over, and were not before.
+    /// Returns the addresses that are ready for the first time, of pods without a change in
+    /// progress.
     pub(super) fn steady(&self, service: &str) -> Steady {
         let state = self.lock();
         let ready =

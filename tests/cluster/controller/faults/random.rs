@@ -1,25 +1,26 @@
-//! Chance that can be repeated.
+//! Random numbers that can be reproduced from a seed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The environment variable that names a seed.
+/// Environment variable with the seed.
 const VARIABLE: &str = "MULTINET_SEED";
 
-/// Numbers that follow from a seed, by SplitMix64.
+/// Pseudorandom generator SplitMix64.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// With the seed that the environment names, else a new one. It is shown if the test fails.
+    /// Creates a generator with the seed in the environment, or with a new one. Prints the seed,
+    /// which the harness shows if the test fails.
     pub(super) fn new() -> Self {
         let given = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
         let seed = given.unwrap_or_else(now);
-        eprintln!("what is left to chance here is repeated by {VARIABLE}={seed}");
+        eprintln!("to repeat the random choices, set {VARIABLE}={seed}");
         Self(seed)
     }
 
-    /// Another source, which follows from this one.
+    /// Returns a new generator, seeded by this one.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -32,22 +33,22 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// Returns a number below `end`, which must not be zero.
     pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// One of these.
+    /// Returns a random element.
     pub(super) fn one_of<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         if of.is_empty() { None } else { of.get(self.below(of.len())) }
     }
 
-    /// Long enough for pods to change, by chance more or less long.
+    /// Returns a random time that is long enough for several changes of pods.
     pub(super) fn while_pods_change(&mut self) -> Duration {
         Duration::from_millis(500) + self.milliseconds(1000)
     }
 
-    /// A time from zero to this many milliseconds.
+    /// Returns a time from zero to `most` milliseconds.
     pub(super) fn milliseconds(&mut self, most: usize) -> Duration {
         Duration::from_millis(self.below(most + 1) as u64)
     }

@@ -26,18 +26,18 @@ use tokio::time::sleep;
 
 use super::asker::{Asker, Subject};
 use super::churn::{Churn, Worker};
-use super::hands::Hands;
 use super::model::{ALL, MIRRORED, Model, SHARED, TOUCHED, services};
 use super::random::Random;
+use super::spoiler::Spoiler;
 use crate::controller::stage::{infer, prepare, service, slice};
 
-/// How many pods there are to begin with.
+/// Number of pods at the start.
 const PODS: usize = 16;
 
-/// The core Service that one of ours is mirrored to.
+/// Core Service to which one of the services is mirrored.
 const CORE: &str = "fast";
 
-/// Services with slices of another writer, and the addresses in them.
+/// Slices of another writer, and their addresses.
 const FOREIGN: [(&str, &str); 2] = [("shared-a", "10.8.0.1"), ("shared-b", "10.8.0.2")];
 
 /// Time without writes after which all work counts as done. The longest pause is that of a status'
@@ -45,7 +45,7 @@ const FOREIGN: [(&str, &str); 2] = [("shared-a", "10.8.0.1"), ("shared-b", "10.8
 const QUIET: Duration = Duration::from_millis(1500);
 
 pub(super) struct Rig {
-    // Before the cluster, so that they end first.
+    // Before the cluster, so that its clients are dropped first.
     pub(super) dns: Replica,
     model: Model,
     namespace: Namespace,
@@ -55,8 +55,9 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// With more flags for the API server. Nothing changes yet, and no controller runs.
-    pub(super) async fn set(flags: &[&str]) -> Result<(Self, Worker)> {
+    /// Starts a control plane with additional flags for the API server, a DNS server, services and
+    /// pods. No pod changes yet, and no controller runs.
+    pub(super) async fn start(flags: &[&str]) -> Result<(Self, Worker)> {
         let mut random = Random::new();
         let cluster = Cluster::start_with(flags).await?;
         prepare(&cluster).await?;
@@ -103,14 +104,14 @@ impl Rig {
         self.namespace.apply(serde_json::from_value::<DynamicObject>(object)?).await
     }
 
-    /// A controller with the ServiceAccount that we ship, which always has the same name: a
-    /// container that is restarted keeps it, and need not wait for the lease.
+    /// Returns the options of a controller with the shipped ServiceAccount and a fixed identity, as
+    /// that of a container: after a restart, it need not wait for its own lease to expire.
     pub(super) async fn controller(&self) -> Result<ControllerOptions> {
         let kubeconfig = self.cluster.controller_kubeconfig(self.cluster.address()).await?;
         Ok(options(&kubeconfig).flag("--identity", "controller-0"))
     }
 
-    /// Begins to ask for all services but the one that hands are on.
+    /// Starts to query all services but [`TOUCHED`].
     pub(super) fn ask(&self) -> Result<Asker> {
         let subjects: Result<Vec<Subject>> = services()
             .filter(|service| *service != TOUCHED)
@@ -122,17 +123,17 @@ impl Rig {
         Ok(Asker::begin(self.dns.dns(), subjects?, self.model.clone()))
     }
 
-    /// Begins to spoil the slices of one service.
-    pub(super) fn spoil(&mut self) -> Result<Hands> {
-        Ok(Hands::begin(self.slices(TOUCHED)?, self.random.fork()))
+    /// Starts to spoil the slices of [`TOUCHED`].
+    pub(super) fn spoil(&mut self) -> Result<Spoiler> {
+        Ok(Spoiler::begin(self.slices(TOUCHED)?, self.random.fork()))
     }
 
     fn slices(&self, service: &str) -> Result<Slices<DynamicObject>> {
         Ok(Slices::of(&self.namespace, service)?.with_label(MANAGED_BY, CONTROLLER))
     }
 
-    /// Waits until slices, mirrors, status and DNS are what the model says, and nothing is written
-    /// any more.
+    /// Stops changing pods. Waits until slices, mirrors, status and DNS match the model, and
+    /// nothing is written any more.
     pub(super) async fn converges(&self, churn: Churn) -> Result<Worker> {
         let worker = churn.end().await?;
         worker.check().await?;
@@ -152,7 +153,7 @@ impl Rig {
         }
         let mirrors = Slices::of_core(&self.namespace, CORE).with_label(CORE_MANAGED_BY, CONTROLLER);
         mirrors.are(&self.model.mirror_lines(MIRRORED)).await?;
-        self.are_whole().await?;
+        self.check_owners().await?;
         eventually("nothing to be written any more", BOUND, async || {
             let before = self.versions().await?;
             sleep(QUIET).await;
@@ -164,7 +165,7 @@ impl Rig {
         Ok(worker)
     }
 
-    /// Waits until DNS answers the ready addresses, and no others.
+    /// Waits until DNS answers exactly the ready addresses.
     async fn answers(&self, service: &str) -> Result<()> {
         let mut expected = self.model.ready(service);
         expected.extend(foreign(service)?);
@@ -188,9 +189,9 @@ impl Rig {
         Ok(())
     }
 
-    /// Fails if there is any slice that is neither others' nor ours with labels and owner; or if
-    /// others' were written.
-    async fn are_whole(&self) -> Result<()> {
+    /// Fails if a slice of the controller lacks a label or its owner, or if a slice of another
+    /// writer has been written.
+    async fn check_owners(&self) -> Result<()> {
         let slices = api(self.namespace.objects().client(), self.namespace.name(), SLICE)?;
         let mut foreign = BTreeMap::new();
         for slice in slices.list(&ListParams::default()).await? {
@@ -200,7 +201,7 @@ impl Rig {
                 continue;
             }
             let service =
-                labels.get(SERVICE_NAME).with_context(|| format!("{name} is nobody's: {labels:?}"))?;
+                labels.get(SERVICE_NAME).with_context(|| format!("{name} has no service: {labels:?}"))?;
             let owners = slice.owner_references();
             ensure!(
                 labels.get(MANAGED_BY).is_some_and(|by| by == CONTROLLER)
@@ -209,11 +210,11 @@ impl Rig {
                 "{name} has labels {labels:?} and owners {owners:?}"
             );
         }
-        ensure!(foreign == self.foreign, "others' slices were {:?}, and are {foreign:?}", self.foreign);
+        ensure!(foreign == self.foreign, "other writers' slices: {:?} became {foreign:?}", self.foreign);
         Ok(())
     }
 
-    /// The version of everything that the controller writes, and of others' slices.
+    /// Returns the versions of all services, slices and mirrors.
     async fn versions(&self) -> Result<BTreeMap<String, String>> {
         let (client, namespace) = (self.namespace.objects().client(), self.namespace.name());
         let mut versions = BTreeMap::new();
@@ -232,15 +233,14 @@ impl Rig {
         Ok(versions)
     }
 
-    /// A controller that begins when all is as it should be looks at everything, and writes
-    /// nothing.
-    pub(super) async fn second_look(&self, options: &ControllerOptions) -> Result<Controller> {
+    /// Starts a controller, and checks that it syncs every service without writing anything.
+    pub(super) async fn restart_writes_nothing(&self, options: &ControllerOptions) -> Result<Controller> {
         let before = self.versions().await?;
         let controller = options.start_ready().await?;
         controller.leads(true).await?;
-        eventually("every service to be looked at", BOUND, async || {
-            let looks = controller.metric("multinet_controller_sync_duration_seconds_count").await?;
-            ensure!(looks >= services().count() as u64, "{looks} looks");
+        eventually("every service to be synced", BOUND, async || {
+            let syncs = controller.metric("multinet_controller_sync_duration_seconds_count").await?;
+            ensure!(syncs >= services().count() as u64, "{syncs} syncs");
             Ok(())
         })
         .await?;
@@ -251,13 +251,13 @@ impl Rig {
     }
 }
 
-/// A controller whose slices are so small that services have several, and addresses move between
-/// them.
+/// Returns the options of a controller with slices so small that services have several, and that
+/// addresses move between them.
 pub(super) fn options(kubeconfig: &Path) -> ControllerOptions {
     ControllerOptions::controller(kubeconfig).flag("--max-endpoints-per-slice", "6")
 }
 
-/// The addresses that others publish for a service.
+/// Returns the addresses that other writers publish for a service.
 fn foreign(service: &str) -> Result<Vec<IpAddr>> {
     let theirs = if service == SHARED { FOREIGN.as_slice() } else { &[] };
     Ok(theirs.iter().map(|(_, address)| address.parse()).collect::<Result<_, _>>()?)

@@ -14,18 +14,18 @@ use tokio::time::timeout;
 use super::churn::code;
 use super::random::Random;
 
-/// The longest pause between two strokes, in milliseconds.
+/// Longest pause between two edits, in milliseconds.
 const PAUSE: usize = 150;
 
-/// Spoils the slices of one service until it is told to stop.
+/// Task that edits and deletes the slices of one service until it is stopped.
 #[derive(Debug)]
-pub(super) struct Hands {
+pub(super) struct Spoiler {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<usize>>,
 }
 
-impl Hands {
-    /// Begins.
+impl Spoiler {
+    /// Starts the task.
     pub(super) fn begin(slices: Slices<DynamicObject>, mut random: Random) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
@@ -41,29 +41,29 @@ impl Hands {
         Self { stop, task }
     }
 
-    /// Ends. Fails if nothing was spoilt.
+    /// Stops the task. Fails if it has changed no slice.
     pub(super) async fn end(self) -> Result<()> {
-        // Gone if it has stopped by itself, which the task's result explains.
+        // Sending fails if the task has stopped by itself. Its result has the reason.
         let _ = self.stop.send(());
-        let count = self.task.await.context("the hands panicked")??;
-        ensure!(count > 0, "nothing was spoilt");
-        eprintln!("{count} slices spoilt");
+        let count = self.task.await.context("the spoiler panicked")??;
+        ensure!(count > 0, "no slice was spoilt");
+        eprintln!("{count} edits and deletions of slices");
         Ok(())
     }
 }
 
-/// Spoils one slice that is intact. (Without its labels and its owner, a slice could not be told to
-/// be the controller's.) Returns whether there was one.
+/// Spoils one slice that has its labels and its owner; without both, the controller could not
+/// recognise the slice as its own. Returns whether a slice was spoilt.
 async fn spoil(slices: &Slices<DynamicObject>, random: &mut Random) -> Result<bool> {
-    let mut whole = slices.list().await?;
-    whole.retain(|slice| {
+    let mut intact = slices.list().await?;
+    intact.retain(|slice| {
         let managed = slice.labels().get(MANAGED_BY).is_some_and(|by| by == CONTROLLER);
         managed && slice.labels().contains_key(SERVICE_NAME) && !slice.owner_references().is_empty()
     });
-    let Some(slice) = random.one_of(&whole) else { return Ok(false) };
+    let Some(slice) = random.one_of(&intact) else { return Ok(false) };
     let address = if slice.data["spec"]["addressType"] == "IPv6" { "fd00:9::9" } else { "10.9.9.9" };
     let stranger = json!([{"addresses": [address], "conditions": {"ready": true}}]);
-    let strokes = [
+    let edits = [
         None,
         Some(json!({"spec": {"endpoints": []}})),
         Some(json!({"spec": {"endpoints": stranger}})),
@@ -74,8 +74,8 @@ async fn spoil(slices: &Slices<DynamicObject>, random: &mut Random) -> Result<bo
         Some(json!({"metadata": {"labels": {SERVICE_NAME: null}}})),
     ];
     let name = slice.name_any();
-    let spoilt = match random.one_of(&strokes).cloned().flatten() {
-        Some(stroke) => slices.edit(&name, at(stroke, slice)).await.map(drop),
+    let spoilt = match random.one_of(&edits).cloned().flatten() {
+        Some(edit) => slices.edit(&name, on_version(edit, slice)).await.map(drop),
         None => {
             let deleted = slices.api().delete(&name, &DeleteParams::default()).await;
             deleted.map(drop).context("cannot delete a slice")
@@ -83,14 +83,14 @@ async fn spoil(slices: &Slices<DynamicObject>, random: &mut Random) -> Result<bo
     };
     match spoilt {
         Ok(()) => Ok(true),
-        // The controller was faster.
+        // The controller has written or deleted the slice in the meantime.
         Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// The same, for the version that was looked at only.
-fn at(mut stroke: Value, slice: &DynamicObject) -> Value {
-    stroke["metadata"]["resourceVersion"] = json!(slice.resource_version());
-    stroke
+/// Makes an edit conditional on the version that `slice` has.
+fn on_version(mut edit: Value, slice: &DynamicObject) -> Value {
+    edit["metadata"]["resourceVersion"] = json!(slice.resource_version());
+    edit
 }
