@@ -1,4 +1,5 @@
-//! Compares `multinet bench` with iperf3 and UCX over TCP, on loopback, and measures what the client library costs.
+//! Comparison of `multinet bench` with iperf3 and UCX over TCP on loopback, and measurements of the
+//! client library's overhead.
 
 mod allocations;
 mod death;
@@ -14,19 +15,19 @@ use multinet_testing::measure::{Log, percentile};
 pub(crate) use self::allocations::Counting;
 pub(crate) use self::roles::Role;
 
-/// How much is measured.
+/// Extent of the measurements.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     sizes: &'static [u32],
-    /// Of each measurement of bandwidth.
+    /// Duration of each measurement of bandwidth.
     seconds: u64,
-    /// Of which the median is taken. Programs take turns in each.
+    /// Number of rounds, of which the tables show the median. Programs take turns in each.
     rounds: usize,
-    /// Round trips.
+    /// Number of round trips.
     trips: usize,
     frames: u64,
     peers: usize,
-    /// Seconds in which nothing happens.
+    /// Seconds without traffic, in which the CPU at rest is measured.
     rest: u64,
     deaths: usize,
 }
@@ -53,7 +54,7 @@ const QUICK: Extent = Extent {
     deaths: 5,
 };
 
-/// Measures everything.
+/// Runs all measurements.
 pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results> {
     let extent = if arguments.is_quick { QUICK } else { FULL };
     log.print("allocations");

@@ -1,7 +1,8 @@
-//! Benchmarks of the client library beside its peers: over TCP on loopback (`client`), and by RDMA over soft-RoCE (`rdma`).
+//! Benchmarks of the client library beside comparable programs: over TCP on loopback (`client`),
+//! and over RDMA with soft-RoCE (`rdma`).
 //!
-//! Run by `make bench-client` and `make bench-rdma`, on builds as shipped. The result is a JSON document, of which `page` makes the
-//! tables in `docs/benchmarks.md`. With `--quick`, less of everything.
+//! `make bench-client` and `make bench-rdma` run them on builds as shipped. The result is a JSON
+//! document, from which `page` makes the tables in `docs/benchmarks.md`. `--quick` measures less.
 
 mod client;
 mod rdma;
@@ -10,7 +11,7 @@ use anyhow::{Result, bail};
 use multinet_testing::bench::{self, Arguments};
 use multinet_testing::measure::Log;
 
-/// Counts, so that allocations per frame can be told.
+/// Allocator that counts, for the number of allocations per frame.
 #[global_allocator]
 static ALLOCATOR: client::Counting = client::Counting;
 
@@ -23,13 +24,13 @@ async fn main() -> Result<()> {
         Some("client") => client::measure(&Arguments::parse(arguments)?, &log).await?,
         Some("rdma") => match rdma::measure(&Arguments::parse(arguments)?, &log).await? {
             Some(results) => results,
-            // In the guest, which has said them.
+            // The process in the guest has printed its results.
             None => return Ok(()),
         },
-        // This program is started again for every process that a measurement needs beside it.
+        // This program also runs as the processes beside a measurement.
         other => match other.and_then(client::Role::parse) {
-            Some(role) => return role.play().await,
-            None => bail!("{other:?}: there are client, rdma and page"),
+            Some(role) => return role.run().await,
+            None => bail!("unknown benchmark {other:?}; known are client, rdma and page"),
         },
     };
     log.print("done");

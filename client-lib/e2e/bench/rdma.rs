@@ -1,6 +1,7 @@
-//! Compares `multinet bench` by RDMA with perftest and UCX, over soft-RoCE.
+//! Comparison of `multinet bench` over RDMA with perftest and UCX, on soft-RoCE.
 //!
-//! It boots a guest in which this program runs once more and measures; the guest's last words are the results.
+//! The program boots a guest, in which it runs again and measures. The guest's last line of output
+//! has the results.
 
 mod programs;
 mod rounds;
@@ -14,25 +15,27 @@ use multinet_testing::guest::{self, LINK, Said, is_inside};
 use multinet_testing::measure::Log;
 use multinet_testing::process::workspace_binary;
 
-/// How long the guest may take.
+/// Time limit of the guest.
 const BOUND: Duration = Duration::from_secs(3000);
 
-/// The line with the result begins with it, and those that tell what others' programs did not get done.
+/// Beginning of the output line with the results.
 const RESULT: &str = "bench-rdma: ";
+/// Beginning of an output line about another program that failed.
 const FAILURE: &str = "bench-rdma failed: ";
 
-/// How much is measured.
+/// Extent of the measurements.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     sizes: &'static [u32],
-    /// Queue pairs.
+    /// Numbers of queue pairs.
     pairs: &'static [u16],
     latencies: &'static [u32],
-    /// Programs take turns in each.
+    /// Number of rounds. Programs take turns in each.
     rounds: usize,
-    /// So many bytes of each size are written, at most.
+    /// Largest number of bytes to write with messages of one size.
     bytes: u64,
-    /// So many messages of each size, at most: more than those for which programs look for the peak of their bandwidth, which costs CPU.
+    /// Largest number of messages of one size. It is above the number up to which the programs
+    /// search for their peak bandwidth, which costs CPU.
     messages: u64,
     trips: u64,
 }
@@ -57,14 +60,14 @@ const QUICK: Extent = Extent {
     trips: 200,
 };
 
-/// Measures in a guest; nothing comes of it in the guest itself, which prints what it has measured.
+/// Measures in a guest. Returns the results; `None` in the guest itself, which prints them.
 pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Option<Results>> {
     if is_inside() {
         let tables = rounds::measure(if arguments.is_quick { QUICK } else { FULL })?;
         writeln!(io::stdout(), "{RESULT}{}", serde_json::to_string(&tables)?)?;
         return Ok(None);
     }
-    log.print("measuring in a guest, which says nothing before it is done");
+    log.print("measuring in a guest, which prints nothing before it is done");
     let this = std::env::current_exe()?;
     let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
     let script = format!(

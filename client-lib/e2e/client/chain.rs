@@ -1,4 +1,5 @@
-//! Frames from pod to pod, by everything that stands between them: API server, controller, `multinet-dns`, CoreDNS, Multus, macvlan.
+//! Frames from pod to pod through the whole chain: API server, controller, `multinet-dns`, CoreDNS,
+//! Multus and macvlan.
 
 mod keyed;
 mod orderly;
@@ -14,19 +15,19 @@ use multinet_testing::sandboxed;
 
 use self::stage::Stage;
 
-/// A pipeline's life. Each act goes on with the pods that the one before it has left.
+/// The steps run one after the other. Each begins with the pods that the one before has left.
 #[tokio::test]
-async fn frames_find_their_way() -> Result<()> {
+async fn frames_flow_from_pod_to_pod_through_the_whole_chain() -> Result<()> {
     sandboxed!();
     let started = Instant::now();
-    let told = |step: &str| eprintln!("{:6.1} s: {step}", started.elapsed().as_secs_f64());
-    let mut stage = Stage::set().await.context("setting the stage")?;
-    told("the chain runs");
-    let cast = turmoil::play(&mut stage, &told).await.context("pods come, go and are replaced")?;
-    told("nothing was lost that was promised");
-    let cast = keyed::play(&stage, cast).await.context("frames by key")?;
-    told("keys have stayed where they belong");
-    orderly::play(&stage, cast).await.context("a receiver that ends in order")?;
-    told("an orderly end has lost what it said, and nothing more");
+    let report = |step: &str| eprintln!("{:6.1} s: {step}", started.elapsed().as_secs_f64());
+    let mut stage = Stage::start().await.context("the start of the chain")?;
+    report("the chain runs");
+    let programs = turmoil::run(&mut stage, &report).await.context("pods that come, go and are replaced")?;
+    report("frames were counted and repeated as promised");
+    let programs = keyed::run(&stage, programs).await.context("frames by key")?;
+    report("keys have stayed at their receivers");
+    orderly::run(&stage, programs).await.context("a receiver that ends gracefully")?;
+    report("a graceful end has lost only the frames that were counted");
     Ok(())
 }

@@ -1,22 +1,23 @@
-//! What a program takes in with the client library.
+//! Dependencies that a program gets with the client library.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::tools::repository;
 
-/// With default features there is no C but that of the cryptography of TLS: nothing else is compiled by a C compiler, or binds a library.
+/// With default features, only the cryptography of TLS is compiled by a C compiler, and no crate
+/// binds a C library.
 #[test]
-fn the_library_has_no_c_but_that_of_tls() -> Result<()> {
+fn the_default_library_compiles_no_c_except_for_tls() -> Result<()> {
     let all = tree(&[])?;
     let bindings: Vec<&String> = all.iter().filter(|name| name.ends_with("-sys")).collect();
     ensure!(bindings.is_empty(), "bindings to C libraries: {bindings:?}");
     let compilers = tree(&["--invert", "cc", "--depth", "1"])?;
-    ensure!(compilers == ["cc", "ring"], "cc, and the crates that compile C: {compilers:?}");
+    ensure!(compilers == ["cc", "ring"], "the crates that compile C are {compilers:?}");
     Ok(())
 }
 
-/// Names of crates, as `cargo tree` gives them.
+/// Returns the names of the crates that `cargo tree` prints.
 fn tree(arguments: &[&str]) -> Result<Vec<String>> {
     let output = Command::new(env!("CARGO"))
         .args([

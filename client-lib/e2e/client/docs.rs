@@ -1,4 +1,5 @@
-//! The commands in `docs/client.md`: each is run as it stands there, in a network like the one it speaks of, and prints what stands below it.
+//! The commands in `docs/client.md`. Each runs unchanged in a network like the documented one, and
+//! prints the shown output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,17 +17,18 @@ use tempfile::TempDir;
 
 use crate::multinet::{ROOT, multinet, own_sys};
 
-/// What a pod has.
+/// `/etc/resolv.conf` of a pod.
 const RESOLV_CONF: &str = "\
 search vision.svc.cluster.local svc.cluster.local cluster.local
 nameserver 127.0.0.1
 options ndots:5
 ";
 
-/// How long a program of the other pod may take to listen, or to end.
+/// Time limit for a program in the other pod to listen or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The pod in which the commands run is this machine. The two pods of the service are network namespaces on the same bridge.
+/// Creates the network and a server. The commands run in the sandbox as in a pod. The two pods of
+/// the service are network namespaces on the same bridge.
 fn pods() -> Result<Server> {
     own_sys()?;
     ip(&["link", "add", "net1", "mtu", "9000", "type", "bridge"])?;
@@ -44,7 +46,7 @@ fn pods() -> Result<Server> {
     ip(&["address", "add", "192.168.111.4/24", "dev", "net1"])?;
     ip(&["address", "add", "fd00:111::4/64", "dev", "net1", "nodad"])?;
     let resolv_conf = Path::new("/etc/resolv.conf");
-    // It may be a link to somewhere else.
+    // The file may be a link to another file.
     let _ = fs::remove_file(resolv_conf);
     fs::write(resolv_conf, RESOLV_CONF)?;
     Flags::new()
@@ -52,10 +54,10 @@ fn pods() -> Result<Server> {
         .start(&Path::new(ROOT).join("deploy/examples/quickstart"))
 }
 
-/// A folder, and the programs that still run in the first pod of the service.
+/// Shell in a folder, with the programs that still run in the service's first pod.
 struct Shell {
     folder: PathBuf,
-    /// Where `multinet` is.
+    /// PATH with the folder of `multinet`.
     path: String,
     others: Vec<(Process, Example)>,
 }
@@ -74,7 +76,7 @@ impl Shell {
         bash
     }
 
-    /// A program that goes on in the service's first pod, in a folder of its own.
+    /// Starts a program in the service's first pod, in a folder of its own.
     async fn start(&mut self, example: Example) -> Result<()> {
         let folder = TempDir::new_in(&self.folder)?.keep();
         let mut command = Command::new("ip");
@@ -89,12 +91,12 @@ impl Shell {
         Ok(())
     }
 
-    /// Ends the programs in the other pod, when they have printed what the page says.
+    /// Ends the programs in the other pod once they have printed the shown output.
     async fn end_others(&mut self) -> Result<()> {
         for (mut process, example) in self.others.drain(..) {
-            // One that the page does not show has nothing to show.
+            // A program that the page does not show has no expected output.
             if !example.output.is_empty() {
-                eventually("it to be told", PATIENCE, async || check(&example, &process.log())).await?;
+                eventually("the shown output", PATIENCE, async || check(&example, &process.log())).await?;
             }
             process.kill()?;
         }
@@ -108,7 +110,7 @@ impl Shell {
             let command = "multinet recv --keep".to_owned();
             self.start(Example { command, output: Vec::new() }).await?;
         }
-        // What goes on forever has printed what is known long before.
+        // A command that runs forever has printed the first results long before the timeout.
         let command = if example.command.contains("--watch") {
             format!("timeout 10 {}", example.command)
         } else {
@@ -124,7 +126,7 @@ impl Shell {
     }
 }
 
-/// Without times, rates and the like, and with single spaces.
+/// Returns the lines with single spaces, and with measured values replaced.
 fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let is_number =
         |word: &str| word.chars().all(|c| c.is_ascii_digit() || c == '.') && word.parse::<f64>().is_ok();
@@ -141,19 +143,19 @@ fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
 }
 
 fn check(Example { command, output }: &Example, printed: &str) -> Result<()> {
-    // Logs tell of the second pod, in which nothing listens.
+    // Warnings are about the second pod, in which no program listens.
     let printed: String =
         printed.lines().filter(|line| !line.contains(" WARN ")).flat_map(|line| [line, "\n"]).collect();
     ensure!(
         comparable(printed.trim_end().lines()) == comparable(output.iter().map(String::as_str)),
-        "$ {command}\n--- docs/client.md says\n{}\n--- it prints\n{printed}",
+        "$ {command}\n--- docs/client.md shows\n{}\n--- the command prints\n{printed}",
         output.join("\n"),
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn every_command_prints_what_the_page_says() -> Result<()> {
+async fn every_command_of_the_page_prints_the_shown_output() -> Result<()> {
     sandboxed!();
     let page = fs::read_to_string(Path::new(ROOT).join("docs/client.md"))?;
     let _server = pods()?;
@@ -161,7 +163,7 @@ async fn every_command_prints_what_the_page_says() -> Result<()> {
     let mut shell = Shell::new(folder.path())?;
     fs::write(folder.path().join("model.safetensors"), vec![0; 5_000_000])?;
     let examples = examples(&page);
-    ensure!(examples.len() >= 8, "there are but {} commands", examples.len());
+    ensure!(examples.len() >= 8, "only {} commands", examples.len());
     let mut wrong = Vec::new();
     for example in examples {
         let is_server =

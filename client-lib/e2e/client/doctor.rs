@@ -1,4 +1,5 @@
-//! `multinet doctor` at a real multinet-dns, and with a peer in another network namespace whose network breaks bit by bit.
+//! `multinet doctor` with a real multinet-dns, and with a peer in another network namespace through
+//! several faults of their network.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +18,7 @@ fn doctor(server: &Server, arguments: &[&str]) -> Result<Outcome> {
     Outcome::of(multinet()?.args(["doctor", "--server", &server.dns().to_string()]).args(arguments))
 }
 
-/// The findings that are not good, as `level about message`.
+/// Returns the findings that are not `ok`, as `level about message`.
 fn bad(outcome: &Outcome) -> Result<Vec<String>> {
     let report: Value = serde_json::from_str(&outcome.stdout).with_context(|| format!("{outcome:?}"))?;
     let findings = report["findings"].as_array().context("no findings")?;
@@ -32,7 +33,7 @@ fn bad(outcome: &Outcome) -> Result<Vec<String>> {
 }
 
 #[test]
-fn a_report_for_people() -> Result<()> {
+fn doctor_prints_a_readable_report() -> Result<()> {
     let server = quickstart()?;
     let Outcome { status, stdout, stderr } = doctor(&server, &["--resolv-conf", "/dev/null", SERVICE])?;
     ensure!(stderr.is_empty(), "{stderr}");
@@ -43,7 +44,7 @@ fn a_report_for_people() -> Result<()> {
     ensure!(has("ok       dns       127.0.0.1:", "knows the zone multinet.cluster.local"), "{stdout}");
     ensure!(has(&format!("ok       service   {SERVICE} has 2 endpoints"), ""), "{stdout}");
     ensure!(has("ok       endpoint  detect-infer-0:18515", "192.168.111.5 (rail0 mlx5_2)"), "{stdout}");
-    // Nobody here has the quickstart's addresses, whatever the routes of this machine are.
+    // No host has the quickstart's addresses, whatever this machine's routes are.
     ensure!(has("problem  peer      detect-infer-0 at 192.168.111.5:18515 on rail0: ", ""), "{stdout}");
     ensure!(status == Some(1) && lines.last().is_some_and(|last| last.contains("problems, ")), "{stdout}");
     let fixless = lines.windows(2).find(|pair| {
@@ -55,7 +56,7 @@ fn a_report_for_people() -> Result<()> {
 }
 
 #[test]
-fn names_that_are_not_there() -> Result<()> {
+fn missing_names_are_problems_in_the_report() -> Result<()> {
     let server = quickstart()?;
     let none = "none.vision.svc.multinet.cluster.local";
     let cases: [(&[&str], &str); 3] = [
@@ -75,14 +76,14 @@ fn names_that_are_not_there() -> Result<()> {
             bad(&outcome)?.into_iter().filter(|line| line.starts_with("problem")).collect();
         ensure!(problems.len() == 1 && problems[0].starts_with(start), "{arguments:?}: {problems:#?}");
     }
-    // Asked for a zone, a server that has another one is no help.
+    // The server has another zone than the name.
     let outcome = doctor(&server, &["--output", "json", "a.b.svc.example.org"])?;
     ensure!(bad(&outcome)?.iter().any(|line| line.starts_with("problem dns ")), "{outcome:?}");
     Ok(())
 }
 
 #[test]
-fn servers_that_do_not_answer() -> Result<()> {
+fn silent_servers_are_named_in_the_report() -> Result<()> {
     let server = quickstart()?;
     let silent = format!("127.0.0.1:{}", multinet_testing::process::free_port()?);
     let after = doctor(&server, &["--server", &silent, "--output", "json"])?;
@@ -101,7 +102,7 @@ fn servers_that_do_not_answer() -> Result<()> {
     Ok(())
 }
 
-/// This machine is a pod with a second NIC, and `peer` another one.
+/// Two pods with a second NIC: the sandbox itself, and the network namespace `peer`.
 struct Pair {
     server: Server,
     listener: Process,
@@ -122,7 +123,7 @@ impl Pair {
         manifests.write("service.yaml", CHANGEABLE)?;
         manifests.write("slice.yaml", &slice(&[("a", "192.168.111.5", "gpu-1")]))?;
         let server = Flags::new().start(manifests.path())?;
-        // Something that listens there; what it says does not matter.
+        // Any program that listens on the port is enough.
         let mut listener = Command::new("ip");
         listener.args(["netns", "exec", "peer"]).arg(command()?.get_program());
         listener.args(["--listen", "192.168.111.5:18515", "--manifests"]).arg(manifests.path());
@@ -131,7 +132,7 @@ impl Pair {
         Ok(Self { server, listener, _manifests: manifests })
     }
 
-    /// What is found but for what this machine, unlike the pod that it plays, may lack.
+    /// Returns the findings, without those about what this machine may lack, unlike a real pod.
     fn found(&self) -> Result<Vec<String>> {
         let outcome =
             doctor(&self.server, &["--resolv-conf", "/dev/null", "--output", "json", SERVICE, "rdma"])?;
@@ -149,7 +150,7 @@ impl Pair {
 }
 
 #[tokio::test]
-async fn a_network_that_breaks_bit_by_bit() -> Result<()> {
+async fn each_fault_of_the_network_is_diagnosed() -> Result<()> {
     sandboxed!();
     ensure!(Path::new("/run/netns").exists(), "not in the sandbox");
     let mut pair = Pair::make().await?;
@@ -180,7 +181,7 @@ async fn a_network_that_breaks_bit_by_bit() -> Result<()> {
     ip(&["-n", "peer", "address", "del", "192.168.111.5/24", "dev", "net1"])?;
     let found = pair.found()?;
     alone(&found, "problem", "192.168.111.4 on net1")?;
-    // The kernel may believe for a while that its neighbour is there.
+    // The kernel may consider the neighbour reachable for a while.
     let is_gone = found[0].contains("no host on net1 has this address");
     ensure!(is_gone || found[0].contains("nothing comes back"), "{found:#?}");
 
@@ -192,7 +193,7 @@ async fn a_network_that_breaks_bit_by_bit() -> Result<()> {
     );
     ensure!(found.iter().any(|line| line.contains("no route (")), "{found:#?}");
 
-    // The default network is no way, unless it is allowed, or the service names it.
+    // The default network is not used unless it is allowed or the service names it.
     ip(&["address", "add", "192.168.111.4/24", "dev", "net1"])?;
     ip(&["route", "add", "default", "via", "192.168.111.1"])?;
     let way = "the way is by net1 (192.168.111.4), the default network";

@@ -1,4 +1,4 @@
-//! The examples, where nobody reads what they say.
+//! The example programs when the reader of their output goes away.
 
 use std::io;
 use std::process::{Child, Command};
@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// As with `| head -1`, whatever they say first.
+/// This is the effect of `| head -1`.
 #[tokio::test]
-async fn they_end_quietly_when_nobody_reads() -> Result<()> {
+async fn examples_end_quietly_when_their_reader_goes_away() -> Result<()> {
     ends_quietly("frames_sink", &["0", "--address", "127.0.0.1"]).await?;
     let folder = TempDir::new()?;
     let mut command = Command::new(workspace_example("frames_sink")?);
@@ -21,7 +21,7 @@ async fn they_end_quietly_when_nobody_reads() -> Result<()> {
         Process::spawn(command.args(["0", "--address", "127.0.0.1"]), &folder.path().join("sink"))?;
     let address = sink.logged("listening on ", PATIENCE).await?;
     let port = address.rsplit(':').next().context("an address has a port")?;
-    // An address is asked of nobody.
+    // For an address, no DNS server is queried.
     ends_quietly("frames_source", &["127.0.0.1", "--port", port, "--rate", "10", "--server", "127.0.0.1:9"])
         .await
 }
@@ -38,12 +38,12 @@ async fn ends_quietly(example: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Killed when it is dropped.
+/// Child process that is killed when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

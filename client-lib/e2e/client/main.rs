@@ -1,4 +1,4 @@
-//! `multinet-client` and its programs at the end of the whole chain.
+//! Tests of `multinet-client` and its programs with the whole chain behind them.
 
 mod chain;
 mod dependencies;

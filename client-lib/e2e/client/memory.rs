@@ -1,4 +1,4 @@
-//! A receiver whose control group, or the one above it, has a limit of memory.
+//! Receiver with a memory limit on its control group or on the parent of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,12 @@ use crate::multinet::{Outcome, multinet};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A group with a limit, and one in it without. They go when this does.
+/// Control group with a memory limit, and a child group without one. Dropping this value removes
+/// both.
 struct Group(PathBuf);
 
 impl Group {
-    /// Nothing, if this process may make none.
+    /// Creates the groups; `None` if this process may not create any.
     fn new(limit: u64) -> Option<Self> {
         let name = format!("multinet-test-{}", std::process::id());
         let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
@@ -32,7 +33,7 @@ impl Group {
         })
     }
 
-    /// Has a program run in the inner one.
+    /// Returns a command that runs a program in the child group.
     fn around(&self, program: &Command) -> Command {
         let mut command = Command::new("sh");
         let enter = format!("echo $$ > '{}/inner/cgroup.procs' && exec \"$0\" \"$@\"", self.0.display());
@@ -43,7 +44,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A program that has just been killed may be there a moment longer.
+        // A program that was just killed may stay in the group for a moment.
         for folder in [self.0.join("inner"), self.0.clone()] {
             (0..100).any(|_| {
                 let is_gone = fs::remove_dir(&folder).is_ok() || !folder.exists();
@@ -56,7 +57,7 @@ impl Drop for Group {
     }
 }
 
-/// A receiver of frames of so many bytes.
+/// Returns the command of a receiver for frames of this size.
 fn receiver_of(frame_size: u32) -> Result<Command> {
     let mut command = multinet()?;
     command.args(["--log-level", "info", "recv", "--address", "127.0.0.1", "--port", "0"]);
@@ -65,8 +66,10 @@ fn receiver_of(frame_size: u32) -> Result<Command> {
 }
 
 #[tokio::test]
-async fn frames_take_a_quarter_of_what_the_container_may_have() -> Result<()> {
-    let Some(group) = Group::new(64 << 20) else { skip!("no control group of memory can be made here") };
+async fn frames_take_a_quarter_of_the_memory_limit() -> Result<()> {
+    let Some(group) = Group::new(64 << 20) else {
+        skip!("this process cannot create a control group for memory")
+    };
     let folder = TempDir::new()?;
     let receive = |frame_size| -> Result<Command> { Ok(group.around(&receiver_of(frame_size)?)) };
     let mut receiver = Process::spawn(&mut receive(1 << 20)?, &folder.path().join("recv.log"))?;
@@ -77,7 +80,8 @@ async fn frames_take_a_quarter_of_what_the_container_may_have() -> Result<()> {
     ensure!(file.starts_with(group.0.to_str().context("a path")?), "{file}");
     drop(receiver);
 
-    // The same where /sys has been mounted anew, without the groups, as `ip netns exec` does it.
+    // The limit is also found if /sys was mounted again without the control groups, as `ip netns
+    // exec` does.
     let mut hidden = Command::new("unshare");
     let script = "umount -l /sys && mount -t sysfs sysfs /sys && exec \"$0\" \"$@\"";
     let program = receiver_of(1 << 20)?;

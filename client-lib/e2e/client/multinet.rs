@@ -1,4 +1,4 @@
-//! The `multinet` binary, and services for it to find.
+//! The `multinet` binary, and servers with services for it to find.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -6,13 +6,13 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Result, ensure};
 use multinet_testing::server::{Flags, Server, program};
 
-/// The repository's root.
+/// Root of the repository.
 pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Full name of the service that is served.
+/// Full name of the service.
 pub(crate) const SERVICE: &str = "infer.vision.svc.multinet.cluster.local";
 
-/// The service of [`slice`], whose answers are asked for again after a second.
+/// Service of [`slice`], with a time to live of one second.
 pub(crate) const CHANGEABLE: &str = "\
 apiVersion: multinetwork.numaproj.io/v1alpha1
 kind: MultiNetworkService
@@ -23,24 +23,24 @@ spec:
   ttlSeconds: 1
 ";
 
-/// The program, not yet started.
+/// Returns the command of the program.
 pub(crate) fn multinet() -> Result<Command> {
     program("multinet", "MULTINET_BIN")
 }
 
-/// Has `/sys` show the interfaces of the sandbox that this test is in, as a pod's does, and not the machine's.
+/// Mounts `/sys` again, so that it shows the interfaces of this test's sandbox, as in a pod.
 pub(crate) fn own_sys() -> Result<()> {
     let mounted = Command::new("mount").args(["-t", "sysfs", "sysfs", "/sys"]).status()?;
     ensure!(mounted.success(), "mount: {mounted}");
     Ok(())
 }
 
-/// A server of the quickstart's service.
+/// Starts a server with the quickstart's service.
 pub(crate) fn quickstart() -> Result<Server> {
     Flags::new().start(&Path::new(ROOT).join("deploy/examples/quickstart"))
 }
 
-/// A slice of endpoints: host, address and node of each.
+/// Returns the manifest of a slice, with host, address and node of each endpoint.
 pub(crate) fn slice(endpoints: &[(&str, &str, &str)]) -> String {
     let mut text = "\
 apiVersion: multinetwork.numaproj.io/v1alpha1
@@ -65,7 +65,7 @@ spec:
     text
 }
 
-/// How a run has ended, and what it has printed.
+/// Exit status and output of a program.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) status: Option<i32>,

@@ -1,7 +1,8 @@
-//! NICs and routes as pods really have them: the route that the library takes is the kernel's, and
-//! a connection by it comes about.
+//! NICs and routes as in real pods. The library has to choose the kernel's route, and to connect by
+//! it.
 //!
-//! This machine is one pod, `peer` the other one. Both have a default network, on `eth0`.
+//! The sandbox is one pod, and the network namespace `peer` the other. Both have a default network
+//! on `eth0`.
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -20,7 +21,7 @@ use crate::multinet::{Outcome, multinet};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two pods with a default network, and two more links between them.
+/// Commands that create two pods with a default network, and two more links between them.
 const PODS: &str = "
     link set lo up
     netns add peer
@@ -40,13 +41,13 @@ const PODS: &str = "
     -n peer route add default via 10.244.0.11
 ";
 
-/// One address each on the first of the links.
+/// Commands that add an address of each pod on the first of these links.
 const ON_NET1: &str = "
     address add 192.168.111.11/24 dev net1
     -n peer address add 192.168.111.12/24 dev net1
 ";
 
-/// Runs `ip` with each of these lines.
+/// Runs `ip` with each of these lines as arguments.
 fn set_up(lines: &[&str]) -> Result<()> {
     let mut lines =
         lines.iter().flat_map(|lines| lines.lines()).map(str::trim).filter(|line| !line.is_empty());
@@ -71,7 +72,7 @@ fn doctor(arguments: &[&str]) -> Result<Outcome> {
     Outcome::of(multinet()?.args(["doctor", "--resolv-conf", "/dev/null"]).args(arguments))
 }
 
-/// A server in the peer.
+/// Server in the peer.
 struct Server {
     process: Process,
     folder: TempDir,
@@ -87,7 +88,7 @@ impl Server {
         Ok(Self { process, folder })
     }
 
-    /// Frames get there by this interface, and `multinet doctor` says the same.
+    /// Checks that frames reach the peer by this interface, and that `multinet doctor` names it.
     fn reached(&mut self, peer: &str, interface: &str) -> Result<()> {
         let route = route_to(address(peer)?)?.on_second_nic()?;
         ensure!(route.interface == interface, "{route:?}");
@@ -103,7 +104,7 @@ impl Server {
     }
 }
 
-/// As the CNI plugin `sbr` has it: the routes by `net1` are for packets from its address only.
+/// The CNI plugin `sbr` creates such routes by `net1`, for packets from its address only.
 #[tokio::test]
 async fn a_route_for_packets_from_the_second_nic_only_is_found() -> Result<()> {
     sandboxed!();
@@ -119,7 +120,7 @@ async fn a_route_for_packets_from_the_second_nic_only_is_found() -> Result<()> {
     ])?;
     let mut server = Server::start(&[]).await?;
     server.reached("192.168.111.12", "net1")?;
-    // With two such NICs that have a gateway each, the one on the peer's network.
+    // Of two such NICs with a gateway each, the one on the peer's network is used.
     set_up(&["address add 192.168.110.11/24 dev net2
          rule add from 192.168.110.11/32 table 99
          route add default via 192.168.110.1 dev net2 table 99
@@ -127,9 +128,9 @@ async fn a_route_for_packets_from_the_second_nic_only_is_found() -> Result<()> {
     server.reached("192.168.111.12", "net1")
 }
 
-/// Either NIC answers for the addresses of both, as ARP has it. Here the wrong ones have answered.
+/// Either NIC answers ARP requests for the addresses of both. Here the wrong one has answered.
 #[tokio::test]
-async fn two_nics_in_one_subnet_take_what_comes_by_either() -> Result<()> {
+async fn two_nics_in_one_subnet_accept_packets_by_either() -> Result<()> {
     sandboxed!();
     set_up(&[
         PODS,
@@ -139,7 +140,7 @@ async fn two_nics_in_one_subnet_take_what_comes_by_either() -> Result<()> {
     ])?;
     set("ipv4/conf/all/rp_filter", 0)?;
     let mut server = Server::start(&[]).await?;
-    // What is for .22 comes by the first cable, and what is for .11 goes back by the second one.
+    // Packets to .22 arrive by the first link, and packets to .11 return by the second one.
     set_up(&["-n peer route add 192.168.111.11/32 dev net2"])?;
     set("ipv4/conf/net1/rp_filter", 0)?;
     set("ipv4/conf/net2/rp_filter", 0)?;
@@ -150,7 +151,7 @@ async fn two_nics_in_one_subnet_take_what_comes_by_either() -> Result<()> {
     Ok(())
 }
 
-/// As hosts have it that announce their address by BGP.
+/// Hosts that announce their address by BGP have it on the loopback interface.
 #[tokio::test]
 async fn an_address_of_the_loopback_interface_is_reached_by_the_nics_without_one() -> Result<()> {
     sandboxed!();
@@ -188,7 +189,7 @@ async fn an_address_of_two_nics_leaves_by_the_one_on_the_way() -> Result<()> {
     Ok(())
 }
 
-/// As Multus' `default-route` has it.
+/// Multus' `default-route` moves the default route to another interface.
 #[tokio::test]
 async fn eth0_is_the_default_network_wherever_the_default_route_is() -> Result<()> {
     sandboxed!();
@@ -202,7 +203,7 @@ async fn eth0_is_the_default_network_wherever_the_default_route_is() -> Result<(
     server.reached("192.168.111.12", "net1")?;
     let refused = route_to(address("10.244.0.12")?)?.on_second_nic();
     ensure!(matches!(&refused, Err(RouteError::DefaultNetwork { .. })), "{refused:?}");
-    // Not even without any default route in the main table.
+    // This holds even without a default route in the main table.
     set_up(&["route del default"])?;
     let refused = route_to(address("10.244.0.12")?)?.on_second_nic();
     ensure!(matches!(&refused, Err(RouteError::DefaultNetwork { .. })), "{refused:?}");
@@ -210,11 +211,11 @@ async fn eth0_is_the_default_network_wherever_the_default_route_is() -> Result<(
 }
 
 #[tokio::test]
-async fn an_address_that_another_host_has_is_not_listened_at() -> Result<()> {
+async fn a_listener_skips_an_address_that_another_host_has() -> Result<()> {
     sandboxed!();
     set_up(&[PODS, ON_NET1, "-n peer address add fd00:111::12/64 dev net1 nodad"])?;
     set_up(&["address add fd00:111::11/64 dev net1"])?;
-    // The kernel asks for a second whether another host has it.
+    // The kernel checks for a second whether another host has the address.
     let listening = listening().await?;
     ensure!(listening.iter().any(|ip| *ip == "fd00:111::11"), "a tentative address: {listening:?}");
     set_up(&["address add fd00:111::12/64 dev net1"])?;
@@ -240,15 +241,14 @@ async fn listening() -> Result<Vec<String>> {
     Ok(listener.local_addresses().iter().map(|address| address.ip().to_string()).collect())
 }
 
-/// Obstacles are named as what they are, by `multinet send` and by `multinet doctor`.
 #[tokio::test]
-async fn what_is_in_the_way_is_named() -> Result<()> {
+async fn obstacles_are_named_by_send_and_doctor() -> Result<()> {
     sandboxed!();
     set_up(&[PODS, ON_NET1])?;
-    // Else a host says so once in a second only.
+    // Otherwise a host sends only one such error per second.
     set("ipv4/icmp_ratelimit", 0)?;
     let server = Server::start(&[]).await?;
-    // Without an answer the kernel gives up after three seconds.
+    // Without an answer from the neighbour, the kernel gives up after three seconds.
     let said = |wait: &str, what: &str| {
         let send = ["send", "192.168.111.12", "--wait", wait];
         let send = Outcome::of(multinet()?.args(send))?;

@@ -1,4 +1,4 @@
-//! `multinet resolve` at a real multinet-dns: what it prints, and how it ends.
+//! Output and end of `multinet resolve` with a real multinet-dns.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,7 +17,7 @@ fn resolve(server: &Server, arguments: &[&str]) -> Result<Outcome> {
     Outcome::of(multinet()?.arg("resolve").arg("--server").arg(server.dns().to_string()).args(arguments))
 }
 
-/// A server whose one endpoint can be changed.
+/// Starts a server with one endpoint, which tests can change.
 fn changeable() -> Result<(Manifests, Server)> {
     let manifests = Manifests::new()?;
     manifests.write("service.yaml", CHANGEABLE)?;
@@ -26,7 +26,7 @@ fn changeable() -> Result<(Manifests, Server)> {
     Ok((manifests, server))
 }
 
-/// `multinet resolve --watch`, whose lines are read one by one.
+/// Running `multinet resolve --watch`, whose lines are read one by one.
 struct Watch {
     child: Child,
     lines: Option<BufReader<ChildStdout>>,
@@ -37,9 +37,10 @@ impl Watch {
         Self::start_by(Command::new("env"), server, arguments)
     }
 
-    /// `by`: `env`, or what runs it.
+    /// Starts the program through the command `by`, which is `env` or runs `env`.
     fn start_by(mut by: Command, server: &Server, arguments: &[&str]) -> Result<Self> {
-        // A shell without job control makes what runs in its background deaf to Ctrl-C, these tests and their children included.
+        // A shell without job control makes background processes ignore Ctrl-C, including these
+        // tests and their children.
         by.arg("--default-signal=INT").arg(multinet()?.get_program());
         by.args(["resolve", "--watch", "--server", &server.dns().to_string(), SERVICE]).args(arguments);
         let mut child = by.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -58,7 +59,7 @@ impl Watch {
         Ok(serde_json::from_str(&self.line()?)?)
     }
 
-    /// Waits for its end: how it ended, and what it said of that.
+    /// Waits for its end. Returns its exit status and its standard error.
     fn end(&mut self) -> Result<(ExitStatus, String)> {
         let status = eventually("multinet to end", || self.child.try_wait()?.context("it still runs"))?;
         let mut said = String::new();
@@ -69,14 +70,14 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 #[test]
-fn a_table_for_people() -> Result<()> {
+fn resolve_prints_a_table() -> Result<()> {
     let server = quickstart()?;
     let expected = "\
 HOST            ADDRESS        NETWORK  PORT   RDMA    NUMA  PCI           NODE   ZONE  POD
@@ -85,7 +86,8 @@ detect-infer-0  fd00:111::5    rail0    18515  mlx5_2  0     0000:18:00.2  gpu-1
 detect-infer-1  192.168.111.6  rail0    18515  mlx5_2  0     0000:18:00.2  gpu-2  a     vision/detect-infer-1-q8mzt
 detect-infer-1  fd00:111::6    rail0    18515  mlx5_2  0     0000:18:00.2  gpu-2  a     vision/detect-infer-1-q8mzt
 ";
-    // All named ports, one of them, on one network: this service has but one of each.
+    // All named ports, one port, and one network give the same result, since the service has one of
+    // each.
     let network_name = format!("rail0._net.{SERVICE}");
     let alike: [&[&str]; 4] =
         [&[SERVICE], &[SERVICE, "rdma"], &["--network", "rail0", SERVICE, "RDMA"], &[&network_name, "rdma"]];
@@ -94,7 +96,7 @@ detect-infer-1  fd00:111::6    rail0    18515  mlx5_2  0     0000:18:00.2  gpu-2
         ensure!(status == Some(0) && stderr.is_empty(), "{arguments:?}: {status:?} {stderr}");
         ensure!(stdout == expected, "{arguments:?}:\n{stdout}");
     }
-    // By number there are addresses, and nothing else is known.
+    // A port number gives only addresses.
     let outcome = resolve(&server, &[SERVICE, "99"])?;
     ensure!(outcome.stdout.lines().count() == 5, "{}", outcome.stdout);
     ensure!(
@@ -106,7 +108,7 @@ detect-infer-1  fd00:111::6    rail0    18515  mlx5_2  0     0000:18:00.2  gpu-2
 }
 
 #[test]
-fn a_short_name_by_the_search_path() -> Result<()> {
+fn resolve_completes_a_short_name_by_the_search_path() -> Result<()> {
     let server = quickstart()?;
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), "search vision.svc.cluster.local cluster.local\noptions ndots:5\n")?;
@@ -117,7 +119,7 @@ fn a_short_name_by_the_search_path() -> Result<()> {
 }
 
 #[test]
-fn json_for_programs() -> Result<()> {
+fn resolve_prints_json() -> Result<()> {
     let server = quickstart()?;
     let outcome = resolve(&server, &[SERVICE, "rdma", "--output", "json"])?;
     let found: Value = serde_json::from_str(&outcome.stdout)?;
@@ -138,7 +140,7 @@ fn json_for_programs() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_there_is_named_in_one_line() -> Result<()> {
+fn missing_names_are_reported_in_one_line() -> Result<()> {
     let server = quickstart()?;
     let none = "none.vision.svc.multinet.cluster.local";
     let host = format!("detect-infer-0.{SERVICE}");
@@ -162,7 +164,7 @@ fn what_is_not_there_is_named_in_one_line() -> Result<()> {
             stdout.is_empty() && stderr.lines().count() == 1 && stderr.contains(needle),
             "{arguments:?}: {stderr}"
         );
-        // Nor is anything printed by halves for programs.
+        // Nothing is printed for programs, either.
         let Outcome { stdout, .. } = resolve(&server, &[arguments, &["--output", "json"]].concat())?;
         ensure!(stdout.is_empty(), "{arguments:?}: {stdout}");
     }
@@ -170,7 +172,7 @@ fn what_is_not_there_is_named_in_one_line() -> Result<()> {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named() -> Result<()> {
+fn an_unreachable_server_is_named() -> Result<()> {
     let free = multinet_testing::process::free_port()?;
     let server = format!("127.0.0.1:{free}");
     let outcome = Outcome::of(multinet()?.args(["resolve", "--server", &server, SERVICE]))?;
@@ -180,12 +182,12 @@ fn a_server_that_is_not_there_is_named() -> Result<()> {
 }
 
 #[test]
-fn changes_as_they_happen() -> Result<()> {
+fn watch_prints_changes_as_they_happen() -> Result<()> {
     let (manifests, server) = changeable()?;
     let mut table = Watch::start(&server, &["rdma"])?;
     let mut lines = Watch::start(&server, &["rdma", "--output", "json"])?;
-    ensure!(table.line()?.starts_with("  HOST  ADDRESS "), "a head");
-    ensure!(table.line()?.starts_with("+ a     192.168.111.5 "), "the first endpoint");
+    ensure!(table.line()?.starts_with("  HOST  ADDRESS "), "no header");
+    ensure!(table.line()?.starts_with("+ a     192.168.111.5 "), "not the first endpoint");
     let added = lines.json()?;
     ensure!(added["change"] == "added" && added["endpoint"]["host"] == "a", "{added}");
 
@@ -194,15 +196,15 @@ fn changes_as_they_happen() -> Result<()> {
     let (changed, added) = (lines.json()?, lines.json()?);
     ensure!(changed["change"] == "changed" && changed["endpoint"]["node"] == "gpu-2", "{changed}");
     ensure!(added["change"] == "added" && added["endpoint"]["host"] == "b", "{added}");
-    ensure!(table.line()?.starts_with("~ a     192.168.111.5 "), "the changed endpoint");
-    ensure!(table.line()?.starts_with("+ b     192.168.111.6 "), "the new endpoint");
+    ensure!(table.line()?.starts_with("~ a     192.168.111.5 "), "not the changed endpoint");
+    ensure!(table.line()?.starts_with("+ b     192.168.111.6 "), "not the new endpoint");
 
     manifests.replace("slice.yaml", &slice(&[("b", "192.168.111.6", "gpu-1")]))?;
     let removed = lines.json()?;
     ensure!(removed["change"] == "removed" && removed["endpoint"]["host"] == "a", "{removed}");
-    ensure!(table.line()?.starts_with("- a     192.168.111.5 "), "the endpoint that is gone");
+    ensure!(table.line()?.starts_with("- a     192.168.111.5 "), "not the removed endpoint");
 
-    // Without a server the last endpoints go on to hold; the program says so, and goes on.
+    // Without a server, the last endpoints stay valid. The program reports that and goes on.
     server.stop()?;
     let held = lines.json()?;
     ensure!(held["change"] == "held" && held["error"].is_string(), "{held}");
@@ -211,7 +213,7 @@ fn changes_as_they_happen() -> Result<()> {
 }
 
 #[test]
-fn a_service_may_come_later() -> Result<()> {
+fn watch_waits_for_a_service_that_is_created_later() -> Result<()> {
     let manifests = Manifests::new()?;
     manifests.write("service.yaml", CHANGEABLE)?;
     let server = Flags::new().start(manifests.path())?;
@@ -228,24 +230,24 @@ fn a_service_may_come_later() -> Result<()> {
 }
 
 #[test]
-fn an_empty_set_is_said_once_and_goes_on_to_be_watched() -> Result<()> {
+fn watch_reports_an_empty_set_once_and_goes_on() -> Result<()> {
     let manifests = Manifests::new()?;
     manifests.write("service.yaml", CHANGEABLE)?;
     let server = Flags::new().start(manifests.path())?;
     let mut watch = Watch::start(&server, &["rdma"])?;
-    ensure!(watch.line()?.starts_with("  HOST  ADDRESS  NETWORK"), "a head without rows");
+    ensure!(watch.line()?.starts_with("  HOST  ADDRESS  NETWORK"), "no header without rows");
     manifests.replace("slice.yaml", &slice(&[("a", "192.168.111.5", "gpu-1")]))?;
-    ensure!(watch.line()?.starts_with("  HOST  ADDRESS        NETWORK"), "a head above rows");
-    ensure!(watch.line()?.starts_with("+ a     192.168.111.5 "), "the endpoint");
+    ensure!(watch.line()?.starts_with("  HOST  ADDRESS        NETWORK"), "no header above rows");
+    ensure!(watch.line()?.starts_with("+ a     192.168.111.5 "), "not the endpoint");
     watch.lines = None;
     let (_, said) = watch.end()?;
     ensure!(said.lines().count() == 1 && said.contains("no such service, or none of its"), "{said}");
     Ok(())
 }
 
-/// A router advertises its link-local address as the DNS server's.
+/// A router may advertise its link-local address as the DNS server.
 #[tokio::test]
-async fn a_nameserver_at_a_link_local_address() -> Result<()> {
+async fn a_nameserver_at_a_link_local_address_is_queried() -> Result<()> {
     sandboxed!();
     ip(&["link", "add", "net1", "type", "bridge"])?;
     ip(&["link", "set", "net1", "up"])?;
@@ -264,9 +266,10 @@ async fn a_nameserver_at_a_link_local_address() -> Result<()> {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() -> Result<()> {
+fn watch_ends_quietly_when_its_reader_goes_away() -> Result<()> {
     let (_manifests, server) = changeable()?;
-    // Nothing changes any more, so that there is no line at which it could notice.
+    // No further change makes the program write, so that it has to notice the closed pipe by
+    // itself.
     let mut watch = Watch::start(&server, &["rdma"])?;
     watch.line()?;
     watch.lines = None;
@@ -276,21 +279,21 @@ fn a_reader_that_goes_away_ends_it_quietly() -> Result<()> {
 }
 
 #[test]
-fn ctrl_c_ends_it_quietly() -> Result<()> {
+fn ctrl_c_ends_watch_quietly() -> Result<()> {
     let (_manifests, server) = changeable()?;
     let mut watch = Watch::start(&server, &["rdma"])?;
     watch.line()?;
     let kill = Command::new("kill").args(["-s", "INT", &watch.child.id().to_string()]).status()?;
     ensure!(kill.success(), "{kill}");
     let (status, said) = watch.end()?;
-    // As a shell expects it: by the signal, which it reports as 130.
+    // A shell expects the end by the signal, which it reports as status 130.
     ensure!(status.signal() == Some(2) && said.is_empty(), "{status}: {said}");
     Ok(())
 }
 
-/// In a container there is no shell, and the kernel ends no first process that has not asked for it.
+/// The kernel does not end the first process of a container by a signal without a handler.
 #[tokio::test]
-async fn a_containers_first_process_is_ended_too() -> Result<()> {
+async fn sigterm_ends_watch_as_the_first_process_of_a_container() -> Result<()> {
     sandboxed!();
     let (_manifests, server) = changeable()?;
     let mut unshare = Command::new("unshare");

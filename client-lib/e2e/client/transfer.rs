@@ -1,4 +1,4 @@
-//! `multinet send` to a service whose pods come up one after the other.
+//! `multinet send` to services whose pods start one after the other, or that may send themselves.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -21,9 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const SIZE: usize = 8 << 20;
 
-/// The first receiver gets everything, though three more come in the middle: they have not seen the beginning.
+/// Three more receivers come during the transfer. They must get nothing, because they have missed
+/// its beginning.
 #[tokio::test]
-async fn one_receiver_gets_everything_whoever_comes_later() -> Result<()> {
+async fn one_receiver_gets_everything_although_others_come_later() -> Result<()> {
     sandboxed!();
     let addresses = ["10.9.0.2", "10.9.0.3", "10.9.0.4", "10.9.0.5"];
     for address in addresses {
@@ -50,8 +51,8 @@ async fn one_receiver_gets_everything_whoever_comes_later() -> Result<()> {
     let (half, rest) = content.split_at(SIZE / 2);
     parts.send(half.to_vec())?;
     eventually("the first half to arrive", PATIENCE, async || {
-        let part = part(folder.path())?.context("nothing has arrived")?;
-        ensure!(fs::metadata(part)?.len() >= 1 << 20, "not much has arrived");
+        let part = part(folder.path())?.context("no data has arrived")?;
+        ensure!(fs::metadata(part)?.len() >= 1 << 20, "less than 1 MiB has arrived");
         Ok(())
     })
     .await?;
@@ -59,7 +60,7 @@ async fn one_receiver_gets_everything_whoever_comes_later() -> Result<()> {
     for address in [addresses[0], addresses[2], addresses[3]] {
         late.push(receive(&folder, address).await?);
     }
-    // Time for the sender to find them, if it looked for them.
+    // In this time, the sender would find the others if it queried DNS again.
     tokio::time::sleep(Duration::from_secs(2)).await;
     parts.send(rest.to_vec())?;
     drop(parts);
@@ -68,14 +69,14 @@ async fn one_receiver_gets_everything_whoever_comes_later() -> Result<()> {
         let status = process.exited(PATIENCE).await?;
         ensure!(status.success(), "{}: {status}: {}", process.name(), process.log());
     }
-    ensure!(fs::read(output(&folder, addresses[1]))? == content, "not what was sent");
+    ensure!(fs::read(output(&folder, addresses[1]))? == content, "the output differs from the input");
     for receiver in &mut late {
         receiver.check_running()?;
     }
     Ok(())
 }
 
-/// The service's addresses are those that it has by then.
+/// The receiver follows changes of the service's addresses.
 #[tokio::test]
 async fn only_the_pods_of_a_service_may_send() -> Result<()> {
     sandboxed!();
@@ -92,7 +93,7 @@ async fn only_the_pods_of_a_service_may_send() -> Result<()> {
     let mut receiver = receive_as(&folder, pod, &["--from", SERVICE, "--server", &dns]).await?;
     let content = folder.path().join("content");
     fs::write(&content, "content")?;
-    // Whoever connects to an address of this machine comes from that address.
+    // A connection to an address of this machine comes from the same address.
     let send = |wait: &str| -> Result<_> {
         let mut command = multinet()?;
         Ok(command.args(["send", pod, "--wait", wait, "--file"]).arg(&content).output()?)
@@ -105,7 +106,7 @@ async fn only_the_pods_of_a_service_may_send() -> Result<()> {
     ensure!(sent.status.success(), "{}", String::from_utf8(sent.stderr)?);
     let status = receiver.exited(PATIENCE).await?;
     ensure!(status.success(), "{}", receiver.log());
-    ensure!(fs::read(output(&folder, pod))? == b"content", "not what was sent");
+    ensure!(fs::read(output(&folder, pod))? == b"content", "the output differs from the input");
     Ok(())
 }
 
@@ -126,15 +127,15 @@ fn output(folder: &TempDir, address: &str) -> PathBuf {
     folder.path().join(format!("{address}.out"))
 }
 
-/// What a receiver has written so far.
+/// Returns the path of the unfinished output file of a receiver.
 fn part(folder: &Path) -> Result<Option<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     Ok(paths.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "part")))
 }
 
-/// A named pipe, and what writes into it. Nobody waits for it if nobody reads.
+/// Creates a named pipe with a thread that writes to it. The test does not wait for the thread.
 fn writer(pipe: &Path) -> Result<mpsc::Sender<Vec<u8>>> {
-    ensure!(Command::new("mkfifo").arg(pipe).status()?.success(), "no pipe");
+    ensure!(Command::new("mkfifo").arg(pipe).status()?.success(), "cannot create a named pipe");
     let (parts, inbox) = mpsc::channel::<Vec<u8>>();
     let pipe = pipe.to_owned();
     std::thread::spawn(move || -> std::io::Result<()> {

@@ -12,7 +12,7 @@ use multinet_testing::tools::repository;
 use super::{BOUND, LINK};
 
 #[tokio::test]
-async fn every_command_prints_what_the_page_says() -> Result<()> {
+async fn every_command_of_the_page_prints_the_shown_output() -> Result<()> {
     let examples = examples(&fs::read_to_string(repository().join("docs/rdma.md"))?);
     ensure!(examples.len() == 4, "there are {} commands", examples.len());
     let multinet = workspace_binary("multinet", "MULTINET_BIN")?;

@@ -8,9 +8,9 @@ use multinet_testing::guest::{self, Said};
 use super::{BOUND, LINK};
 
 /// Tests that show what RDMA does differently, and that end with the connection.
-const FEW: &str = "--exact names::closing_takes_no_more_frames names::peers_do_not_keep_a_peer_set_open \
-                   names::a_peer_that_leaves_is_not_there_any_more \
-                   secure::frames_arrive_as_they_were_sent_with_tls_or_without secure::tls_is_not_given_up_unasked";
+const FEW: &str = "--exact names::a_peer_set_that_closes_takes_no_more_frames names::peers_do_not_keep_a_peer_set_open \
+                   names::a_peer_that_has_left_is_no_longer_listed \
+                   secure::frames_arrive_unchanged_with_tls_and_without secure::rdma_without_encryption_is_used_only_by_name";
 
 /// Most tests, without those whose strangers come from many addresses, for which they need the
 /// loopback interface. Peers that break the protocol by hand do so over TCP while the others use

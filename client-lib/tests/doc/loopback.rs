@@ -1,4 +1,4 @@
-// Hidden set-up of examples: a listener on loopback, and peers that are its endpoint alone.
+// Hidden set-up of examples: a listener on loopback, and a PeerSet with only that endpoint.
 async fn loopback() -> Result<(multinet_client::Listener, multinet_client::PeerSet), Box<dyn std::error::Error>> {
     let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
     let connector = multinet_client::Connector::builder().resolver(resolver).build()?;

@@ -1,6 +1,8 @@
-//! The public API as `api.txt` lists it: a change to it is a change to that file, which nobody overlooks.
+//! The public API against the list in `api.txt`, so that every change of the API shows up in that
+//! file.
 //!
-//! What is `pub` in the sources is public: the lint `unreachable_pub` sees to it. `UPDATE=1` writes the file anew.
+//! Everything that is `pub` in the sources is public, because of the lint `unreachable_pub`.
+//! `UPDATE=1` rewrites the file.
 
 mod examples;
 
@@ -30,7 +32,7 @@ fn the_public_api_is_as_listed() {
     let added: Vec<_> = lines.iter().filter(|line| !expected.lines().any(|old| old == *line)).collect();
     assert!(
         removed.is_empty() && added.is_empty(),
-        "the public API is not what client-lib/api.txt lists; if it is meant to be so:\n\
+        "the public API differs from client-lib/api.txt; if the change is intended:\n\
          UPDATE=1 cargo test -p multinet-client --test it api::\nremoved: {removed:#?}\nadded: {added:#?}",
     );
 }
@@ -60,7 +62,7 @@ fn list(item: &Item, lines: &mut BTreeSet<String>) {
         Item::Trait(item) if is_public(&item.vis) => {
             add(format!("trait {}", undocumented(item).to_token_stream()));
         }
-        // The doors of the fuzz targets are not there in any other build.
+        // The module for the fuzz targets exists only in their build.
         Item::Mod(item) if item.ident == "fuzzing" => {}
         Item::Mod(item) if is_public(&item.vis) => add(format!("mod {}", item.ident)),
         Item::Struct(item) if is_public(&item.vis) => {
@@ -99,7 +101,7 @@ fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
-/// A trait without its documentation.
+/// Returns a trait without its documentation.
 fn undocumented(item: &ItemTrait) -> ItemTrait {
     let is_code = |attribute: &Attribute| !attribute.path().is_ident("doc");
     let mut item = item.clone();
@@ -112,7 +114,7 @@ fn undocumented(item: &ItemTrait) -> ItemTrait {
     item
 }
 
-/// Whether others may not make or match all of it.
+/// Returns the mark of a type that other crates cannot construct or match exhaustively.
 fn open(attributes: &[Attribute]) -> &'static str {
     let is_open = attributes.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
     if is_open { " (non-exhaustive)" } else { "" }
@@ -135,7 +137,7 @@ fn name(of: &Type) -> String {
     of.to_token_stream().to_string()
 }
 
-/// Tokens, without the spaces that nobody would write.
+/// Returns the tokens with the spaces of formatted code.
 fn tidy(line: &str) -> String {
     let mut line = line.to_owned();
     for (from, to) in [

@@ -1,4 +1,5 @@
-//! Resolution against a DNS server on real sockets that does what it is told: answers, fails, is silent, truncates.
+//! Resolution against a scripted DNS server on real sockets, which answers, fails, stays silent or
+//! truncates.
 
 mod failures;
 mod service;

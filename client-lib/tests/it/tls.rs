@@ -1,6 +1,6 @@
-//! Mutual TLS from outside: what can be wrong before there is a connection.
+//! Mutual TLS from outside: files and names, before any connection.
 //!
-//! Handshakes are tested beside the code, which is not public.
+//! Handshakes are tested beside the code, because it is not public.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use multinet_client::{Tls, TlsError};
 use multinet_testing::pki::{Authority, Folder};
 
-/// A folder with a certificate and its authority.
+/// Returns a folder with a certificate, its key and its authority.
 fn folder() -> Folder {
     let authority = Authority::new();
     Folder::of(&authority.issue(&["infer.test"]), &authority.pem())
@@ -24,7 +24,7 @@ fn tls(folder: &Folder) -> Result<Tls, TlsError> {
 }
 
 #[test]
-fn files_that_fit_together_are_taken_without_a_runtime() {
+fn matching_files_are_loaded_without_a_runtime() {
     let tls = tls(&folder()).unwrap();
     let tls = tls.expect("spiffe://cluster.local/ns/vision/*").unwrap().expect("infer.test").unwrap();
     let print = format!("{:?}", tls.clone());
@@ -32,7 +32,7 @@ fn files_that_fit_together_are_taken_without_a_runtime() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_named() {
+fn an_unusable_file_is_named_in_the_error() {
     for file in ["tls.crt", "tls.key", "ca.crt"] {
         let folder = folder();
         fs::remove_file(at(&folder, file)).unwrap();
@@ -51,7 +51,7 @@ fn a_file_that_cannot_be_used_is_named() {
 }
 
 #[test]
-fn a_name_that_nobody_can_have_is_refused() {
+fn an_impossible_name_is_refused() {
     for name in
         ["", "10.1.2.3", "*.test", "https://infer.test", "spiffe://Cluster.local/a", "spiffe://td/*/a"]
     {
@@ -61,8 +61,8 @@ fn a_name_that_nobody_can_have_is_refused() {
 }
 
 #[test]
-fn it_goes_between_threads() {
-    fn goes<T: Clone + Send + Sync + 'static>() {}
-    goes::<Tls>();
-    goes::<TlsError>();
+fn tls_settings_can_be_sent_between_threads() {
+    fn can_be_sent<T: Clone + Send + Sync + 'static>() {}
+    can_be_sent::<Tls>();
+    can_be_sent::<TlsError>();
 }

@@ -1,4 +1,4 @@
-//! Frames arrive as they were sent, in both ways of delivery.
+//! Frames that arrive, with both kinds of delivery.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn every_frame_is_acknowledged_once() {
 }
 
 #[tokio::test]
-async fn a_buffer_comes_back() {
+async fn a_buffer_is_returned_after_its_frame() {
     let receiver = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(connector());
     endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
@@ -36,7 +36,8 @@ async fn a_buffer_comes_back() {
         let sent = soon(peers.send(buffer.clone())).await.unwrap();
         assert!(soon(receiver.recv()).await.unwrap().bytes().iter().all(|&byte| byte == round));
         soon(sent.acknowledged()).await.unwrap();
-        // Its last bytes may be in the kernel's hands a moment longer than the receiver needs to read them.
+        // The kernel may use the last bytes of the buffer a moment longer than the receiver needs
+        // to read them.
         while buffer.as_mut().is_none() {
             tokio::task::yield_now().await;
         }
@@ -45,9 +46,10 @@ async fn a_buffer_comes_back() {
     assert_eq!(soon(peers.close(Duration::from_secs(1))).await.unfinished, 0);
 }
 
-/// A receiver that has no memory for all connections of a sender: what the others would carry goes by those that there are.
+/// A receiver without memory for all connections of a sender refuses some. The others carry all
+/// keys.
 #[tokio::test]
-async fn keys_of_a_connection_that_cannot_be_had_are_sent_by_another() {
+async fn keys_of_a_refused_connection_are_sent_by_another() {
     let memory = (1 << 20) + (1 << 19);
     let receiver = listener().acknowledge(Acknowledge::OnDrop).transport(Transport::Tcp);
     let receiver = receiver.slots(2).frame_size(1 << 20).memory(memory).bind().await.unwrap();

@@ -1,4 +1,4 @@
-//! What senders are told of frames that come to no good end, and when.
+//! The ends of frames that are not delivered, of peer sets and of listeners.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use multinet_client::{Acknowledge, Delivery, ListenerClosed, Unacknowledged};
 use crate::log::trap;
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
-/// A receiver's program ends before it has looked at a frame: its last act must not be to acknowledge it.
+/// The receiver's program ends before it has taken a frame. Dropping the listener must not
+/// acknowledge it.
 #[tokio::test]
-async fn what_nobody_took_is_not_acknowledged() {
+async fn a_frame_that_was_not_taken_is_not_acknowledged() {
     let there = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (bound, binding) = tokio::sync::oneshot::channel();
     let (came, coming) = tokio::sync::oneshot::channel();
@@ -39,7 +40,7 @@ async fn what_nobody_took_is_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_flush_waits_for_what_was_sent_before_and_for_nothing_else() {
+async fn a_flush_waits_only_for_the_frames_sent_before() {
     let receiver = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(connector().delivery(Delivery::AtLeastOnce));
     endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
@@ -54,7 +55,7 @@ async fn a_flush_waits_for_what_was_sent_before_and_for_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_frame_hears_that_it_was_given_up() {
+async fn waiting_for_an_abandoned_frame_reports_its_loss() {
     let receiver = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(connector().delivery(Delivery::AtLeastOnce));
     endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
@@ -68,7 +69,7 @@ async fn who_waits_for_a_frame_hears_that_it_was_given_up() {
     soon(receiver.close()).await;
     assert_eq!(soon(lost.acknowledged()).await, Err(Unacknowledged::GivenUp));
     assert_eq!(soon(good.acknowledged()).await, Ok(()));
-    // Each handle hears of it once.
+    // Each handle reports the loss once.
     for handle in [&peers, &clone] {
         assert_eq!(soon(handle.flush()).await, Err(Unacknowledged::GivenUp));
         assert_eq!(soon(handle.flush()).await, Ok(()));
@@ -76,7 +77,7 @@ async fn who_waits_for_a_frame_hears_that_it_was_given_up() {
 }
 
 #[tokio::test]
-async fn one_that_is_closed_ends_all_waiting() {
+async fn closing_a_peer_set_ends_all_waiting() {
     let receiver = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(connector().delivery(Delivery::AtLeastOnce));
     endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
@@ -95,7 +96,7 @@ async fn one_that_is_closed_ends_all_waiting() {
     assert_eq!(soon(sent.acknowledged()).await, Err(Unacknowledged::Closed));
 }
 
-/// An application's log may panic in a connection's task: that connection has ended then, and another is made.
+/// An application's log may panic in the task of a connection. Another connection then replaces it.
 #[tokio::test]
 async fn a_log_that_panics_ends_one_connection() {
     let _guard = trap("multinet_client::peers::serve: connected");
@@ -108,9 +109,9 @@ async fn a_log_that_panics_ends_one_connection() {
     soon(peers.close(Duration::from_secs(5))).await;
 }
 
-/// The tasks of the one that was dropped have not had their turn yet.
+/// The tasks of the dropped listener have not run yet.
 #[tokio::test]
-async fn a_port_is_free_when_its_listener_has_been_dropped() {
+async fn a_port_is_free_once_its_listener_is_dropped() {
     let first = listener().bind().await.unwrap();
     let address = first.local_addresses()[0];
     drop(first);

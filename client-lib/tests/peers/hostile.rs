@@ -1,4 +1,5 @@
-//! Peers that are broken, wrong, or out for trouble: each is refused or cut off with the reason, and nobody else notices.
+//! Peers that are broken, wrong or malicious. Each is refused or cut off with a reason, and others
+//! are not affected.
 
 mod admission;
 mod flood;
@@ -17,7 +18,7 @@ use multinet_client::{Acknowledge, Endpoint, Frame, Listener, ListenerBuilder, P
 
 use crate::rig::{connector, endpoint, follow, listener, rdma, soon};
 
-/// A listener with somebody who behaves.
+/// Listener with a sender that follows the protocol.
 struct Victim {
     listener: Listener,
     peers: PeerSet,
@@ -31,7 +32,7 @@ impl Victim {
 
     async fn of(listener: ListenerBuilder) -> Self {
         let listener = listener.acknowledge(Acknowledge::OnDrop).bind().await.unwrap();
-        // Where there are devices, that frames do not go by them is a warning, unless it is what was asked for.
+        // On a machine with RDMA devices, the listener would warn that frames do not use them.
         let mut sender = connector();
         if rdma().is_none() && local_ports().is_ok_and(|ports| !ports.is_empty()) {
             sender = sender.transport(Transport::Tcp);
@@ -42,20 +43,20 @@ impl Victim {
         Self { listener, peers, _endpoints: endpoints }
     }
 
-    /// A frame of whoever behaves arrives, behind those of others.
+    /// Waits until a frame of the well-behaved sender arrives, after those of others.
     async fn serves(&self) {
         soon(self.peers.send(Frame::new("behaved").key("behaved"))).await.unwrap();
         while soon(self.listener.recv()).await.unwrap().key() != b"behaved" {}
     }
 
-    /// Only whoever behaves is left.
+    /// Waits until only the well-behaved sender is connected.
     async fn recovers(&self) {
         self.serves().await;
         eventually(|| self.listener.statistics().connections == 1).await;
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 async fn eventually(mut holds: impl FnMut() -> bool) {
     soon(async {
         while !holds() {

@@ -1,4 +1,4 @@
-//! What the library logs, caught for a test on its own thread.
+//! Capture of the library's log on the thread of a test.
 
 use std::io;
 use std::sync::Arc;
@@ -11,30 +11,32 @@ use tracing::subscriber::DefaultGuard;
 
 use crate::rig::{PATIENCE, at_most};
 
-/// Catches what is logged on this thread, which is all of a test's runtime, until the guard is dropped.
+/// Captures the log of this thread, on which the test's whole runtime runs, until the guard is
+/// dropped.
 pub(crate) fn capture() -> (Logs, DefaultGuard) {
     Logs::capture(Level::DEBUG)
 }
 
-/// Panics at the first line with this text that is logged on this thread, until the guard is dropped.
+/// Makes the log of this thread panic at the first line with this text, until the guard is dropped.
 pub(crate) fn trap(text: &'static str) -> DefaultGuard {
     let trap = Trap { text, has_sprung: Arc::default() };
     multinet_testing::logs::log_to(Level::DEBUG, move || trap.clone())
 }
 
-pub(crate) trait Says {
-    /// Waits for a line of this level with this text.
-    async fn says(&self, level: &str, part: &str);
+/// Waiting for lines of a log.
+pub(crate) trait WaitFor {
+    /// Waits for a line of this level that contains `part`.
+    async fn wait_for(&self, level: &str, part: &str);
 }
 
-impl Says for Logs {
-    async fn says(&self, level: &str, part: &str) {
+impl WaitFor for Logs {
+    async fn wait_for(&self, level: &str, part: &str) {
         let heard = tokio::time::timeout(at_most(PATIENCE), async {
             while self.count(level, part) == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        assert!(heard.await.is_ok(), "no line of {level} with {part:?} in:\n{}", self.text());
+        assert!(heard.await.is_ok(), "no {level} line with {part:?} in:\n{}", self.text());
     }
 }
 
@@ -47,7 +49,7 @@ struct Trap {
 impl io::Write for Trap {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let is_it = String::from_utf8_lossy(bytes).contains(self.text);
-        assert!(!is_it || self.has_sprung.swap(true, Ordering::Relaxed), "a log panics, as it should");
+        assert!(!is_it || self.has_sprung.swap(true, Ordering::Relaxed), "the panic that the test expects");
         Ok(bytes.len())
     }
 

@@ -1,4 +1,4 @@
-//! Who a peer is: by its name, by its uid, or ourselves.
+//! Identity of peers: names, uids, and the instance itself.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use multinet_client::{
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
-/// Both names are connected, and stay so: neither takes the other's place.
+/// Both names stay connected; neither replaces the other.
 #[tokio::test]
 async fn one_listener_may_have_several_names() {
     let receiver = listener().bind().await.unwrap();
@@ -29,24 +29,24 @@ async fn one_listener_may_have_several_names() {
     assert_eq!((peers.statistics().disconnects, receiver.statistics().connections), (0, 2));
 }
 
-/// Whoever follows endpoints by other means than DNS may end: the last ones stay, and nobody asks the stream again.
+/// A stream of endpoints from another source than DNS may end. The last endpoints then stay.
 #[tokio::test]
-async fn a_stream_that_ends_is_not_asked_again() {
+async fn a_stream_of_endpoints_is_not_polled_after_its_end() {
     let receiver = listener().bind().await.unwrap();
     let endpoints = vec![endpoint(&receiver, "a", None)];
-    // As `unfold` does, this panics when it is polled after its end.
+    // A stream of `unfold` panics when it is polled after its end.
     let once = futures::stream::unfold(Some(endpoints), |endpoints| async move { Some((endpoints?, None)) });
     let peers = connector().build().unwrap().follow("infer.vision.svc.multinet", once);
     for number in 0..10_u8 {
         soon(peers.send(vec![number])).await.unwrap();
         assert_eq!(soon(receiver.recv()).await.unwrap().bytes(), [number]);
     }
-    // Connections that come and go give the manager something to do.
+    // The end of a connection wakes the manager.
     receiver.close().await;
     assert!(soon(peers.close(Duration::from_millis(100))).await.unfinished == 0);
 }
 
-/// Who has gone for good is not mistaken for one that has a successor, whoever looks first.
+/// A removed peer has no successor, whichever task notices the removal first.
 #[tokio::test]
 async fn a_peer_that_is_gone_is_not_replaced_by_itself() {
     for _ in 0..20 {
@@ -62,9 +62,9 @@ async fn a_peer_that_is_gone_is_not_replaced_by_itself() {
     }
 }
 
-/// A task that waits for frames hears of the end, and so does a stream of them.
+/// This ends both a call of `recv` and a stream of frames.
 #[tokio::test]
-async fn whoever_receives_hears_that_the_listener_has_closed() {
+async fn waiting_for_frames_ends_when_the_listener_closes() {
     let receiver = Arc::new(listener().bind().await.unwrap());
     let (one, all) = (Arc::clone(&receiver), Arc::clone(&receiver));
     let one = tokio::spawn(async move { one.recv().await.is_err() });
@@ -76,9 +76,9 @@ async fn whoever_receives_hears_that_the_listener_has_closed() {
     assert!(receiver.recv().await.is_err() && receiver.try_recv().is_none());
 }
 
-/// Whoever goes on sending does not hold up the end.
+/// Other tasks that go on sending do not delay the close.
 #[tokio::test]
-async fn closing_takes_no_more_frames() {
+async fn a_peer_set_that_closes_takes_no_more_frames() {
     let receiver = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(connector());
     endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
@@ -94,9 +94,8 @@ async fn closing_takes_no_more_frames() {
     receiving.abort();
 }
 
-/// A peer that goes says why.
 #[tokio::test]
-async fn a_peer_that_goes_says_why() {
+async fn a_departed_peer_has_a_reason() {
     let receiver = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(connector());
     let tell = |uids: &[(&str, &str)]| {
@@ -113,7 +112,8 @@ async fn a_peer_that_goes_says_why() {
     assert_eq!(soon(a.closed()).await, PeerClosed::PeerSet);
 }
 
-/// Peers do not keep what they are of: whoever waits for one to go hears of the end.
+/// Handles of peers do not own the peer set. A task that waits for a peer's end learns of the end
+/// of the set.
 #[tokio::test]
 async fn peers_do_not_keep_a_peer_set_open() {
     let receiver = listener().bind().await.unwrap();
@@ -143,9 +143,9 @@ async fn peers_do_not_keep_a_peer_set_open() {
     .await;
 }
 
-/// Peers are known by numbers that another PeerSet has, too.
+/// Peers are numbered within a PeerSet, so that two sets use the same numbers.
 #[tokio::test]
-async fn a_peer_of_another_peer_set_is_none() {
+async fn a_peer_of_another_peer_set_is_refused() {
     let receiver = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(connector());
     let (others, of_others) = follow(connector());
@@ -159,9 +159,9 @@ async fn a_peer_of_another_peer_set_is_none() {
     soon(others.send_to(&theirs, "a frame")).await.unwrap();
 }
 
-/// Its pod leaves while it still has a frame: it is none of those that DNS names from then on.
+/// The pod leaves while the receiver still holds a frame. From then on DNS names another pod.
 #[tokio::test]
-async fn a_peer_that_leaves_is_not_there_any_more() {
+async fn a_peer_that_has_left_is_no_longer_listed() {
     let (receiver, next) = (listener().bind().await.unwrap(), listener().bind().await.unwrap());
     let (peers, endpoints) = follow(connector().delivery(Delivery::AtLeastOnce));
     endpoints.unbounded_send(vec![endpoint(&receiver, "a", Some("1"))]).unwrap();
@@ -178,7 +178,7 @@ async fn a_peer_that_leaves_is_not_there_any_more() {
     .await;
     assert_eq!((peers.peers().len(), peers.status().len()), (1, 1));
     assert_eq!(soon(old.send("after")).await.unwrap_err(), SendError::Gone);
-    // What it had taken counts.
+    // An acknowledgement of the departed peer still counts.
     held.acknowledge();
     soon(sent.acknowledged()).await.unwrap();
     assert_eq!(peers.statistics().acknowledged, 1);
@@ -187,7 +187,8 @@ async fn a_peer_that_leaves_is_not_there_any_more() {
     soon(sent.acknowledged()).await.unwrap();
 }
 
-/// An instance that is an endpoint of the service itself passes itself over: by its uid, or by its address and port.
+/// An instance that is an endpoint of the service recognises itself by its uid, or by its address
+/// and port.
 #[tokio::test]
 async fn an_instance_does_not_connect_to_itself() {
     let (me, other) = (listener().bind().await.unwrap(), listener().bind().await.unwrap());
@@ -205,9 +206,9 @@ async fn an_instance_does_not_connect_to_itself() {
     assert_eq!(me.statistics().connections, 0);
 }
 
-/// Not all of the services are named: a refusal that does not fit would not be heard at all.
+/// A refusal with all names would not fit into a message.
 #[tokio::test]
-async fn who_asks_for_none_of_many_services_is_told_so() {
+async fn a_sender_to_none_of_many_services_gets_some_of_their_names() {
     let services = (0..300).map(|number| format!("service-{number}.vision"));
     let receiver = services.fold(listener(), ListenerBuilder::service).bind().await.unwrap();
     let (peers, endpoints) = follow(connector());
@@ -225,9 +226,9 @@ async fn who_asks_for_none_of_many_services_is_told_so() {
     assert!(message.ends_with("service-7.vision and 292 more"), "{message}");
 }
 
-/// A listener for IPv6 serves IPv4, too, and nobody is to see by which of them it came.
+/// A listener for IPv6 also accepts IPv4, whose addresses must not appear as IPv4-mapped.
 #[tokio::test]
-async fn a_sender_by_ipv4_has_an_address_of_ipv4() {
+async fn a_sender_over_ipv4_has_an_ipv4_address() {
     let receiver =
         Listener::builder().address(Ipv6Addr::UNSPECIFIED.into()).port(0).transport(Transport::Tcp);
     let receiver = receiver.bind().await.unwrap();
@@ -239,9 +240,9 @@ async fn a_sender_by_ipv4_has_an_address_of_ipv4() {
     assert_eq!(frame.sender().address().ip(), Ipv4Addr::LOCALHOST);
 }
 
-/// Nobody waits for what will never be.
+/// Such a name can never be resolved, so that waiting is useless.
 #[tokio::test]
-async fn a_wrong_name_is_what_sending_says() {
+async fn sending_to_an_invalid_name_fails_at_once() {
     let peers = connector().build().unwrap().start("infer..vision", "rdma");
     for _ in 0..2 {
         let error = soon(peers.send("a frame")).await.unwrap_err();

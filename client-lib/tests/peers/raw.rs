@@ -1,4 +1,4 @@
-//! Both sides of the protocol by hand, so that each can be wrong in any way.
+//! Both sides of the protocol by hand, so that tests can break it in any way.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub(crate) const CONTROL: u8 = 2;
 pub(crate) const CLOSE: u8 = 3;
 pub(crate) const LIMITED: u8 = 4;
 
-/// A sender that says what a sender says.
+/// Returns the greeting of a sender.
 pub(crate) fn hello(session: u128, epoch: u64) -> Value {
     json!({
         "service": "infer.vision.svc.multinet",
@@ -28,18 +28,18 @@ pub(crate) fn hello(session: u128, epoch: u64) -> Value {
     })
 }
 
-/// A receiver that lets anybody in.
+/// Returns the answer of a receiver that admits the sender.
 pub(crate) fn accept(slots: u32) -> Value {
     json!({"accept": {"name": "stranger", "frame_size": 1 << 20, "slots": slots, "transport": "tcp"}})
 }
 
-/// A message of the handshake.
+/// Returns a message of the handshake.
 pub(crate) fn greeting(version: u16, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(body.len()).unwrap();
     [b"MNET", &version.to_be_bytes()[..], &length.to_be_bytes(), body].concat()
 }
 
-/// Header of a message, with numbers where they belong.
+/// Returns the header of a message, with these bytes at these offsets.
 pub(crate) fn header(kind: u8, numbers: &[(usize, &[u8])]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[0] = kind;
@@ -68,10 +68,10 @@ pub(crate) fn control(freed: u64, taken: u64, acked: &[u64], rejected: &[u64]) -
     header.into_iter().chain(ids).collect()
 }
 
-/// One end of a connection.
+/// One side of a connection.
 pub(crate) struct Raw(pub(crate) TcpStream);
 
-/// What came over it.
+/// Received message.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) header: [u8; HEADER],
@@ -83,7 +83,7 @@ impl Raw {
         Self(soon(TcpStream::connect(listener.local_addresses()[0])).await.unwrap())
     }
 
-    /// A connection that has been let in.
+    /// Connects, and completes the handshake.
     pub(crate) async fn admitted(listener: &Listener, hello: &Value) -> Self {
         let mut raw = Self::connect(listener).await;
         let answer = raw.greet(hello).await;
@@ -91,14 +91,14 @@ impl Raw {
         raw
     }
 
-    /// Says hello; the answer.
+    /// Sends a greeting. Returns the answer.
     pub(crate) async fn greet(&mut self, hello: &Value) -> Value {
         self.write(&greeting(1, hello.to_string().as_bytes())).await;
-        self.heard().await
+        self.handshake_message().await
     }
 
-    /// The other side's message of the handshake.
-    pub(crate) async fn heard(&mut self) -> Value {
+    /// Waits for the other side's message of the handshake.
+    pub(crate) async fn handshake_message(&mut self) -> Value {
         let mut preamble = [0; 8];
         soon(self.0.read_exact(&mut preamble)).await.unwrap();
         assert_eq!(&preamble[..6], b"MNET\0\x01");
@@ -107,12 +107,12 @@ impl Raw {
         serde_json::from_slice(&body).unwrap()
     }
 
-    /// Whether the other side has gone does not matter.
+    /// Writes bytes. Ignores errors, because the other side may have closed the connection.
     pub(crate) async fn write(&mut self, bytes: &[u8]) {
         let _ = soon(self.0.write_all(bytes)).await;
     }
 
-    /// The next message, `None` at the end.
+    /// Waits for the next message; `None` at the end of the connection.
     pub(crate) async fn message(&mut self) -> Option<Message> {
         let mut header = [0; HEADER];
         soon(self.0.read_exact(&mut header)).await.ok()?;
@@ -130,7 +130,7 @@ impl Raw {
         Some(Message { header, body })
     }
 
-    /// What the other side says at the end of the connection.
+    /// Waits for the message that closes the connection. Returns its text.
     pub(crate) async fn goodbye(&mut self) -> String {
         let mut said = String::new();
         while let Some(message) = self.message().await {
@@ -141,10 +141,10 @@ impl Raw {
         said
     }
 
-    /// Everything until the end.
+    /// Reads all bytes until the end of the connection.
     pub(crate) async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        // A reset is an end, too.
+        // A reset also ends the connection.
         let _ = soon(self.0.read_to_end(&mut rest)).await;
         rest
     }
@@ -155,18 +155,18 @@ impl Message {
         self.number(16)
     }
 
-    /// One of its numbers of eight bytes.
+    /// Returns the eight-byte number at an offset.
     pub(crate) fn number(&self, at: usize) -> u64 {
         u64::from_be_bytes(std::array::from_fn(|i| self.header[at + i]))
     }
 
-    /// The sequences that a control message acknowledges.
+    /// Returns the sequence numbers that a control message acknowledges.
     pub(crate) fn acked(&self) -> Vec<u64> {
         let count = usize::from(u16::from_be_bytes([self.header[2], self.header[3]]));
         self.sequences().take(count).collect()
     }
 
-    /// Those that it rejects.
+    /// Returns the sequence numbers that a control message rejects.
     pub(crate) fn rejected(&self) -> Vec<u64> {
         let count = usize::from(u16::from_be_bytes([self.header[2], self.header[3]]));
         self.sequences().skip(count).collect()
@@ -177,7 +177,7 @@ impl Message {
     }
 }
 
-/// A receiver by hand.
+/// Receiver by hand.
 pub(crate) struct Receiver(TcpListener);
 
 impl Receiver {
@@ -196,15 +196,15 @@ impl Receiver {
         endpoint
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
     pub(crate) async fn next(&self) -> Raw {
         Raw(soon(self.0.accept()).await.unwrap().0)
     }
 
-    /// The next connection, which is answered so.
+    /// Waits for the next connection, and answers its greeting.
     pub(crate) async fn answer(&self, answer: &Value) -> Raw {
         let mut raw = self.next().await;
-        raw.heard().await;
+        raw.handshake_message().await;
         raw.write(&greeting(1, answer.to_string().as_bytes())).await;
         raw
     }

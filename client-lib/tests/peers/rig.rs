@@ -1,7 +1,7 @@
-//! Listeners on loopback, and endpoints that come and go without DNS.
+//! Listeners on loopback, and endpoints that tests set without DNS.
 //!
-//! Where there is an RDMA device, `MULTINET_TEST_RDMA` may be one of its addresses: then listeners are there, and frames go by RDMA. client-lib/e2e/rdma
-//! has it so, in a guest.
+//! With an address of an RDMA device in `MULTINET_TEST_RDMA`, listeners use that address, and
+//! frames are sent over RDMA. client-lib/e2e/rdma runs the tests this way in a guest.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,21 +13,21 @@ use multinet_client::{
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a handshake may take: more than a busy machine, or the guest, needs for it.
+/// Time limit of a handshake, longer than a busy machine or the guest needs.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
-/// Within time, or the test has failed.
+/// Waits for a future, and panics after a time limit.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(at_most(PATIENCE), future).await.expect("in time")
 }
 
-/// The address that stands for RDMA, if frames are to go by it.
+/// Returns the address of the RDMA device, if frames are to be sent over RDMA.
 pub(crate) fn rdma() -> Option<IpAddr> {
     let address = std::env::var("MULTINET_TEST_RDMA").ok()?;
     Some(address.parse().expect("MULTINET_TEST_RDMA is an address"))
 }
 
-/// A listener on loopback with small slots.
+/// Returns a listener on loopback with small slots.
 pub(crate) fn listener() -> ListenerBuilder {
     Listener::builder()
         .address(rdma().unwrap_or_else(|| Ipv4Addr::LOCALHOST.into()))
@@ -37,24 +37,24 @@ pub(crate) fn listener() -> ListenerBuilder {
         .patience(HANDSHAKE)
 }
 
-/// A connector that asks no DNS. If frames are to go by RDMA, nothing else will do.
+/// Returns a connector that uses no DNS. If frames are to be sent over RDMA, it requires RDMA.
 pub(crate) fn connector() -> ConnectorBuilder {
     mixed_connector().transport(if rdma().is_some() { Transport::Rdma } else { Transport::Auto })
 }
 
-/// The same for peers by hand, too, who do without RDMA.
+/// Returns a connector that also connects to peers by hand, which use TCP.
 pub(crate) fn mixed_connector() -> ConnectorBuilder {
     let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
     let resolver = Resolver::builder().servers([nobody]).build().unwrap();
     Connector::builder().resolver(resolver).patience(HANDSHAKE)
 }
 
-/// How long something may take that should take no longer than this: the guest is slow.
+/// Returns a time limit: this time, or longer in the slow guest.
 pub(crate) fn at_most(time: Duration) -> Duration {
     if rdma().is_some() { time * 10 } else { time }
 }
 
-/// What a listener is in DNS.
+/// Returns the endpoint that DNS would have for a listener.
 pub(crate) fn endpoint(listener: &Listener, host: &str, uid: Option<&str>) -> Endpoint {
     let mut endpoint = Endpoint::at(listener.local_addresses()[0]);
     endpoint.host = host.to_owned();
@@ -67,7 +67,7 @@ pub(crate) fn endpoint(listener: &Listener, host: &str, uid: Option<&str>) -> En
     endpoint
 }
 
-/// A PeerSet whose endpoints the test decides on.
+/// Creates a PeerSet whose endpoints the test sets.
 pub(crate) fn follow(connector: ConnectorBuilder) -> (PeerSet, UnboundedSender<Vec<Endpoint>>) {
     let (endpoints, changes) = unbounded();
     (connector.build().unwrap().follow("infer.vision.svc.multinet", changes), endpoints)

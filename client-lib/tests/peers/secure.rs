@@ -1,5 +1,5 @@
-//! Mutual TLS between peers: a refusal names its reason on both sides, and what is right works as it does without. Each reason for
-//! which a handshake fails is tested beside the code, in `src/tls/tests`.
+//! Mutual TLS between peers. Refusals name their reason on both sides, and good certificates work.
+//! Each reason for a failed handshake is tested beside the code, in `src/tls/tests`.
 
 mod authority;
 
@@ -14,16 +14,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use self::authority::{Authority, Folder, Mounted as _};
-use crate::log::{Logs, Says as _, capture};
+use crate::log::{Logs, WaitFor as _, capture};
 use crate::raw::{HEADER, Receiver, accept, data, greeting, hello};
 use crate::rig::{at_most, connector, endpoint, follow, listener, mixed_connector, rdma, soon};
 
-/// As `follow` asks for it.
+/// Service that `follow` connects to.
 const SERVICE: &str = "infer.vision.svc.multinet";
 const INFER: &str = "spiffe://cluster.local/ns/vision/sa/infer";
 const DETECT: &str = "spiffe://cluster.local/ns/vision/sa/detect";
 
-/// A receiver and a sender of one authority.
+/// Certificates of a receiver and of a sender, from one authority.
 struct Pair {
     authority: Authority,
     infer: Folder,
@@ -42,19 +42,19 @@ impl Pair {
         self.meet_with(true, Delivery::AtMostOnce).await
     }
 
-    /// Lets them meet with TLS or without.
+    /// Connects both, with or without TLS.
     async fn meet_with(&self, tls: bool, delivery: Delivery) -> Met {
         let [infer, detect] = [&self.infer, &self.detect].map(|folder| tls.then(|| folder.tls()));
         Met::new(infer, detect, delivery).await
     }
 }
 
-/// With TLS, RDMA has to be asked for by name on both sides.
+/// Returns the transport to request: with TLS, both sides have to name RDMA.
 fn asked_for() -> Transport {
     if rdma().is_some() { Transport::Rdma } else { Transport::Auto }
 }
 
-/// A listener, and somebody who tries to connect.
+/// Listener, and a connector that tries to connect to it.
 struct Met {
     listener: Listener,
     peers: PeerSet,
@@ -77,7 +77,7 @@ impl Met {
         Self { listener, peers, endpoints }
     }
 
-    /// What the connector says, and the listener's log; each has to contain its text.
+    /// Checks that the connector's error and both log lines contain these texts.
     async fn is_refused(&self, log: &Logs, connector: &str, listener: &str) {
         let start = Instant::now();
         let error = loop {
@@ -94,8 +94,8 @@ impl Met {
         };
         let address = self.listener.local_addresses()[0].to_string();
         assert!(error.starts_with(&address) && !error.contains('\n'), "{error}");
-        log.says("WARN", connector).await;
-        log.says("WARN", listener).await;
+        log.wait_for("WARN", connector).await;
+        log.wait_for("WARN", listener).await;
         let statistics = self.listener.statistics();
         assert_eq!((self.peers.statistics().connected, statistics.connections), (0, 0));
         assert!(statistics.refused > 0);
@@ -109,10 +109,10 @@ impl Met {
 }
 
 #[tokio::test]
-async fn frames_arrive_as_they_were_sent_with_tls_or_without() {
+async fn frames_arrive_unchanged_with_tls_and_without() {
     let pair = Pair::new();
     let payload: Vec<u8> = (0..1 << 20).map(|at: u32| at.wrapping_mul(2_654_435_761) as u8).collect();
-    // From empty to as large as can be.
+    // The sizes range from empty to the largest possible.
     let content = |number: usize| payload[..(payload.len() >> (number % 21)) - number % 2].to_vec();
     let now = SystemTime::now();
     for (tls, delivery) in [
@@ -155,10 +155,11 @@ async fn frames_arrive_as_they_were_sent_with_tls_or_without() {
     }
 }
 
-/// With TLS only the connection's task writes: it has not begun when the last handle goes, or is within a frame. Without, some is
-/// not written yet: small frames that come one after the other, and more than the kernel takes.
+/// With TLS, only the connection's task writes, which may not have begun or may be within a frame
+/// when the last handle is dropped. Without TLS, small frames in sequence, and bytes that the
+/// kernel has not accepted, are not written yet.
 #[tokio::test]
-async fn what_was_sent_before_the_last_handle_went_arrives() {
+async fn frames_sent_before_the_last_handle_is_dropped_arrive() {
     let pair = Pair::new();
     for (tls, turns, length) in [
         (false, 0, 10),
@@ -186,9 +187,10 @@ async fn what_was_sent_before_the_last_handle_went_arrives() {
     }
 }
 
-/// RDMA does not encrypt: who sets TLS has none unless both sides ask for it by name, and who has asked is told.
+/// RDMA does not encrypt. With TLS, it is used only if both sides name it; a side that names it
+/// gets the reason if it is not used.
 #[tokio::test]
-async fn tls_is_not_given_up_unasked() {
+async fn rdma_without_encryption_is_used_only_by_name() {
     let (log, _guard) = capture();
     let pair = Pair::new();
     let receiver = listener().tls(pair.infer.tls()).bind().await.unwrap();
@@ -203,13 +205,13 @@ async fn tls_is_not_given_up_unasked() {
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
     let address = receiver.local_addresses()[0];
     match rdma() {
-        Some(_) => log.says("WARN", "RDMA cannot be used: TLS is set").await,
-        None => log.says("WARN", &format!("cannot connect: {address} cannot be reached by RDMA: ")).await,
+        Some(_) => log.wait_for("WARN", "RDMA cannot be used: TLS is set").await,
+        None => log.wait_for("WARN", &format!("cannot connect: {address} cannot be reached by RDMA: ")).await,
     }
 }
 
 #[tokio::test]
-async fn another_authority() {
+async fn a_certificate_of_another_authority_is_refused_by_both_sides() {
     let (log, _guard) = capture();
     let pair = Pair::new();
     let other = Authority::named("another");
@@ -232,7 +234,7 @@ async fn another_authority() {
 }
 
 #[tokio::test]
-async fn one_side_with_tls_and_one_without() {
+async fn tls_on_one_side_only_is_refused_with_advice() {
     let (log, _guard) = capture();
     let pair = Pair::new();
     let met = Met::new(Some(pair.infer.tls()), None, Delivery::AtMostOnce).await;
@@ -251,12 +253,13 @@ async fn one_side_with_tls_and_one_without() {
     .await;
 }
 
-/// All receivers of a sender know its session, and some have certificates that others let in. What they say by it is not the sender's.
+/// All receivers of a sender know its session, and some have certificates that other listeners
+/// accept. Frames that such a client sends with the session do not count as the sender's.
 #[tokio::test]
-async fn who_knows_a_session_is_not_its_sender() {
+async fn a_known_session_does_not_make_another_client_its_sender() {
     let pair = Pair::new();
     let listener = listener().tls(pair.infer.tls()).acknowledge(Acknowledge::OnDrop).bind().await.unwrap();
-    // Who is one by hand comes by TCP.
+    // The client by hand uses TCP.
     let sender = connector().tls(pair.detect.tls()).transport(Transport::Tcp);
     let (peers, endpoints) = follow(sender.delivery(Delivery::AtLeastOnce));
     endpoints.unbounded_send(vec![endpoint(&listener, "infer-0", None)]).unwrap();
@@ -265,7 +268,7 @@ async fn who_knows_a_session_is_not_its_sender() {
     let session = soon(met.listener.recv()).await.unwrap().id().session;
     let other = pair.authority.issue(&[SERVICE, INFER]);
     let mut stream = authority::connect(&pair.authority, met.listener.local_addresses()[0], &other).await;
-    // All before the last of all frames is done with.
+    // This marks all frames before the last possible one as done.
     let last = u64::MAX - 1;
     let mut words = greeting(1, hello(session, last).to_string().as_bytes());
     words.extend(data(last, last, b"not his"));
@@ -275,9 +278,9 @@ async fn who_knows_a_session_is_not_its_sender() {
     met.works().await;
 }
 
-/// Nothing follows the part of a frame that could be written: a receiver would take it for the rest.
+/// A receiver would take any following bytes for the rest of the frame.
 #[tokio::test]
-async fn a_frame_that_is_cut_off_stays_cut_off() {
+async fn nothing_follows_a_frame_that_was_cut_off() {
     const SIZE: usize = 100 << 10;
     const COUNT: u32 = 32;
     let pair = Pair::new();
@@ -292,12 +295,12 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     soon(stream.read_exact(&mut hello)).await.unwrap();
     stream.write_all(&greeting(1, accept(COUNT).to_string().as_bytes())).await.unwrap();
     stream.flush().await.unwrap();
-    // More than the kernel takes without a reader.
+    // This is more than the kernel buffers without a reader.
     for _ in 0..COUNT {
         soon(peers.send(Frame::new(vec![7; SIZE]))).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // The goodbye finds room only when the receiver reads again.
+    // The closing message fits only once the receiver reads again.
     let closing = tokio::spawn(peers.close(Duration::from_millis(1)));
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut came = Vec::new();
@@ -308,9 +311,9 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     assert!(frames.all(|frame| frame.iter().skip(HEADER).all(|&byte| byte == 7)));
 }
 
-/// No signature is made for it.
+/// The listener does not compute a signature for it.
 #[tokio::test]
-async fn an_address_that_is_not_admitted_hears_so_without_a_handshake() {
+async fn an_address_that_is_not_admitted_gets_an_alert_without_a_handshake() {
     let (log, _guard) = capture();
     let pair = Pair::new();
     let receiver = listener().tls(pair.infer.tls()).admit(|_| Err("not on the list".to_owned()));
@@ -321,13 +324,13 @@ async fn an_address_that_is_not_admitted_hears_so_without_a_handshake() {
     assert_eq!(came, [21, 3, 3, 0, 2, 2, 80], "a fatal alert: internal_error");
     let (peers, endpoints) = follow(connector().transport(asked_for()).tls(pair.detect.tls()));
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
-    log.says("WARN", "it admits none from our address, or not yet").await;
+    log.wait_for("WARN", "it admits none from our address, or not yet").await;
     let error = peers.status()[0].last_error.clone().unwrap();
     assert!(!error.is_lasting(), "it may be admitted later: {error}");
 }
 
 #[tokio::test]
-async fn certificates_are_renewed_on_disk() {
+async fn renewed_certificates_are_used_for_new_connections() {
     let (log, _guard) = capture();
     let pair = Pair::new();
     let expired = pair.authority.issue_as(&[SERVICE], |params| {
@@ -337,24 +340,25 @@ async fn certificates_are_renewed_on_disk() {
     pair.infer.put(&expired, &pair.authority.pem());
     let met = pair.meet().await;
     met.is_refused(&log, "expired", "has expired").await;
-    // Both sides go on, and the next attempt takes what is there by then.
+    // Both sides keep running, and the next attempt uses the renewed files.
     pair.infer.put(&pair.authority.issue(&[SERVICE]), &pair.authority.pem());
     met.works().await;
-    // A new authority on both sides; the connection that there is stays.
+    // Both sides get a new authority. The open connection stays.
     let other = Authority::named("another");
     pair.infer.put(&other.issue(&[SERVICE]), &other.pem());
     pair.detect.put(&other.issue(&[DETECT]), &other.pem());
     tokio::time::sleep(Duration::from_millis(1100)).await;
     met.works().await;
     assert_eq!(met.peers.statistics().disconnects, 0);
-    // With the new one it works; who comes with the old one does not find whom it trusts.
+    // A sender with the new certificate connects. One with the old authority does not trust the
+    // listener.
     let (new, endpoints) = follow(connector().tls(pair.detect.tls()));
     endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
     soon(new.connected(1)).await;
     let late = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority.pem());
     let (late, endpoints) = follow(connector().tls(late.tls()));
     endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
-    log.says("WARN", "cannot connect").await;
-    log.says("WARN", "(for infer.vision.svc.multinet) is from no authority").await;
+    log.wait_for("WARN", "cannot connect").await;
+    log.wait_for("WARN", "(for infer.vision.svc.multinet) is from no authority").await;
     assert_eq!(late.statistics().connected, 0);
 }

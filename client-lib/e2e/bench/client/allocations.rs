@@ -1,6 +1,6 @@
-//! How often memory is allocated for a frame.
+//! Number of memory allocations per frame.
 
-// An allocator cannot be written without it. All of it is handed on to the system's as it comes.
+// GlobalAlloc is an unsafe trait. All calls are passed on to the system's allocator.
 #![expect(unsafe_code, reason = "GlobalAlloc is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,47 +13,52 @@ use multinet_client::{Buffer, Connector, Delivery, Endpoint, Frame, Listener, Pe
 use multinet_testing::bench::{Table, figure, text};
 use tokio::time::timeout;
 
-/// Of a frame's payload.
+/// Size of a frame's payload.
 const SIZE: usize = 4096;
 
-/// Nothing here takes longer.
+/// Time limit of the measurement.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Fewer allocations per frame than this are none: what happens once in a while has nothing to do with frames.
+/// Number of allocations per frame below which the target of zero is met. Occasional allocations
+/// have nothing to do with frames.
 const NONE: f64 = 0.001;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, and a counter.
+/// The system's allocator with a counter of allocations.
 pub(crate) struct Counting;
 
-// SAFETY: every call goes to `System` with the arguments that came; counting touches no memory that is handed out.
+// SAFETY: every call is passed to `System` with its arguments, and counting touches no allocated
+// memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps to `alloc`'s contract, which is the same.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps to `alloc_zeroed`'s contract, which is the same.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`, which is the same.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps to `realloc`'s contract, which is the same; `place` came from `System`.
+        // SAFETY: the caller upholds the contract of `realloc`, which is the same, and `place` is
+        // from `System`.
         unsafe { System.realloc(place, layout, size) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to `dealloc`'s contract, which is the same; `place` came from `System`.
+        // SAFETY: the caller upholds the contract of `dealloc`, which is the same, and `place` is
+        // from `System`.
         unsafe { System.dealloc(place, layout) }
     }
 }
 
-/// Allocations per frame, of sender and receiver in this process: some frames to warm up, then those that count.
+/// Returns the allocations per frame of sender and receiver, which both run in this process. Some
+/// frames before the measurement are not counted.
 pub(crate) async fn table(frames: u64) -> Result<Table> {
     let note = format!("Of {frames} frames.");
     let mut table = Table::new("Allocations", note, "delivery | allocations per frame | target");
@@ -98,7 +103,7 @@ async fn send(peers: &PeerSet, frame: &Frame, count: u64) -> Result<()> {
     timeout(BOUND, sending).await?
 }
 
-/// A connector that asks nobody for names.
+/// Returns the builder of a connector that resolves no names.
 pub(crate) fn connector(delivery: Delivery) -> Result<multinet_client::ConnectorBuilder> {
     let nobody = Resolver::builder().servers([(Ipv4Addr::LOCALHOST, 53).into()]).build()?;
     Ok(Connector::builder().resolver(nobody).delivery(delivery))

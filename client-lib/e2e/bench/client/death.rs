@@ -1,4 +1,4 @@
-//! How long it takes from a peer's death until another has the first of its frames.
+//! Time from the death of a peer until another peer gets the first of its frames.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,39 +13,39 @@ use tokio::time::{interval, sleep, timeout};
 use super::allocations;
 use super::roles::{Role, now};
 
-/// Receivers at a time.
+/// Number of receivers.
 const RECEIVERS: usize = 3;
 
-/// Frames that a receiver has not acknowledged, so that there is always something to lose.
+/// Number of unacknowledged frames at each receiver, so that a death always affects some.
 const KEPT: usize = 4;
 
-/// Between frames.
+/// Time between two frames.
 const PACE: Duration = Duration::from_millis(1);
 
-/// Of a frame.
+/// Size of a frame.
 const SIZE: usize = 4096;
 
-/// Between a new receiver and the next death.
+/// Time between the connection of a new receiver and the next death.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Nothing takes longer.
+/// Time limit of each step.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// A receiver in a process of its own. A thread reads when it got frames that another had before.
+/// Receiver in a process of its own. A thread reads the times at which it got repeated frames.
 struct Victim {
     process: Process,
     address: SocketAddr,
 }
 
-/// Times from `kill -9` to the first frame that was sent again.
+/// Returns the times from SIGKILL to the first repeated frame.
 pub(crate) async fn measure(deaths: usize) -> Result<Vec<Duration>> {
-    let (say, hear) = channel();
+    let (repeated, repeats) = channel();
     let mut victims = Vec::new();
     for _ in 0..RECEIVERS {
-        victims.push(Victim::start(say.clone())?);
+        victims.push(Victim::start(repeated.clone())?);
     }
     let (known, changes) = unbounded();
-    tell(&known, &victims)?;
+    announce(&known, &victims)?;
     let connector = allocations::connector(Delivery::AtLeastOnce)?.build()?;
     let peers = connector.follow("bench", changes);
     timeout(BOUND, peers.connected(RECEIVERS)).await.context("not all receivers were connected")?;
@@ -56,10 +56,11 @@ pub(crate) async fn measure(deaths: usize) -> Result<Vec<Duration>> {
         let mut victim = victims.remove(round % RECEIVERS);
         let death = now();
         victim.process.kill()?;
-        times.push(tokio::task::block_in_place(|| first_after(&hear, death))?);
-        victims.insert(round % RECEIVERS, Victim::start(say.clone())?);
-        // At another address, so that the dead one's pauses between attempts do not count for the new one.
-        tell(&known, &victims)?;
+        times.push(tokio::task::block_in_place(|| first_after(&repeats, death))?);
+        // The new receiver has another address, so that the pauses between attempts to reach the
+        // dead one do not apply.
+        victims.insert(round % RECEIVERS, Victim::start(repeated.clone())?);
+        announce(&known, &victims)?;
         timeout(BOUND, peers.connected(RECEIVERS)).await.context("the new receiver was not connected")?;
     }
     sending.abort();
@@ -75,15 +76,18 @@ async fn send(peers: PeerSet) -> Result<()> {
     }
 }
 
-fn tell(known: &futures::channel::mpsc::UnboundedSender<Vec<Endpoint>>, victims: &[Victim]) -> Result<()> {
+fn announce(
+    known: &futures::channel::mpsc::UnboundedSender<Vec<Endpoint>>,
+    victims: &[Victim],
+) -> Result<()> {
     let endpoints = victims.iter().map(|victim| Endpoint::at(victim.address)).collect();
-    known.unbounded_send(endpoints).context("the PeerSet no longer listens")
+    known.unbounded_send(endpoints).context("the PeerSet has been dropped")
 }
 
-/// Repeats of earlier deaths are not news.
-fn first_after(hear: &Receiver<Duration>, death: Duration) -> Result<Duration> {
+/// Waits for the first repeated frame after a death. Returns the time between them.
+fn first_after(repeats: &Receiver<Duration>, death: Duration) -> Result<Duration> {
     loop {
-        match hear.recv_timeout(BOUND) {
+        match repeats.recv_timeout(BOUND) {
             Ok(time) if time < death => {}
             Ok(time) => return Ok(time - death),
             Err(_) => bail!("no frame of the dead receiver was sent again within {} s", BOUND.as_secs()),
@@ -92,7 +96,7 @@ fn first_after(hear: &Receiver<Duration>, death: Duration) -> Result<Duration> {
 }
 
 impl Victim {
-    fn start(say: Sender<Duration>) -> Result<Self> {
+    fn start(repeated: Sender<Duration>) -> Result<Self> {
         let (mut process, address) = Role::Receiver { kept: KEPT }.start()?;
         let mut lines = process.take_stdout()?;
         std::thread::spawn(move || {
@@ -100,7 +104,7 @@ impl Victim {
             while std::io::BufRead::read_line(&mut lines, &mut line).is_ok_and(|read| read > 0) {
                 let time = line.trim().parse().map(Duration::from_nanos);
                 line.clear();
-                if time.is_ok_and(|time| say.send(time).is_err()) {
+                if time.is_ok_and(|time| repeated.send(time).is_err()) {
                     return;
                 }
             }

@@ -1,4 +1,4 @@
-//! What many peers cost at rest.
+//! Memory and CPU of many peers at rest.
 
 use std::time::Duration;
 
@@ -8,21 +8,23 @@ use multinet_testing::usage::{cpu_seconds, resident_mebibytes};
 
 use super::roles::Role;
 
-/// How long processes have to become quiet.
+/// Time for processes to become idle before they are measured.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Of the sender and of all receivers.
+/// Memory and CPU of the sender and of all receivers.
 struct Snapshot {
     resident: [f64; 2],
     cpu: [f64; 2],
 }
 
-/// A sender with one connection to each of many receivers, and all of those, in one process each: growth of the resident set over
-/// that with one peer, and CPU while nothing is sent.
+/// Measures a sender with one connection to each of many receivers, and the process with all
+/// receivers: growth of the resident set beyond that with one peer, and CPU without traffic.
 pub(crate) fn table(peers: usize, rest: u64) -> Result<Table> {
     let one = snapshot(1, peers, rest.min(1))?;
     let all = snapshot(peers, peers, rest)?;
-    let further = peers.checked_sub(1).filter(|&count| count > 0).context("one peer is not many")? as f64;
+    let further =
+        peers.checked_sub(1).filter(|&count| count > 0).context("the measurement needs at least two peers")?
+            as f64;
     let columns = "side | KiB per peer | CPU at rest, percent of a core";
     let mut table = Table::new("Many peers", format!("{peers} receivers."), columns);
     for (side, name) in ["sender", "receivers"].into_iter().enumerate() {

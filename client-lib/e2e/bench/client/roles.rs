@@ -1,4 +1,4 @@
-//! What this program is when a measurement needs another process.
+//! Roles of this program in the processes beside a measurement.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -15,31 +15,33 @@ use tokio::time::timeout;
 
 use super::{allocations, trips};
 
-/// Nothing here takes longer to be set up.
+/// Time limit for the start of a role.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A process beside the measuring one. Each prints a line when it is ready, and ends when its standard input does.
+/// Role of a process beside the measuring one. Each prints a line when it is ready, and ends when
+/// its standard input does.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Receives, and prints when a frame has come that another peer had before. So many frames it keeps before it acknowledges the
-    /// first of them.
+    /// Receives frames, and prints the time of each that another peer had before. Acknowledges a
+    /// frame once it holds more than `kept` frames.
     Receiver {
         kept: usize,
     },
-    /// Listens on so many addresses.
+    /// Listens on this many addresses.
     Listeners(usize),
-    /// Has connections to so many of them.
+    /// Connects to this many of these addresses.
     Sender {
         port: u16,
         peers: usize,
     },
     EchoServer,
-    /// Prints the median of so many round trips of 64 bytes, in microseconds.
+    /// Prints the median of this many round trips of 64 bytes, in microseconds.
     EchoClient {
         server: SocketAddr,
         trips: usize,
     },
-    /// Prints the median of so many frames of 64 bytes until their acknowledgement, in microseconds.
+    /// Prints the median time from sending a frame of 64 bytes to its acknowledgement, in
+    /// microseconds.
     Asker {
         server: SocketAddr,
         trips: usize,
@@ -47,12 +49,12 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Parses the argument of a process that was started for a role; `None` if it is another one.
+    /// Parses the argument of a process that was started for a role; `None` for other arguments.
     pub(crate) fn parse(argument: &str) -> Option<Self> {
         serde_json::from_str(argument).ok()
     }
 
-    /// This program in that role, and the line that it says when it is ready.
+    /// Starts this program in the role. Returns the process and its first line.
     pub(crate) fn start(&self) -> Result<(Process, String)> {
         let role = serde_json::to_string(self)?;
         let mut process = Process::start(Command::new(std::env::current_exe()?).arg(role))?;
@@ -60,26 +62,27 @@ impl Role {
         Ok((process, line))
     }
 
-    pub(crate) async fn play(self) -> Result<()> {
+    /// Runs the role until standard input ends.
+    pub(crate) async fn run(self) -> Result<()> {
         match self {
             Self::Receiver { kept } => receive(kept).await,
             Self::Listeners(count) => listen(count).await,
             Self::Sender { port, peers } => hold(port, peers).await,
             Self::EchoServer => trips::echo().await,
             Self::EchoClient { server, trips } => {
-                // On a worker thread, as the server's side.
-                say(format_args!("{}", tokio::spawn(trips::echoed(server, trips)).await??));
+                // The client runs on a worker thread, as the server does.
+                print(format_args!("{}", tokio::spawn(trips::echoed(server, trips)).await??));
                 Ok(())
             }
             Self::Asker { server, trips } => {
-                say(format_args!("{}", tokio::spawn(trips::acknowledged(server, trips)).await??));
+                print(format_args!("{}", tokio::spawn(trips::acknowledged(server, trips)).await??));
                 Ok(())
             }
         }
     }
 }
 
-/// Addresses of the loopback interface, all different.
+/// Returns different addresses of the loopback interface.
 fn addresses(count: usize) -> impl Iterator<Item = IpAddr> {
     let first = u32::from(Ipv4Addr::new(127, 1, 0, 1));
     (first..).take(count).map(|address| Ipv4Addr::from(address).into())
@@ -87,13 +90,13 @@ fn addresses(count: usize) -> impl Iterator<Item = IpAddr> {
 
 async fn receive(most: usize) -> Result<()> {
     let listener = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await?;
-    say(format_args!("{}", listener.local_addresses().first().context("nothing was bound")?));
-    // On a worker thread, as in any program.
+    print(format_args!("{}", listener.local_addresses().first().context("nothing was bound")?));
+    // The receiver runs on a worker thread, as in any program.
     let receiving = tokio::spawn(async move {
         let mut kept = VecDeque::new();
         while let Ok(received) = listener.recv().await {
             if received.is_repeat() {
-                say(format_args!("{}", now().as_nanos()));
+                print(format_args!("{}", now().as_nanos()));
             }
             kept.push_back(received);
             if kept.len() > most
@@ -113,13 +116,14 @@ async fn listen(count: usize) -> Result<()> {
     as_many_files_as_allowed()?;
     let mut port = 0;
     let mut listeners = Vec::new();
-    // One for each address, as each would be a pod: a listener takes a sender for one and the same whatever address it comes to.
+    // Each address has its own listener, as in a pod. A single listener would take all connections
+    // for those of one sender.
     for ip in addresses(count) {
         let listener = Listener::builder().address(ip).port(port).bind().await?;
         port = listener.local_addresses().first().context("nothing was bound")?.port();
         listeners.push(listener);
     }
-    say(format_args!("{port}"));
+    print(format_args!("{port}"));
     orphaned().await;
     Ok(())
 }
@@ -130,28 +134,28 @@ async fn hold(port: u16, count: usize) -> Result<()> {
     let connector = allocations::connector(Delivery::AtMostOnce)?.build()?;
     let peers = connector.follow("bench", futures::stream::iter([endpoints]));
     timeout(BOUND, peers.connected(count)).await.context("not all peers were connected")?;
-    say(format_args!("ready"));
+    print(format_args!("ready"));
     orphaned().await;
     Ok(())
 }
 
-/// Completes when whoever started this process has ended, or wants it to.
+/// Completes when standard input ends, because the starting process has ended or closed it.
 pub(crate) async fn orphaned() {
-    let (say, hear) = tokio::sync::oneshot::channel::<()>();
+    let (open, end) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         let _ = io::stdin().read_to_end(&mut Vec::new());
-        drop(say);
+        drop(open);
     });
-    let _ = hear.await;
+    let _ = end.await;
 }
 
-/// One line on standard output. If nobody reads it, nobody waits for it.
-pub(crate) fn say(line: std::fmt::Arguments<'_>) {
+/// Prints a line to standard output. Ignores errors, because the reader may have ended.
+pub(crate) fn print(line: std::fmt::Arguments<'_>) {
     let mut stdout = io::stdout().lock();
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
-/// Since 1970: a clock that processes share.
+/// Returns the time since 1970, a clock that all processes share.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

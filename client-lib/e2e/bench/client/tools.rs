@@ -1,4 +1,4 @@
-//! Bandwidth and round trips, by `multinet bench` and by its peers.
+//! Bandwidth and round trips of `multinet bench` and of comparable programs.
 
 use std::fs;
 use std::process::Command;
@@ -15,24 +15,24 @@ use serde_json::Value;
 use super::roles::Role;
 use super::trips;
 
-/// From this size on it has to be as fast as iperf3.
+/// Smallest message size with a target relative to iperf3.
 const IPERF_FROM: u32 = 64 << 10;
 
-/// At least so much of iperf3's bandwidth.
+/// Smallest share of iperf3's bandwidth.
 const IPERF_TARGET: f64 = 0.95;
 
-/// At most so much of a bare echo's round trip.
+/// Largest ratio to the round trip of a bare echo.
 const ECHO_TARGET: f64 = 1.15;
 
-/// iperf3 takes no longer blocks.
+/// Largest block size of iperf3.
 const IPERF_MAX: u32 = 1 << 20;
 
-/// How long a server may take to listen.
+/// Time limit for a server to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// The figures of one program.
+/// Bandwidth and CPU of one program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bandwidth {
     /// Bytes a second.
@@ -41,7 +41,8 @@ pub(crate) struct Bandwidth {
     pub(crate) cpu: f64,
 }
 
-/// Bandwidth and CPU of messages of each size, in rounds in which the programs take turns.
+/// Measures bandwidth and CPU for messages of each size, in rounds in which the programs take
+/// turns.
 pub(crate) fn bandwidths(sizes: &[u32], seconds: u64, rounds: usize, log: &Log) -> Result<Table> {
     let columns =
         "bytes | multinet | iperf3 | UCX | / iperf3 | target | / UCX | target | CPU: multinet | iperf3 | UCX";
@@ -53,7 +54,7 @@ pub(crate) fn bandwidths(sizes: &[u32], seconds: u64, rounds: usize, log: &Log) 
         for _ in 0..rounds {
             ours.push(multinet(size, seconds)?);
             iperfs.push(iperf(size.min(IPERF_MAX), seconds)?);
-            // UCX has several interfaces, of which now one is faster, now another.
+            // UCX has several interfaces. Which one is faster varies.
             let [tags, stream] = [ucx("tag_bw", size, seconds)?, ucx("stream_bw", size, seconds)?];
             ucxs.push(if tags.bandwidth > stream.bandwidth { tags } else { stream });
         }
@@ -72,7 +73,7 @@ pub(crate) fn bandwidths(sizes: &[u32], seconds: u64, rounds: usize, log: &Log) 
     Ok(table)
 }
 
-/// Medians of 64 bytes there and back.
+/// Measures round trips of 64 bytes.
 pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<Table> {
     let [mut ours, mut acknowledged, mut ucxs, mut echoes] = [const { Vec::new() }; 4];
     for _ in 0..rounds {
@@ -106,12 +107,13 @@ pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<Table> {
     Ok(table)
 }
 
-/// The ratio of the medians.
+/// Returns the ratio of the medians.
 fn over(ours: &[f64], theirs: &[f64]) -> Result<f64> {
     Ok(median(ours.to_vec())? / median(theirs.to_vec())?)
 }
 
-/// The bandwidth of a client and its server, and what both cost, from bandwidth and bytes.
+/// Runs a client and its server, which return bandwidth and number of bytes. Returns the bandwidth
+/// and the CPU of both.
 fn costed(run: impl FnOnce() -> Result<(f64, f64)>) -> Result<Bandwidth> {
     let before = cpu_of_children()?;
     let (bandwidth, bytes) = run()?;
@@ -131,9 +133,9 @@ fn multinet_trip(trips: usize) -> Result<f64> {
     Ok(number(&multinet_bench(&["--latency", "-s", &size, "-n", &count])?, "t_typical")? * 2.0)
 }
 
-/// Runs `multinet bench`, and gives its result.
+/// Runs `multinet bench`. Returns its result.
 fn multinet_bench(options: &[&str]) -> Result<Value> {
-    let program = std::env::var("MULTINET_BIN").context("MULTINET_BIN has to name the multinet binary")?;
+    let program = std::env::var("MULTINET_BIN").context("MULTINET_BIN does not name the multinet binary")?;
     let command = || {
         let mut command = Command::new(&program);
         command.env_remove("RUST_LOG").arg("bench");
@@ -173,24 +175,24 @@ fn iperf(size: u32, seconds: u64) -> Result<Bandwidth> {
 }
 
 fn ucx(test: &str, size: u32, seconds: u64) -> Result<Bandwidth> {
-    // It wants a number of messages; a short run tells how many are sent in that time.
+    // UCX needs a number of messages. A short run shows how many it sends in the given time.
     let few = (32_u64 << 20) / u64::from(size);
     let many = ucx_bandwidth(test, size, few.max(10))? * seconds as f64 / f64::from(size);
     let messages = (many as u64).clamp(20, 10_000_000);
-    // What it sends to warm up costs as much.
+    // The messages of its warm-up cost as much.
     let bytes = (messages + warm_up(messages)) as f64 * f64::from(size);
     costed(|| Ok((ucx_bandwidth(test, size, messages)?, bytes)))
 }
 
-/// Bytes a second. Both processes have ended.
+/// Returns the bytes per second, after both processes have ended.
 fn ucx_bandwidth(test: &str, size: u32, messages: u64) -> Result<f64> {
-    // "overall_bw", in units of 2^20 bytes a second.
+    // This is "overall_bw", in units of 2^20 bytes per second.
     Ok(ucx_figures(test, size, messages)?.get(5).context("too few columns")? * f64::from(1 << 20))
 }
 
 fn ucx_trip(trips: usize) -> Result<f64> {
     let figures = ucx_figures("tag_lat", trips::SIZE as u32, trips as u64)?;
-    // The median, of one way.
+    // This is the median of one direction.
     Ok(figures.get(1).context("too few columns")? * 2.0)
 }
 
@@ -212,21 +214,22 @@ fn warm_up(messages: u64) -> u64 {
 
 fn ucx_command() -> Command {
     let mut command = Command::new("ucx_perftest");
-    // Without the device it leaves the loopback interface alone.
+    // UCX uses the loopback interface only if it is named.
     command.envs([("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo"), ("UCX_LOG_LEVEL", "error")]);
     command
 }
 
-/// Waits until a process listens on the port, as the kernel says: a connection to look would be taken for a client.
+/// Waits until a process listens on the port, by the kernel's table. A test connection would be
+/// taken for a client.
 fn until_listening(port: u16) -> Result<()> {
     let (local, begin) = (format!(":{port:04X}"), Instant::now());
     let listens = |line: &str| {
-        // Its number, our address, the other's, and the state, of which 0A is LISTEN.
+        // The fields are a number, the local and the remote address, and the state; 0A is LISTEN.
         let fields: Vec<&str> = line.split_whitespace().take(4).collect();
         matches!(fields[..], [_, ours, _, "0A"] if ours.ends_with(&local))
     };
     while !fs::read_to_string("/proc/net/tcp")?.lines().any(listens) {
-        ensure!(begin.elapsed() < PATIENCE, "nothing listens on port {port}");
+        ensure!(begin.elapsed() < PATIENCE, "no process listens on port {port}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Round trips of 64 bytes on one connection: a bare echo, the least that one over TCP costs a tokio program; and a frame there, and the
-//! acknowledgement of the receiver's code back.
+//! Round trips of 64 bytes on one connection: a bare echo, which is the least that TCP costs a
+//! tokio program; and a frame and its acknowledgement by the receiver's code.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::allocations;
-use super::roles::{orphaned, say};
+use super::roles::{orphaned, print};
 
-/// Of a message.
+/// Size of a message.
 pub(crate) const SIZE: usize = 64;
 
-/// All round trips together take less.
+/// Time limit for all round trips together.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Serves the bare echo.
 pub(crate) async fn echo() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    say(format_args!("{}", listener.local_addr()?));
+    print(format_args!("{}", listener.local_addr()?));
     let serving = async {
         let (mut stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        // As in any server, a task of a worker thread.
+        // As in any server, a worker thread runs the task.
         tokio::spawn(async move {
             let mut message = [0; SIZE];
             while stream.read_exact(&mut message).await.is_ok() && stream.write_all(&message).await.is_ok() {}
@@ -41,7 +41,7 @@ pub(crate) async fn echo() -> Result<()> {
     }
 }
 
-/// Median of so many round trips to the bare echo, in microseconds.
+/// Returns the median of this many round trips to the bare echo, in microseconds.
 pub(crate) async fn echoed(server: SocketAddr, trips: usize) -> Result<f64> {
     let mut stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
@@ -60,7 +60,7 @@ pub(crate) async fn echoed(server: SocketAddr, trips: usize) -> Result<f64> {
     Ok(percentile(&times, 50) * 1e3)
 }
 
-/// Median of so many frames until their acknowledgement, in microseconds.
+/// Returns the median time from sending a frame to its acknowledgement, in microseconds.
 pub(crate) async fn acknowledged(server: SocketAddr, trips: usize) -> Result<f64> {
     let connector = allocations::connector(Delivery::AtLeastOnce)?.build()?;
     let peers = connector.follow("bench", futures::stream::iter([vec![Endpoint::at(server)]]));

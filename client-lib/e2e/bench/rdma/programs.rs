@@ -1,4 +1,4 @@
-//! The programs that are compared, each as a server and a client.
+//! The compared programs, each as a server and a client.
 
 use std::fs;
 use std::process::Command;
@@ -11,35 +11,39 @@ use multinet_testing::measure::{Process, output};
 use multinet_testing::perftest::{rows, ucx_row};
 use multinet_testing::process::workspace_binary;
 
-/// What others write to, and what they write from, of the same device. With `multinet bench` it is the other way round: it takes the row
-/// from which the kernel's way to the server begins.
+/// Addresses of the device: the clients of other programs write from [`CLIENT`] to [`SERVER`].
+/// `multinet bench` writes the other way round, because it uses the GID from which the kernel's
+/// route to the server begins.
 pub(crate) const SERVER: &str = "10.9.0.1";
 pub(crate) const CLIENT: &str = "10.9.0.2";
 
 const DEVICE: &str = "rxe0";
 
-/// How long a server may take to listen.
+/// Time limit for a server to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Memory for slots, at most, unless a message is larger. All of it is locked for each connection, and the guest is small.
+/// Largest memory for slots, unless a message is larger. All of it is locked for each connection,
+/// and the guest has little memory.
 const SLOTS: u32 = 64 << 20;
 
-/// From this size on perftest's bandwidth has more digits than its message rate.
+/// Smallest message size for which perftest prints the bandwidth with more digits than the message
+/// rate.
 const DIGITS: u32 = 4 << 10;
 
-/// UCX copies up to so many bytes into the request itself, and up to so many to memory of its own; its active messages are no longer.
+/// Largest message that UCX copies into the request itself.
 const UCX_SHORT: u32 = 64;
+/// Largest message that UCX copies to its own memory, and largest active message.
 const UCX_COPIED: u32 = 8 << 10;
 
-/// Its active messages are no shorter.
+/// Smallest active message of UCX.
 const UCX_HEADER: u32 = 8;
 
-/// What is to be sent.
+/// Messages to send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) size: u32,
     pub(crate) pairs: u16,
-    /// By each queue pair.
+    /// Number of messages on each queue pair.
     pub(crate) iterations: u64,
 }
 
@@ -48,14 +52,14 @@ impl Load {
         ["-s".to_owned(), self.size.to_string(), "-n".to_owned(), self.iterations.to_string()]
     }
 
-    /// Messages a second, of a program with perftest's columns.
+    /// Returns the messages per second in the output of a program with perftest's columns.
     fn rate(self, said: &str) -> Result<f64> {
         let all = rows(said, self.size);
         let [row] = &all[..] else { bail!("no row of results for {} bytes: {said}", self.size) };
         let [_, _, bandwidth, rate] = row[..] else { bail!("an odd row of results: {row:?}") };
         let by_bandwidth = bandwidth * f64::from(1 << 20) / f64::from(self.size);
         let rate = if self.size >= DIGITS { by_bandwidth } else { rate * 1e6 };
-        // perftest, where the clock is too unsteady for it.
+        // perftest prints other numbers if the clock is too unsteady.
         ensure!(rate.is_finite() && rate > 0.0, "a rate of {rate}");
         Ok(rate)
     }
@@ -84,7 +88,7 @@ pub(crate) fn multinet_rate(load: Load) -> Result<f64> {
     load.rate(&multinet(load, &["-q", &load.pairs.to_string()], 0)?)
 }
 
-/// Both sides look for messages so many microseconds before they sleep.
+/// Measures the latency. Both sides poll for `busy` microseconds before they sleep.
 pub(crate) fn multinet_latency(load: Load, busy: u32) -> Result<f64> {
     typical(&multinet(load, &["--latency"], busy)?, load.size)
 }
@@ -105,8 +109,8 @@ fn multinet(load: Load, more: &[&str], busy: u32) -> Result<String> {
     pair(&mut server, &mut client, port.parse()?)
 }
 
-/// UCX' own transport, for one queue pair: its layer for programs cannot be used here, as it connects by unreliable datagrams, which
-/// soft-RoCE loses.
+/// Measures the transport layer of UCX with one queue pair. Its layer for applications cannot be
+/// used here, because it connects by unreliable datagrams, which soft-RoCE loses.
 pub(crate) fn ucx_rate(test: &str, load: Load) -> Result<f64> {
     let port = port().to_string();
     let command = |row: &str| {
@@ -124,30 +128,30 @@ pub(crate) fn ucx_rate(test: &str, load: Load) -> Result<f64> {
     client.args([SERVER, "-t", test, "-d", &format!("{DEVICE}:1"), "-x", "rc_verbs", "-D", layout]);
     client.args(load.options()).args(["-w", &warm_up.to_string(), "-f", "-v"]);
     let said = pair(&mut command("SERVER_ROW")?, &mut client, port.parse()?)?;
-    // "overall_mr".
+    // This is "overall_mr".
     ucx_row(&said)?.get(7).copied().context("too few columns")
 }
 
-/// The tests of UCX that send messages of this size, of which now one is faster, now another.
+/// Returns the tests of UCX that send messages of this size. Which one is faster varies.
 pub(crate) fn ucx_tests(size: u32) -> &'static [&'static str] {
     if (UCX_HEADER..=UCX_COPIED).contains(&size) { &["put_bw", "am_bw"] } else { &["put_bw"] }
 }
 
 fn typical(said: &str, size: u32) -> Result<f64> {
     let all = rows(said, size);
-    // Iterations, least, most, typical.
+    // The columns are iterations, minimum, maximum and typical.
     let typical = all.first().and_then(|row| row.get(3)).copied();
     let typical = typical.with_context(|| format!("no row of results for {size} bytes: {said}"))?;
     ensure!(typical.is_finite() && typical > 0.0, "a latency of {typical}");
     Ok(typical)
 }
 
-/// What the client says.
+/// Runs a server and a client. Returns the client's output.
 fn pair(server: &mut Command, client: &mut Command, port: u16) -> Result<String> {
     let mut server = Process::start(server)?;
     let begun = Instant::now();
     while !listens(port)? {
-        ensure!(begun.elapsed() < PATIENCE, "nothing listens on port {port}");
+        ensure!(begun.elapsed() < PATIENCE, "no process listens on port {port}");
         sleep(Duration::from_millis(10));
     }
     let said = output(client)?;
@@ -155,7 +159,8 @@ fn pair(server: &mut Command, client: &mut Command, port: u16) -> Result<String>
     Ok(said)
 }
 
-/// Whether anybody listens: a connection to find out would be the client that these servers wait for.
+/// Returns whether a process listens on the port, by the kernel's tables. These servers would take
+/// a test connection for their client.
 fn listens(port: u16) -> Result<bool> {
     let mut sockets = String::new();
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -168,7 +173,7 @@ fn listens(port: u16) -> Result<bool> {
     Ok(sockets.lines().any(is_it))
 }
 
-/// One that nobody has used yet.
+/// Returns a port that no earlier program has used.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(18_600);
     NEXT.fetch_add(1, Ordering::Relaxed)

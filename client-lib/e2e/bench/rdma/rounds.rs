@@ -1,4 +1,4 @@
-//! Runs all programs, one after the other, again and again.
+//! Rounds of measurements, in each of which all programs take turns.
 
 use std::io::{self, Write as _};
 use std::iter::zip;
@@ -12,29 +12,33 @@ use super::programs::{
 };
 use super::{Extent, FAILURE};
 
-/// So often others' programs are tried: on a busy machine perftest does not always get along with the guest's clock.
+/// Number of attempts with another program. On a busy machine, perftest sometimes fails with the
+/// guest's clock.
 const ATTEMPTS: usize = 2;
 
-/// In microseconds: with `--busy-poll` nobody sleeps between messages.
+/// Microseconds for `--busy-poll`, so long that no side sleeps between messages.
 const BUSY: u32 = 100_000;
 
-/// Up to this size it is the rate of messages that counts, from the next on bandwidth.
+/// Largest message size for which the tables show the message rate; for larger ones they show the
+/// bandwidth.
 const SMALL: u32 = 256;
 
-/// From this size on there is a target: at least so much of `ib_write_bw`'s bandwidth.
+/// Smallest message size with a target relative to `ib_write_bw`.
 const FRAMED: u32 = 64 << 10;
+/// Smallest share of `ib_write_bw`'s bandwidth.
 const FRAMED_TARGET: f64 = 0.9;
 
-/// Figures of one program in each round; not a number where it did not get it done.
+/// Figures of one program in each round; NaN for a round in which it failed.
 type Rounds = Vec<f64>;
 
-/// Of one size by so many queue pairs, messages a second: ours, perftest's, UCX'.
+/// Message size, number of queue pairs, and messages per second of ours, perftest and UCX.
 type Bandwidths = (u32, u16, [Rounds; 3]);
 
-/// Of one size, the median of one way in microseconds: perftest's, ours with `--busy-poll` and without.
+/// Message size, and median latency of one direction in microseconds of perftest, ours with
+/// `--busy-poll`, and ours without.
 type Latencies = (u32, [Rounds; 3]);
 
-/// Measures, and makes the tables.
+/// Runs all measurements. Returns their tables.
 pub(crate) fn measure(extent: Extent) -> Result<Vec<Table>> {
     let mut bandwidths: Vec<Bandwidths> = Vec::new();
     for &pairs in extent.pairs {
@@ -90,7 +94,8 @@ fn latency(note: String, rows: Vec<Latencies>) -> Table {
     table
 }
 
-/// The rounds' ratios: whatever else the machine does lasts longer than a round's two runs.
+/// Returns the median ratio of the rounds. Other load on the machine usually lasts longer than the
+/// two runs of a round, and so affects both.
 fn over(ours: &[f64], theirs: &[f64]) -> Cell {
     ratio(zip(ours, theirs).map(|(ours, theirs)| ours / theirs))
 }
@@ -102,13 +107,14 @@ impl Extent {
     }
 }
 
-/// A program that has failed once is not tried again: failing may take a minute.
+/// Runs a program, and adds its figure. A program that has failed in an earlier round is not run
+/// again, because a failure may take a minute.
 fn add(figures: &mut Rounds, run: impl FnOnce() -> Option<f64>) {
     let has_failed = figures.iter().any(|figure| figure.is_nan());
     figures.push(if has_failed { None } else { run() }.unwrap_or(f64::NAN));
 }
 
-/// `None` where there are several queue pairs, which it has not.
+/// Measures the fastest test of UCX; `None` for several queue pairs, which UCX does not support.
 fn fastest_ucx(load: Load) -> Option<f64> {
     if load.pairs > 1 {
         return None;
@@ -119,15 +125,15 @@ fn fastest_ucx(load: Load) -> Option<f64> {
     all.max_by(f64::total_cmp)
 }
 
-/// `None` if others' program does not get it done, which is said in one line.
+/// Runs another program; `None` if it fails, after printing the error in one line.
 fn others(name: &str, load: Load, run: impl Fn() -> Result<f64>) -> Option<f64> {
     let mut outcome = run();
     for _ in 1..ATTEMPTS {
         outcome = outcome.or_else(|_| run());
     }
     let context = || format!("{name}, {} bytes, {} queue pairs", load.size, load.pairs);
-    let say = |error: anyhow::Error| drop(writeln!(io::stdout(), "{FAILURE}{}", one_line(&error)));
-    outcome.with_context(context).map_err(say).ok()
+    let report = |error: anyhow::Error| drop(writeln!(io::stdout(), "{FAILURE}{}", one_line(&error)));
+    outcome.with_context(context).map_err(report).ok()
 }
 
 fn one_line(error: &anyhow::Error) -> String {

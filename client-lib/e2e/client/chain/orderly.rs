@@ -1,23 +1,23 @@
-//! A receiver that is asked to end says what it has taken and acknowledged before it goes: what it had taken is neither counted as lost
-//! nor sent again.
+//! Receiver that ends gracefully. It first reports which frames it has taken and acknowledged, so
+//! that these are neither counted as lost nor sent again.
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::stage::Stage;
 use super::tally::{all_arrived, missing};
-use super::turmoil::Cast;
+use super::turmoil::Programs;
 
 const ONCE: &str = "once-more";
 const KEPT: &str = "kept-more";
 
-/// How many frames are sent before and after the end, at least.
+/// Least number of frames before and after the end.
 const FRAMES: u64 = 3000;
 
-/// One of two receivers ends.
-pub(super) async fn play(stage: &Stage, cast: Cast) -> Result<()> {
-    let Cast { mut sinks, once, kept } = cast;
-    let mut once = once.again(stage, ONCE, "--size 1000").await?;
-    let mut kept = kept.again(stage, KEPT, "--size 1000 --at-least-once").await?;
+/// Ends one of two receivers.
+pub(super) async fn run(stage: &Stage, programs: Programs) -> Result<()> {
+    let Programs { mut sinks, once, kept } = programs;
+    let mut once = once.restart(stage, ONCE, "--size 1000").await?;
+    let mut kept = kept.restart(stage, KEPT, "--size 1000 --at-least-once").await?;
     for source in [&mut once, &mut kept] {
         source.connected(2).await?;
         source.shows("have sent enough", |status| status.sent > FRAMES).await?;
@@ -35,8 +35,8 @@ pub(super) async fn play(stage: &Stage, cast: Cast) -> Result<()> {
     }
     let missing = missing(&records, ONCE, &once)?;
     let twice = all_arrived(&records, KEPT, &kept)?;
-    eprintln!("an orderly end: {missing} missing; {once:?}; {twice} at more than one receiver; {kept:?}");
-    ensure!(missing == once.lost, "{missing} are missing, {} are said to be lost", once.lost);
-    ensure!(twice == 0, "{twice} had been acknowledged, and were sent again");
+    eprintln!("a graceful end: {missing} missing; {once:?}; {twice} at more than one receiver; {kept:?}");
+    ensure!(missing == once.lost, "{missing} frames are missing, but {} were counted as lost", once.lost);
+    ensure!(twice == 0, "{twice} acknowledged frames were sent again");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Everything between a pod and the answer to its question: API server, controller, `multinet-dns`, CoreDNS; and pods that are network
-//! namespaces with a second NIC.
+//! The chain from the API server to DNS answers: API server, controller, `multinet-dns` and
+//! CoreDNS. Pods are network namespaces with a second NIC.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -17,20 +17,20 @@ use multinet_testing::process::{free_port, run};
 use multinet_testing::replica::{Options, Replica};
 use serde_json::json;
 
-/// The network of the second NICs.
+/// Network of the second NICs.
 const NETWORK: &str = "rail";
 
-/// Its addresses.
+/// Addresses of that network.
 const SUBNET: &str = "192.168.111.0/24";
 
-/// The bridge of the pods' default network, as `multus` configures it.
+/// Bridge of the pods' default network, as `multus` configures it.
 const BRIDGE: &str = "pods";
 
-/// What pods call the service.
+/// Name of the service.
 const SERVICE: &str = "infer";
 
 pub(super) struct Stage {
-    // Before the cluster that they talk to, so that they are dropped first.
+    // The programs come before the cluster that they use, so that they are dropped first.
     _controller: Controller,
     dns: Replica,
     dns_options: Options,
@@ -41,7 +41,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) async fn set() -> Result<Self> {
+    pub(super) async fn start() -> Result<Self> {
         let cluster = Cluster::start().await?;
         cluster.apply_crds().await?;
         cluster.apply_rbac().await?;
@@ -67,12 +67,12 @@ impl Stage {
         })
     }
 
-    /// The service, as a pod would call it: its search path does the rest.
+    /// Returns the short name of the service, which a pod's search path completes.
     pub(super) fn service(&self) -> String {
         format!("{SERVICE}.{}.svc.multinet", self.namespace.name())
     }
 
-    /// A pod with a second NIC that runs, but is not ready.
+    /// Starts a pod with a second NIC, which runs but is not ready.
     pub(super) async fn pod(&self, name: &str, app: &str) -> Result<LightPod> {
         let pod = Pod::new(name).label("app", app).annotation(NETWORKS, NETWORK);
         let mut pod = LightPod::create(&self.multus, &self.namespace, pod).await?;
@@ -85,17 +85,17 @@ impl Stage {
         Ok(pod)
     }
 
-    /// The kubelet's probe has succeeded.
+    /// Plays the kubelet: reports a pod as ready.
     pub(super) async fn ready(&self, name: &str) -> Result<()> {
         Pods::of(&self.namespace).ready(name, true).await.map(drop)
     }
 
-    /// `multinet-dns` dies. CoreDNS stays, and says SERVFAIL.
+    /// Kills `multinet-dns`. CoreDNS still runs, and answers SERVFAIL.
     pub(super) fn kill_dns(&mut self) -> Result<()> {
         self.dns.kill()
     }
 
-    /// It comes again at the same place.
+    /// Starts `multinet-dns` again at the same address.
     pub(super) async fn start_dns(&mut self) -> Result<()> {
         self.dns = self.dns_options.start_ready().await?;
         Ok(())
@@ -116,14 +116,16 @@ fn service() -> Result<DynamicObject> {
     }))?)
 }
 
-/// The node's address on the pods' default network.
+/// Returns the node's address on the pods' default network.
 fn gateway() -> String {
     format!("{}1", multus::DEFAULT_NETWORK)
 }
 
-/// The cluster's CoreDNS, with the stanza that forwards our zone, where pods reach it: by their default network.
+/// Starts the cluster's CoreDNS, which forwards our zone, at an address on the pods' default
+/// network.
 async fn coredns(cluster: &Cluster, upstream: SocketAddr) -> Result<CoreDns> {
-    // As the CNI plugin would make it for the first pod. With an address of its own, or it would take on one of the pods' that come and go.
+    // The CNI plugin would create the bridge for the first pod. The bridge needs a fixed hardware
+    // address. Otherwise it takes over the address of a pod, which changes as pods come and go.
     multus::ip(&["link", "add", BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge"])?;
     multus::ip(&["address", "add", &format!("{}/24", gateway()), "dev", BRIDGE])?;
     multus::ip(&["link", "set", BRIDGE, "up"])?;
@@ -134,14 +136,15 @@ async fn coredns(cluster: &Cluster, upstream: SocketAddr) -> Result<CoreDns> {
     CoreDns::start_at(address, &[("multinet.cluster.local", &ours), ("cluster.local", &own)]).await
 }
 
-/// Counts what leaves a pod by its default network and is meant for the second one. Two things that the kernel says by itself are not
-/// counted, that nobody is there and that somebody listens: while an interface comes up, it has its address a moment before its route.
+/// Counts the packets that leave a pod by its default network but are meant for the second one. RST
+/// and SYN-ACK are not counted: the kernel itself sends them by the default network in the moment
+/// when a new interface has its address but not yet its route.
 fn count_strays() -> Result<()> {
     let from_pods = ["-t", "raw", "-A", "PREROUTING", "-i", BRIDGE, "-d", SUBNET];
     for rule in [
         &["-p", "tcp", "--tcp-flags", "RST", "RST", "-j", "RETURN"][..],
         &["-p", "tcp", "--tcp-flags", "SYN,ACK", "SYN,ACK", "-j", "RETURN"],
-        // No more than a counter.
+        // This rule only counts.
         &[],
     ] {
         iptables(&[&from_pods[..], rule].concat())?;
@@ -149,7 +152,7 @@ fn count_strays() -> Result<()> {
     Ok(())
 }
 
-/// How many of them there were.
+/// Returns the number of counted packets.
 pub(super) fn strays() -> Result<u64> {
     let rules = iptables(&["-t", "raw", "-nvxL", "PREROUTING"])?;
     let counter = rules.lines().last().and_then(|rule| rule.split_whitespace().next());
@@ -160,7 +163,7 @@ fn iptables(args: &[&str]) -> Result<String> {
     run(Command::new("iptables").arg("--wait").args(args))
 }
 
-/// The only address that a pod has on its second NIC.
+/// Returns the only address of a pod on its second NIC.
 pub(super) async fn second_address(pod: &LightPod) -> Result<String> {
     let addresses = pod.addresses().await?;
     ensure!(addresses.len() == 1, "{addresses:?}");

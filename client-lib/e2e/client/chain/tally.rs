@@ -1,4 +1,4 @@
-//! What sources and sinks say, and whether it adds up.
+//! Output of sources and sinks, and the check that it is consistent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::vertex::Record;
 
-/// What a source says of itself.
+/// Counts in a status line of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) sent: u64,
@@ -17,7 +17,7 @@ pub(super) struct Status {
     pub(super) connected: u64,
 }
 
-/// What a sink says of a frame.
+/// Frame in a line of a sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) number: u64,
@@ -27,12 +27,12 @@ pub(super) struct Frame {
 }
 
 impl Status {
-    /// The last one in a log.
+    /// Returns the last status in a log.
     pub(super) fn last(log: &str) -> Result<Self> {
-        Self::all(log)?.pop().context("it has not said anything yet")
+        Self::all(log)?.pop().context("no status is printed yet")
     }
 
-    /// All of them, in their order.
+    /// Returns all statuses in a log, in their order.
     pub(super) fn all(log: &str) -> Result<Vec<Self>> {
         let complete = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
         let is_status = |line: &&str| line.starts_with("status ") || line.starts_with("done ");
@@ -56,7 +56,8 @@ impl Status {
 }
 
 impl Frame {
-    /// All frames in a log, in their order. A line that a SIGKILL has cut off was not received.
+    /// Returns all frames in a log, in their order. A frame whose line a SIGKILL has cut off does
+    /// not count as received.
     pub(super) fn all(log: &str) -> Result<Vec<Self>> {
         let complete = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
         let lines = complete.lines().filter_map(|line| line.strip_prefix("frame "));
@@ -66,15 +67,16 @@ impl Frame {
     fn parse(line: &str) -> Result<Self> {
         let fields: Vec<_> = line.split(' ').collect();
         let [number, which @ ("first" | "repeat"), key, sender] = fields[..] else {
-            anyhow::bail!("not what a sink says");
+            anyhow::bail!("not a line of a sink");
         };
-        // Where the checksum is wrong, this says `corrupt`.
+        // The number is `corrupt` if the checksum is wrong.
         let number = number.parse().with_context(|| format!("the number is {number}"))?;
         Ok(Self { number, is_repeat: which == "repeat", key: key.to_owned(), sender: sender.to_owned() })
     }
 }
 
-/// Who had which of a sender's frames: sinks by number, with the mark of a repeat, in the order of `records`.
+/// Returns the sinks that received each frame of a sender, by number, with whether it was marked as
+/// a repeat. The sinks are in the order of `records`.
 pub(super) fn receivers<'r>(
     records: &'r [Record],
     sender: &str,
@@ -85,7 +87,7 @@ pub(super) fn receivers<'r>(
         for frame in record.frames.iter().filter(|frame| frame.sender == sender) {
             ensure!(
                 seen.insert(frame.number),
-                "{} has had frame {} of {sender} twice",
+                "{} got frame {} of {sender} twice",
                 record.name,
                 frame.number
             );
@@ -95,7 +97,8 @@ pub(super) fn receivers<'r>(
     Ok(receivers)
 }
 
-/// How many frames of an at-most-once sender nobody has had. None may have arrived twice.
+/// Returns the number of frames of an at-most-once sender that no sink received. Fails if a frame
+/// arrived twice.
 pub(super) fn missing(records: &[Record], sender: &str, status: &Status) -> Result<u64> {
     let receivers = receivers(records, sender)?;
     for (number, sinks) in &receivers {
@@ -106,19 +109,19 @@ pub(super) fn missing(records: &[Record], sender: &str, status: &Status) -> Resu
     Ok(status.sent - receivers.len() as u64)
 }
 
-/// All frames of an at-least-once sender have arrived, and of none does more than one arrival claim to be the first. Gives how many arrived
-/// more than once.
+/// Checks that all frames of an at-least-once sender arrived, and that at most one arrival of each
+/// is not marked as a repeat. Returns the number of frames that arrived more than once.
 pub(super) fn all_arrived(records: &[Record], sender: &str, status: &Status) -> Result<usize> {
     let receivers = receivers(records, sender)?;
     for number in 1..=status.sent {
         let sinks =
-            receivers.get(&number).with_context(|| format!("nobody has had frame {number} of {sender}"))?;
+            receivers.get(&number).with_context(|| format!("no sink got frame {number} of {sender}"))?;
         let firsts = sinks.iter().filter(|(_, is_repeat)| !is_repeat).count();
-        ensure!(firsts <= 1, "frame {number} of {sender} went to {sinks:?}, and nobody was told");
+        ensure!(firsts <= 1, "frame {number} of {sender} went to {sinks:?} without a mark of a repeat");
     }
     ensure!(
         receivers.len() as u64 == status.sent,
-        "{sender} sent {} frames, {} came",
+        "{sender} sent {} frames, but {} arrived",
         status.sent,
         receivers.len()
     );

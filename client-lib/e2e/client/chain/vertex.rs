@@ -1,4 +1,4 @@
-//! The programs in the pods: `frames_source`, `frames_sink`.
+//! The programs in the pods, `frames_source` and `frames_sink`.
 
 use std::process::Command;
 
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use super::stage::{Stage, second_address};
 use super::tally::{Frame, Status};
 
-/// After which time without a sign of life a peer counts as gone, in seconds: as little as may be.
+/// Shortest permitted `--silence`: seconds without a message after which a peer counts as gone.
 const SILENCE: &str = "4";
 
-/// A pod that receives.
+/// Pod that receives.
 pub(super) struct Sink {
     process: Process,
     pub(super) name: String,
@@ -24,7 +24,7 @@ pub(super) struct Sink {
     _folder: TempDir,
 }
 
-/// A pod that sends.
+/// Pod that sends.
 pub(super) struct Source {
     pub(super) process: Process,
     pub(super) pod: LightPod,
@@ -32,7 +32,7 @@ pub(super) struct Source {
     name: String,
 }
 
-/// What a receiver has had until its end, and what its interfaces have carried.
+/// Frames of a receiver, and traffic of its interfaces in bytes.
 pub(super) struct Record {
     pub(super) name: String,
     pub(super) frames: Vec<Frame>,
@@ -41,7 +41,7 @@ pub(super) struct Record {
 }
 
 impl Sink {
-    /// A pod of the service, ready when its program listens.
+    /// Starts a pod of the service, and makes it ready once its program listens.
     pub(super) async fn start(stage: &Stage, name: &str) -> Result<Self> {
         let pod = stage.pod(name, "infer").await?;
         let address = second_address(&pod).await?;
@@ -51,33 +51,33 @@ impl Sink {
         identify(&mut command, name, &uid).args(["18515", "--silence", SILENCE]);
         let mut process = Process::spawn(&mut command, &folder.path().join("log"))?;
         let listening = process.logged("listening on ", BOUND).await?;
-        ensure!(listening == format!("{address}:18515"), "it listens on {listening}, not on {address}");
+        ensure!(listening == format!("{address}:18515"), "the sink listens on {listening}, not on {address}");
         stage.ready(name).await?;
         Ok(Self { process, name: name.to_owned(), uid, address, pod, _folder: folder })
     }
 
-    /// The interface of the second network goes down, or up again.
+    /// Sets the interface of the second network `down` or `up`.
     pub(super) fn link(&self, state: &str) -> Result<()> {
         link(&self.pod, state)
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.process.kill()
     }
 
-    /// SIGTERM, and it has to end as it should.
+    /// Sends SIGTERM, and waits for a successful end.
     pub(super) async fn terminate(&mut self) -> Result<()> {
         let status = self.process.terminate(BOUND).await?;
         ensure!(status.success(), "{} ended with {status}\n{}", self.name, self.process.tail());
         Ok(())
     }
 
-    /// Waits until it has had more than so many frames.
+    /// Waits until it has received more than `count` frames.
     pub(super) async fn has_more_than(&mut self, count: usize) -> Result<()> {
         let process = &self.process;
         multinet_testing::wait::eventually(
-            &format!("{} to have more than {count} frames", self.name),
+            &format!("{} to receive more than {count} frames", self.name),
             BOUND,
             async || {
                 let found = frames(process);
@@ -88,19 +88,19 @@ impl Sink {
         .await
     }
 
-    /// How many frames it has had.
+    /// Returns the number of received frames.
     pub(super) fn count(&self) -> usize {
         frames(&self.process)
     }
 
-    /// What it has had so far.
+    /// Returns its frames and traffic so far.
     pub(super) fn record(&self) -> Result<Record> {
         let frames = Frame::all(&self.process.log())?;
         let [default_network, second_network] = carried(&self.pod)?;
         Ok(Record { name: self.name.clone(), frames, default_network, second_network })
     }
 
-    /// The pod goes, as if a kubelet had noticed that its program has ended.
+    /// Removes the pod, as a kubelet would after the end of its program. Returns its record.
     pub(super) async fn remove(self) -> Result<Record> {
         let record = self.record()?;
         self.pod.remove().await?;
@@ -109,7 +109,7 @@ impl Sink {
 }
 
 impl Source {
-    /// A pod that sends to the service, by these options, and is connected to somebody.
+    /// Starts a pod that sends to the service with these options, and waits until it is connected.
     pub(super) async fn start(stage: &Stage, name: &str, options: &str) -> Result<Self> {
         let pod = stage.pod(name, "camera").await?;
         let folder = TempDir::new()?;
@@ -117,59 +117,60 @@ impl Source {
         Ok(Self { process, pod, folder, name: name.to_owned() })
     }
 
-    /// Starts the program anew, under another name.
-    pub(super) async fn again(self, stage: &Stage, name: &str, options: &str) -> Result<Self> {
+    /// Starts the program again in the same pod, under another name.
+    pub(super) async fn restart(self, stage: &Stage, name: &str, options: &str) -> Result<Self> {
         let Self { pod, folder, .. } = self;
         let process = run(stage, (&pod, &folder), name, options).await?;
         Ok(Self { process, pod, folder, name: name.to_owned() })
     }
 
-    /// Waits until what it says of itself is so.
+    /// Waits for a status that fulfils a condition. Returns it.
     pub(super) async fn shows(&mut self, what: &str, fulfils: impl Fn(&Status) -> bool) -> Result<Status> {
         let log = self.folder.path().join(&self.name);
         self.process
             .until(what, BOUND, async || {
                 let status = Status::last(&std::fs::read_to_string(&log)?)?;
-                ensure!(fulfils(&status), "it says {status:?}");
+                ensure!(fulfils(&status), "its status is {status:?}");
                 Ok(status)
             })
             .await
     }
 
-    /// Waits until it has sent nothing for a while, because no receiver says that there is room.
+    /// Waits until it stops sending, because it has no credit.
     pub(super) async fn stalls(&mut self) -> Result<()> {
         let log = self.folder.path().join(&self.name);
         self.process
             .until("stall", BOUND, async || {
                 let all = Status::all(&std::fs::read_to_string(&log)?)?;
-                let last = all.last_chunk::<2>().context("it has not said enough yet")?;
-                ensure!(last[0].sent == last[1].sent, "it says {last:?}");
+                let last = all.last_chunk::<2>().context("it has not printed two statuses yet")?;
+                ensure!(last[0].sent == last[1].sent, "its statuses are {last:?}");
                 Ok(())
             })
             .await
     }
 
-    /// Waits until so many receivers are connected.
+    /// Waits until `count` receivers are connected.
     pub(super) async fn connected(&mut self, count: u64) -> Result<Status> {
         self.shows(&format!("have {count} peers"), |status| status.connected == count).await
     }
 
-    /// The interface of the second network goes down, or up again.
+    /// Sets the interface of the second network `down` or `up`.
     pub(super) fn link(&self, state: &str) -> Result<()> {
         link(&self.pod, state)
     }
 
-    /// It is asked to end, delivers what it has, and says what has become of all frames.
+    /// Sends SIGTERM, and waits until it has delivered its frames and ended. Returns its last
+    /// status.
     pub(super) async fn finish(&mut self) -> Result<Status> {
         let status = self.process.terminate(BOUND).await?;
         ensure!(status.success(), "{} ended with {status}\n{}", self.name, self.process.tail());
         let log = self.process.log();
-        ensure!(log.lines().any(|line| line.starts_with("done ")), "{} has not said all\n{log}", self.name);
+        ensure!(log.lines().any(|line| line.starts_with("done ")), "{} has no last status\n{log}", self.name);
         Status::last(&log)
     }
 }
 
-/// `resolve_watch` in a sender's pod, which asks on its own.
+/// Starts `resolve_watch` in a sender's pod.
 pub(super) fn watch(stage: &Stage, source: &Source) -> Result<Process> {
     let mut command = source.pod.command(workspace_example("resolve_watch")?);
     Process::spawn(command.arg(stage.service()), &source.folder.path().join("resolve_watch"))
@@ -189,7 +190,7 @@ async fn run(
     Ok(process)
 }
 
-/// What the downward API would put into the environment.
+/// Adds the variables that the downward API would set.
 fn identify<'c>(command: &'c mut Command, name: &str, uid: &str) -> &'c mut Command {
     let known = [("MULTINET_POD_NAME", name), ("MULTINET_POD_UID", uid), ("MULTINET_NODE_NAME", "gpu-1")];
     command.envs(known)
@@ -209,7 +210,7 @@ fn link(pod: &LightPod, state: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many bytes a pod's interfaces have carried, both ways: `eth0` and `net1`.
+/// Returns the bytes that a pod's interfaces `eth0` and `net1` have carried in both directions.
 pub(super) fn carried(pod: &LightPod) -> Result<[u64; 2]> {
     let sum = |interface: &str| {
         let files =

@@ -1,7 +1,9 @@
-//! Every public item has an example, which rustdoc compiles and, where that needs no second NIC, runs.
+//! Check that every public item has an example, which rustdoc compiles and, if it needs no second
+//! NIC, runs.
 //!
-//! rustdoc's own lint (`missing_doc_code_examples`, for nightly compilers) does not do: it passes over what is public by a `pub use` only, as most
-//! is here, and asks for examples of `impl` blocks.
+//! rustdoc's own lint (`missing_doc_code_examples`, for nightly compilers) is not enough: it skips
+//! items that are public only by a `pub use`, as most are here, and demands examples for `impl`
+//! blocks.
 
 use std::fs;
 use std::path::Path;
@@ -22,11 +24,11 @@ fn every_public_item_has_an_example() {
         let path = path.strip_prefix(root).unwrap_or(&path).display();
         bare.extend(found.into_iter().map(|item| format!("{path}: {item}")));
     }
-    assert!(bare.is_empty(), "these have no example in their documentation: {bare:#?}");
+    assert!(bare.is_empty(), "the documentation of these items has no example: {bare:#?}");
 }
 
 #[test]
-fn only_what_rustdoc_compiles_is_an_example() {
+fn only_code_that_rustdoc_compiles_counts_as_an_example() {
     let table = [
         ("/// One.\nfn f() {}", false),
         ("/// ```\n/// let a = 1;\n/// ```\nfn f() {}", true),
@@ -40,7 +42,7 @@ fn only_what_rustdoc_compiles_is_an_example() {
     }
 }
 
-/// Names those among the items, and their members, that are public and have no example.
+/// Adds the names of public items, and of their members, that have no example.
 fn without_example(items: &[Item], found: &mut Vec<String>) {
     let mut check = |is_public: bool, attributes: &[Attribute], name: String| {
         if is_public && !has_example(attributes) {
@@ -86,7 +88,7 @@ fn without_example(items: &[Item], found: &mut Vec<String>) {
     }
 }
 
-/// Whether there is a block of code in the documentation that is compiled.
+/// Returns whether the documentation has a code block that rustdoc compiles.
 fn has_example(attributes: &[Attribute]) -> bool {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(doc) if doc.path.is_ident("doc") => match &doc.value {
@@ -97,7 +99,7 @@ fn has_example(attributes: &[Attribute]) -> bool {
     });
     let fences: Vec<String> =
         lines.filter_map(|line| line.trim().strip_prefix("```").map(str::to_owned)).collect();
-    // The fences that begin a block.
+    // Every other fence begins a block.
     fences
         .iter()
         .step_by(2)

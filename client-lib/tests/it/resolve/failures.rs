@@ -1,4 +1,4 @@
-//! What goes wrong, and whose fault it is said to be.
+//! Failures of resolution, and the errors that report them.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ async fn error(server: &Server, port: &str) -> ResolveError {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_exist_tells_what_was_tried() {
+async fn the_error_for_a_missing_name_lists_the_tried_names() {
     let server = Server::start().await;
     for port in ["rdma", "7"] {
         let ResolveError::NoSuchName { name, tried, .. } = error(&server, port).await else {
@@ -52,7 +52,7 @@ async fn a_name_that_does_not_exist_tells_what_was_tried() {
 }
 
 #[tokio::test]
-async fn a_port_that_the_service_does_not_have() {
+async fn the_error_for_a_missing_port_lists_the_ports() {
     let server = one_endpoint().await;
     let no_port = |ports: &[u16]| ResolveError::NoSuchPort {
         name: FULL_NAME.to_owned(),
@@ -69,7 +69,7 @@ async fn a_port_that_the_service_does_not_have() {
 }
 
 #[tokio::test]
-async fn a_network_that_the_service_is_not_on_is_told_with_those_that_it_is_on() {
+async fn the_error_for_a_missing_network_lists_the_networks() {
     let server = Server::start().await;
     server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 net=rail0", "10.1.0.1 net=rail1"]);
     let resolver = server.resolver();
@@ -80,14 +80,14 @@ async fn a_network_that_the_service_is_not_on_is_told_with_those_that_it_is_on()
         networks: vec!["rail0".to_owned(), "rail1".to_owned()],
     };
     assert_eq!(error, expected);
-    // Of a service that is not there nothing is known.
+    // The networks of a service that does not exist are not known.
     let error = resolver.resolve("rail7._net.none.vision.svc.multinet", "rdma").await.unwrap_err();
     assert!(matches!(error, ResolveError::NoSuchName { .. }), "{error}");
 }
 
-/// A cluster whose DNS forwards all other names to a server that is not there.
+/// The cluster's DNS forwards all other names to a server that does not answer.
 #[tokio::test]
-async fn a_name_that_its_own_zone_does_not_know_is_not_looked_for_elsewhere() {
+async fn a_name_missing_in_its_own_zone_is_looked_up_nowhere_else() {
     for fault in [SERVFAIL, Fault::Silence] {
         let server = Server::start().await;
         server.zone().soas = vec!["cluster.local", "multinet.cluster.local"];
@@ -101,7 +101,7 @@ async fn a_name_that_its_own_zone_does_not_know_is_not_looked_for_elsewhere() {
             let ResolveError::NoSuchName { tried, .. } = &error else { panic!("{port}: {error}") };
             assert_eq!(tried.last().map(String::as_str), Some(FULL_NAME), "{port}");
         }
-        // The zone of the search path itself says nothing of another's names.
+        // An SOA record of the search path's zone proves nothing about names in another zone.
         server.zone().soas = vec!["cluster.local"];
         let error = resolver.resolve(SERVICE, "7").await.unwrap_err();
         assert!(!error.is_negative(), "{error}");
@@ -130,20 +130,20 @@ async fn a_wildcard_of_the_search_path_is_no_service() {
             assert_eq!(found.name, FULL_NAME, "{port} {data:?}");
         }
     }
-    // But a name in full is what its owner says.
+    // For a fully qualified name, the answer of a wildcard counts.
     server.zone().wildcards = vec![("corp.test", address("203.0.113.80".parse().unwrap()))];
     assert!(first.resolve("files.corp.test.", "7").await.is_ok());
 }
 
 #[tokio::test]
-async fn names_without_addresses() {
+async fn a_name_without_addresses_is_an_error() {
     let server = one_endpoint().await;
     let network = format!("rail0._net.{SERVICE}");
     server.zone().add(&format!("x.rail0._net.{FULL_NAME}"), address("10.0.0.1".parse().unwrap()));
     let error = server.resolver().resolve(&network, "7").await.unwrap_err();
     assert_eq!(error, ResolveError::NoAddress { name: format!("rail0._net.{FULL_NAME}") });
 
-    // The SRV record was cached somewhere; its target is gone.
+    // A cached SRV record may outlive its target.
     server.zone().clear();
     server.zone().add_endpoint(FULL_NAME, "gone", RDMA, &[]);
     let error = server.resolver().resolve(SERVICE, "rdma").await.unwrap_err();
@@ -186,7 +186,7 @@ async fn servfail_never_becomes_a_name_that_does_not_exist() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_responsible_for_one_of_the_names_only() {
+async fn a_refusal_counts_only_if_the_server_refuses_every_name() {
     let server = Server::start().await;
     server.zone().soas = vec!["multinet.cluster.local"];
     let refused =
@@ -200,18 +200,18 @@ async fn a_server_that_is_responsible_for_one_of_the_names_only() {
 }
 
 #[tokio::test]
-async fn a_failure_about_one_endpoint_does_not_make_it_disappear() {
+async fn a_failed_query_for_one_endpoint_fails_the_resolution() {
     let server = one_endpoint().await;
     server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
     server.zone().faults.insert(format!("h1.{FULL_NAME}"), SERVFAIL);
-    // The name without the search path would do: it must not be what is found instead.
+    // The short name itself also exists. It must not be used instead.
     server.zone().add_endpoint(SERVICE, "other", RDMA, &["10.0.0.9"]);
     let error = error(&server, "rdma").await;
     assert!(matches!(&error, ResolveError::ServFail { name, .. } if name.starts_with("h1.")), "{error}");
 }
 
 #[tokio::test]
-async fn the_next_server_is_asked_after_any_failure() {
+async fn the_next_server_is_queried_after_any_failure() {
     let good = one_endpoint().await;
     for fault in [SERVFAIL, REFUSED, Fault::Silence, Fault::Garbage, Fault::WrongQuestion] {
         let bad = Server::start().await;
@@ -221,7 +221,7 @@ async fn the_next_server_is_asked_after_any_failure() {
         assert!(found.is_ok(), "{fault:?}: {found:?}");
         let asked = bad.zone().asked();
         let distinct: BTreeSet<_> = asked.iter().map(|asked| &asked.name).collect();
-        assert_eq!(distinct.len(), 1, "{fault:?}: one question is enough to know that it fails: {asked:?}");
+        assert_eq!(distinct.len(), 1, "{fault:?}: one query shows that the server fails: {asked:?}");
     }
 }
 
@@ -234,7 +234,7 @@ async fn a_dead_server_is_passed_over() {
 }
 
 #[tokio::test]
-async fn nxdomain_is_an_answer_that_no_other_server_is_asked_about() {
+async fn no_other_server_is_queried_after_nxdomain() {
     let (first, second) = (Server::start().await, one_endpoint().await);
     let resolver = builder(&[first.addr, second.addr]).build().unwrap();
     assert!(matches!(resolver.resolve(SERVICE, "rdma").await, Err(ResolveError::NoSuchName { .. })));
@@ -242,7 +242,7 @@ async fn nxdomain_is_an_answer_that_no_other_server_is_asked_about() {
 }
 
 #[tokio::test]
-async fn time_outs_name_all_servers_and_end_in_time() {
+async fn a_timeout_names_all_servers_and_comes_in_time() {
     let (silent, (dead, _socket)) = (Server::start().await, closed_port().await);
     silent.zone().faults.insert(String::new(), Fault::Silence);
     let servers = [silent.addr, dead];
@@ -256,7 +256,7 @@ async fn time_outs_name_all_servers_and_end_in_time() {
 }
 
 #[tokio::test]
-async fn what_speaks_no_dns_is_named() {
+async fn a_server_that_speaks_no_dns_is_named() {
     let server = Server::start().await;
     server.zone().faults.insert(String::new(), Fault::Garbage);
     let error = error(&server, "rdma").await;
@@ -264,7 +264,7 @@ async fn what_speaks_no_dns_is_named() {
 }
 
 #[tokio::test]
-async fn answers_to_other_questions_are_not_believed() {
+async fn answers_to_other_questions_are_ignored() {
     let server = Server::start().await;
     server.zone().faults.insert(String::new(), Fault::WrongQuestion);
     let error = server.impatient().resolve(SERVICE, "rdma").await.unwrap_err();
@@ -272,14 +272,14 @@ async fn answers_to_other_questions_are_not_believed() {
 }
 
 #[tokio::test]
-async fn truncated_answers_are_asked_for_over_tcp() {
+async fn truncated_answers_are_queried_again_over_tcp() {
     let server = many_endpoints().await;
     let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
     assert_eq!(found.endpoints.len(), 100);
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_large_for_tcp_says_so() {
+async fn an_answer_too_large_for_tcp_is_an_error() {
     let server = one_endpoint().await;
     server.zone().faults.insert(format!("_rdma._tcp.{FULL_NAME}"), Fault::Truncation);
     let expected = ResolveError::TooLarge { name: format!("_rdma._tcp.{FULL_NAME}"), server: server.addr };
@@ -292,7 +292,7 @@ async fn a_service_that_would_fill_the_memory_is_refused() {
     for port in 1..=400 {
         server.zone().add_endpoint(FULL_NAME, "h0", (RDMA.0, port), &[]);
     }
-    // Small in DNS, but each port has all of them.
+    // The answers are small, but each port gets all addresses.
     for number in 0..=255 {
         server.zone().add(&format!("h0.{FULL_NAME}"), address(format!("10.0.0.{number}").parse().unwrap()));
     }
@@ -300,7 +300,7 @@ async fn a_service_that_would_fill_the_memory_is_refused() {
 }
 
 #[tokio::test]
-async fn a_truncated_answer_without_tcp_is_a_failure_and_not_half_a_set() {
+async fn a_truncated_answer_without_tcp_is_an_error() {
     let server = many_endpoints().await;
     server.zone().has_tcp = false;
     let error = server.impatient().resolve(SERVICE, "rdma").await.unwrap_err();
@@ -309,14 +309,14 @@ async fn a_truncated_answer_without_tcp_is_a_failure_and_not_half_a_set() {
 }
 
 #[tokio::test]
-async fn a_server_with_an_ipv6_address() {
+async fn a_server_with_an_ipv6_address_is_queried() {
     let server = Server::start_on("::1").await;
     server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1"]);
     assert!(server.resolver().resolve(SERVICE, "rdma").await.is_ok());
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_not() {
+async fn invalid_names_and_ports_are_refused_without_a_query() {
     let server = Server::start().await;
     let resolver = server.resolver();
     assert!(matches!(resolver.resolve("a..b", "rdma").await, Err(ResolveError::BadName { .. })));
@@ -333,7 +333,8 @@ async fn many_endpoints() -> Server {
     server
 }
 
-/// An address where nobody listens, as long as the socket is there: it hears only one that it knows, and nobody else can have its port.
+/// Returns an address without a listener. The socket keeps its port reserved, and accepts packets
+/// only from the address to which it is connected.
 async fn closed_port() -> (SocketAddr, UdpSocket) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.connect("127.0.0.1:9").await.unwrap();

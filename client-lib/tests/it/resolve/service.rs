@@ -1,4 +1,4 @@
-//! What a service's records become, and what is asked for them.
+//! The endpoints of a service, and the queries for them.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn questions(server: &Server) -> Vec<String> {
     questions
 }
 
-/// Two endpoints on two networks, one of them with IPv6 too.
+/// Starts a server with two endpoints on two networks, one of them also with IPv6.
 async fn two_endpoints() -> Server {
     let server = Server::start().await;
     {
@@ -40,7 +40,7 @@ async fn two_endpoints() -> Server {
 }
 
 #[tokio::test]
-async fn a_short_name_becomes_endpoints_with_as_few_questions_as_possible() {
+async fn a_short_name_is_resolved_with_the_fewest_queries() {
     let server = two_endpoints().await;
     let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
     assert_eq!((found.name.as_str(), found.ttl), (FULL_NAME, Duration::from_secs(60)));
@@ -65,10 +65,11 @@ async fn a_short_name_becomes_endpoints_with_as_few_questions_as_possible() {
 }
 
 #[tokio::test]
-async fn what_additional_records_lack_is_asked_for() {
+async fn missing_additional_records_are_queried() {
     let server = two_endpoints().await;
     let whole = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
-    // None, then part of the first endpoint's, then all of the first's and part of the second's.
+    // The reply has no additional records, then some of the first endpoint's, then all of the
+    // first's and some of the second's.
     for glue in [0, 1, 3] {
         server.zone().glue = glue;
         let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
@@ -77,7 +78,7 @@ async fn what_additional_records_lack_is_asked_for() {
 }
 
 #[tokio::test]
-async fn addresses_without_texts_are_endpoints() {
+async fn addresses_without_txt_records_are_endpoints() {
     let server = Server::start().await;
     let ips = ["10.0.0.1", "fd00::1", "::ffff:10.0.0.9"];
     server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &[]);
@@ -93,7 +94,7 @@ async fn addresses_without_texts_are_endpoints() {
 }
 
 #[tokio::test]
-async fn one_network_by_its_alias() {
+async fn a_network_is_resolved_by_its_alias() {
     let server = two_endpoints().await;
     let network = format!("rail0._net.{FULL_NAME}");
     server.zone().add_endpoint(&network, "h0", RDMA, &["10.0.0.1 net=rail0 uid=a"]);
@@ -104,7 +105,7 @@ async fn one_network_by_its_alias() {
 }
 
 #[tokio::test]
-async fn a_ports_number_gives_every_address() {
+async fn a_port_number_resolves_to_every_address() {
     let server = two_endpoints().await;
     let found = server.resolver().resolve(SERVICE, "7").await.unwrap();
     assert_eq!(
@@ -115,7 +116,7 @@ async fn a_ports_number_gives_every_address() {
 }
 
 #[tokio::test]
-async fn an_address_is_not_asked_for() {
+async fn an_address_is_resolved_without_a_query() {
     let server = Server::start().await;
     let found = server.resolver().resolve("fd00::7", "7").await.unwrap();
     assert_eq!(summary(&found.endpoints), ["fd00--7:7: fd00::7"]);
@@ -136,7 +137,7 @@ async fn ports_of_udp_are_found_after_those_of_tcp() {
 }
 
 #[tokio::test]
-async fn the_smallest_time_to_live_counts() {
+async fn the_smallest_time_to_live_is_returned() {
     let server = two_endpoints().await;
     server.zone().ttl = 3;
     assert_eq!(server.resolver().resolve(SERVICE, "rdma").await.unwrap().ttl, Duration::from_secs(3));
@@ -144,7 +145,7 @@ async fn the_smallest_time_to_live_counts() {
 }
 
 #[tokio::test]
-async fn nothing_is_cached() {
+async fn answers_are_not_cached() {
     let server = two_endpoints().await;
     let resolver = server.resolver();
     resolver.resolve(SERVICE, "rdma").await.unwrap();
@@ -156,8 +157,8 @@ async fn nothing_is_cached() {
 }
 
 #[tokio::test]
-async fn thousands_of_endpoints_are_asked_for_a_few_at_a_time() {
-    // With names as short as these, so many fit into the 64 KiB of a DNS message.
+async fn thousands_of_endpoints_are_queried_a_few_at_a_time() {
+    // With names this short, this many endpoints fit into the 64 KiB of a DNS message.
     const ENDPOINTS: usize = 1400;
     let server = Server::start().await;
     {
@@ -174,7 +175,7 @@ async fn thousands_of_endpoints_are_asked_for_a_few_at_a_time() {
     assert!(found.endpoints.is_sorted());
     assert!(found.endpoints.iter().all(|endpoint| endpoint.uid().is_some()));
     let mut zone = server.zone();
-    assert!((2..=16).contains(&zone.most_in_flight), "{} questions at a time", zone.most_in_flight);
+    assert!((2..=16).contains(&zone.most_in_flight), "{} concurrent queries", zone.most_in_flight);
     let asked = zone.asked();
     let over_tcp: Vec<_> = asked.iter().filter(|asked| asked.transport == Transport::Tcp).collect();
     assert!(
@@ -184,7 +185,7 @@ async fn thousands_of_endpoints_are_asked_for_a_few_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_star_is_every_named_port() {
+async fn a_star_resolves_to_every_named_port() {
     let server = two_endpoints().await;
     let error = server.resolver().resolve(SERVICE, "*").await.unwrap_err();
     assert!(matches!(error, ResolveError::NoSuchPort { .. }), "{error}");
@@ -207,7 +208,7 @@ async fn a_star_is_every_named_port() {
 }
 
 #[tokio::test]
-async fn a_port_that_the_service_lacks_is_not_waited_for() {
+async fn waiting_for_a_missing_port_fails_at_once() {
     let server = two_endpoints().await;
     let connector = Connector::builder().resolver(server.resolver()).wait(Duration::from_secs(3600));
     let connector = connector.build().unwrap();
@@ -217,9 +218,10 @@ async fn a_port_that_the_service_lacks_is_not_waited_for() {
     assert!(is_it, "{error}");
 }
 
-/// The first pod of a service whose pods connect to one another is not told that something is wrong with DNS.
+/// This happens to the first pod of a service whose pods connect to each other. The error must not
+/// point at DNS.
 #[tokio::test]
-async fn who_is_alone_is_told_so() {
+async fn a_pod_that_is_the_only_endpoint_gets_an_error_that_says_so() {
     let server = Server::start().await;
     server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=me"]);
     let connector = Connector::builder().resolver(server.resolver()).identity(Identity::new("me").uid("me"));

@@ -1,4 +1,4 @@
-//! A DNS server for one test. What it says is set from outside, at any time.
+//! Scripted DNS server, whose answers a test may change at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,26 +14,27 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// What a pod's search path looks like.
+/// Search path of a pod.
 pub(crate) const SEARCH: [&str; 3] = ["vision.svc.cluster.local", "svc.cluster.local", "cluster.local"];
-/// The service that most tests ask for, as a user writes it, and its full name.
+/// Service of most tests, as a user writes it.
 pub(crate) const SERVICE: &str = "infer.vision.svc.multinet";
+/// Full name of [`SERVICE`].
 pub(crate) const FULL_NAME: &str = "infer.vision.svc.multinet.cluster.local";
 
-/// What the server does instead of answering.
+/// Faulty reaction of the server to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Code(ResponseCode),
     Silence,
-    /// Octets that are no message, behind the question's identifier.
+    /// A reply that has the query's ID and is otherwise not a DNS message.
     Garbage,
-    /// The answer to another question.
+    /// A reply to another question.
     WrongQuestion,
-    /// Nothing but a mark that the answer is longer, over TCP too.
+    /// An empty reply with the flag TC, also over TCP.
     Truncation,
 }
 
-/// A question that was asked.
+/// Query that the server has received.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asked {
     pub(crate) transport: Transport,
@@ -47,20 +48,20 @@ pub(crate) enum Transport {
     Tcp,
 }
 
-/// What the server knows.
+/// Records and behaviour of the server.
 pub(crate) struct Zone {
     records: BTreeMap<(String, RecordType), Vec<RData>>,
-    /// By name, or for all names under "".
+    /// Faults by name; those under "" apply to all names.
     pub(crate) faults: BTreeMap<String, Fault>,
     pub(crate) ttl: u32,
-    /// Additional records of an SRV answer, at most.
+    /// Largest number of additional records in an answer with SRV records.
     pub(crate) glue: usize,
     pub(crate) delay: Duration,
-    /// Whether anybody can connect over TCP.
+    /// Whether the server accepts connections over TCP.
     pub(crate) has_tcp: bool,
-    /// Zones whose SOA records come with names that do not exist.
+    /// Zones whose SOA records are in negative answers.
     pub(crate) soas: Vec<&'static str>,
-    /// Records of the wildcard below each domain.
+    /// Wildcard records, by the domain above them.
     pub(crate) wildcards: Vec<(&'static str, RData)>,
     asked: Vec<Asked>,
     in_flight: usize,
@@ -72,7 +73,7 @@ impl Zone {
         self.records.entry((name.to_owned(), data.record_type())).or_default().push(data);
     }
 
-    /// An endpoint of a service, with a text for each address: `10.0.0.1 net=rail0 uid=x`.
+    /// Adds an endpoint of a service, with a text for each address, as `10.0.0.1 net=rail0 uid=x`.
     pub(crate) fn add_endpoint(&mut self, service: &str, host: &str, port: (&str, u16), addresses: &[&str]) {
         let target = format!("{host}.{service}");
         let srv = SRV::new(0, 1, port.1, name(&target));
@@ -86,12 +87,12 @@ impl Zone {
         }
     }
 
-    /// Forgets all records.
+    /// Removes all records.
     pub(crate) fn clear(&mut self) {
         self.records.clear();
     }
 
-    /// What was asked since the last time, sorted.
+    /// Returns the queries since the last call, sorted.
     pub(crate) fn asked(&mut self) -> Vec<Asked> {
         let mut asked = std::mem::take(&mut self.asked);
         asked.sort();
@@ -159,7 +160,7 @@ impl Zone {
 }
 
 impl Zone {
-    /// The answer for a name that does not exist, unless by a wildcard.
+    /// Writes the answer for a name without records: that of a wildcard, or a negative one.
     fn fill_without(&self, reply: &mut Message, owner: &str, kind: RecordType) {
         let is_below = |domain: &str| owner.ends_with(&format!(".{domain}"));
         let mut wildcards = self.wildcards.iter().filter(|(domain, _)| is_below(domain)).peekable();
@@ -178,7 +179,7 @@ impl Zone {
     }
 }
 
-/// A running server; it ends with the test.
+/// Running server, which ends with the test.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     zone: Arc<Mutex<Zone>>,
@@ -216,27 +217,27 @@ impl Server {
         self.zone.lock().unwrap()
     }
 
-    /// A resolver in a pod that has this server.
+    /// Returns a resolver in a pod with this server.
     pub(crate) fn resolver(&self) -> Resolver {
         builder(&[self.addr]).build().unwrap()
     }
 
-    /// One that soon gives up.
+    /// Returns such a resolver with a short timeout.
     pub(crate) fn impatient(&self) -> Resolver {
         builder(&[self.addr]).timeout(IMPATIENT).build().unwrap()
     }
 }
 
-/// For servers that are not going to answer: time enough for others to do so on a busy machine.
+/// Timeout for servers that never answer. It is long enough for others to answer on a busy machine.
 pub(crate) const IMPATIENT: Duration = Duration::from_millis(700);
 
-/// A resolver in a pod that has these servers.
+/// Returns the builder of a resolver in a pod with these servers.
 pub(crate) fn builder(servers: &[SocketAddr]) -> ResolverBuilder {
     let timeout = Duration::from_secs(10);
     Resolver::builder().servers(servers.iter().copied()).search(SEARCH).ndots(5).timeout(timeout)
 }
 
-/// The same port for both transports.
+/// Binds the same port for both transports.
 async fn bind(ip: &str) -> (Arc<UdpSocket>, TcpListener) {
     loop {
         let udp = UdpSocket::bind((ip, 0)).await.unwrap();

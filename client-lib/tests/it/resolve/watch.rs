@@ -1,4 +1,4 @@
-//! A service is followed through changes and outages, in real time with the shortest times to live.
+//! Watches of a service through changes and outages, in real time with the shortest times to live.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn next(watch: &mut Watch) -> Change {
     timeout(Duration::from_secs(20), watch.next()).await.unwrap().unwrap()
 }
 
-/// The uids of the endpoints that a change brings.
+/// Returns the uids of the endpoints in a change.
 fn uids(change: &Change) -> Vec<&str> {
     match change {
         Change::Endpoints(resolved) => {
@@ -45,14 +45,14 @@ async fn changes_are_seen_at_the_time_to_live() {
     server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
     assert_eq!(uids(&next(&mut watch).await), ["a", "b"]);
 
-    // Another pod under the same name and address.
+    // A new pod has the same name and address.
     server.zone().clear();
     server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=c"]);
     assert_eq!(uids(&next(&mut watch).await), ["c"]);
 }
 
 #[tokio::test]
-async fn the_search_path_is_gone_through_only_once() {
+async fn the_search_path_is_walked_only_once() {
     let server = one_endpoint().await;
     let mut watch = server.resolver().watch(SERVICE, "rdma");
     assert_eq!(uids(&next(&mut watch).await), ["a"]);
@@ -61,7 +61,8 @@ async fn the_search_path_is_gone_through_only_once() {
     next(&mut watch).await;
     assert!(server.zone().asked().iter().all(|asked| asked.name.ends_with(FULL_NAME)));
 
-    // Also when that name is gone: what another one has is another service's.
+    // The name that was found is kept even if it disappears, because another name of the search
+    // path may belong to another service.
     server.zone().clear();
     server.zone().add_endpoint(SERVICE, "h0", RDMA, &["10.0.0.1 uid=c"]);
     assert!(matches!(next(&mut watch).await, Change::Held { error: ResolveError::NoSuchName { .. }, .. }));
@@ -69,7 +70,7 @@ async fn the_search_path_is_gone_through_only_once() {
 }
 
 #[tokio::test]
-async fn outages_are_survived_and_said_once() {
+async fn an_outage_keeps_the_endpoints_and_is_reported_once() {
     let server = one_endpoint().await;
     let mut watch = server.resolver().watch(SERVICE, "rdma");
     let Change::Endpoints(first) = next(&mut watch).await else { panic!() };
@@ -92,7 +93,7 @@ async fn outages_are_survived_and_said_once() {
 }
 
 #[tokio::test]
-async fn what_lasts_too_long_is_a_loss() {
+async fn a_long_outage_is_reported_as_a_loss() {
     let server = one_endpoint().await;
     let hold = Duration::from_millis(1500);
     let resolver = builder(&[server.addr]).timeout(IMPATIENT).hold(hold).build().unwrap();
@@ -100,14 +101,14 @@ async fn what_lasts_too_long_is_a_loss() {
     next(&mut watch).await;
     server.zone().faults.insert(String::new(), Fault::Silence);
     assert!(matches!(next(&mut watch).await, Change::Held { error: ResolveError::Timeout { .. }, .. }));
-    // While the next question is still waiting for its answer.
+    // The loss is reported while the next query is still waiting for its answer.
     assert!(matches!(next(&mut watch).await, Change::Lost { error: ResolveError::Timeout { .. } }));
     server.zone().faults.clear();
     assert_eq!(uids(&next(&mut watch).await), ["a"]);
 }
 
 #[tokio::test]
-async fn a_service_may_come_later() {
+async fn a_service_that_is_created_later_is_found() {
     let server = Server::start().await;
     let mut watch = server.resolver().watch(SERVICE, "rdma");
     assert!(matches!(next(&mut watch).await, Change::Lost { error: ResolveError::NoSuchName { .. } }));
@@ -116,7 +117,7 @@ async fn a_service_may_come_later() {
 }
 
 #[tokio::test]
-async fn who_is_in_a_hurry_need_not_wait_for_the_time_to_live() {
+async fn a_refresh_does_not_wait_for_the_time_to_live() {
     let server = one_endpoint().await;
     server.zone().ttl = 300;
     let mut watch = server.resolver().watch(SERVICE, "rdma");
@@ -127,7 +128,7 @@ async fn who_is_in_a_hurry_need_not_wait_for_the_time_to_live() {
 }
 
 #[tokio::test]
-async fn who_does_not_go_on_holds_up_nobody() {
+async fn a_watch_that_is_not_polled_blocks_no_other() {
     let server = Server::start().await;
     {
         let mut zone = server.zone();
@@ -142,7 +143,7 @@ async fn who_does_not_go_on_holds_up_nobody() {
     }
     let resolver = server.impatient();
     let mut watch = resolver.watch(SERVICE, "rdma");
-    // As many questions as there may be are on their way, and unanswered.
+    // The watch uses all permitted queries, and all of them are unanswered.
     let mut on_their_way = BTreeSet::new();
     let all_are = async {
         while on_their_way.len() < 16 {
@@ -155,11 +156,11 @@ async fn who_does_not_go_on_holds_up_nobody() {
     timeout(Duration::from_secs(20), all_are).await.unwrap();
     server.zone().faults.clear();
 
-    // Nobody polls now.
+    // From now on, the test does not poll the watch.
     let found = timeout(Duration::from_secs(20), resolver.resolve("other.n.", "rdma")).await;
     assert_eq!(found.unwrap().unwrap().endpoints[0].uid(), Some("other"));
 
-    // What has been asked came to its end, in this way or that; the next answer is right.
+    // The pending queries end one way or another. A later answer is right.
     while !matches!(next(&mut watch).await, Change::Endpoints(now) if now.endpoints.len() == 64) {}
 }
 

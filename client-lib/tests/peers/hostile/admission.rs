@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use multinet_client::{DialError, Frame, RefusalCode};
 
 use super::eventually;
-use crate::log::{Says as _, capture};
+use crate::log::{WaitFor as _, capture};
 use crate::raw::Raw;
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
 #[tokio::test]
-async fn an_address_that_is_not_admitted_is_refused_before_it_says_anything() {
+async fn an_address_that_is_not_admitted_is_refused_before_its_handshake() {
     let (log, _guard) = capture();
     let is_open = Arc::new(AtomicBool::new(false));
     let admits = {
@@ -23,19 +23,19 @@ async fn an_address_that_is_not_admitted_is_refused_before_it_says_anything() {
     };
     let receiver = listener().admit(admits).bind().await.unwrap();
     let address = receiver.local_addresses()[0].ip();
-    // More than are kept open for their refusal to arrive.
+    // These are more connections than stay open until their refusal has arrived.
     let mut strangers = Vec::new();
     for _ in 0..40 {
         strangers.push(Raw::connect(&receiver).await);
     }
     for stranger in &mut strangers {
-        let answer = stranger.heard().await;
+        let answer = stranger.handshake_message().await;
         assert_eq!(answer["refuse"]["code"], "sender");
         assert_eq!(answer["refuse"]["message"], format!("{address} is not on the list"));
     }
     let statistics = receiver.statistics();
     assert_eq!((statistics.refused, statistics.connections), (40, 0));
-    log.says("WARN", "is not on the list").await;
+    log.wait_for("WARN", "is not on the list").await;
 
     let (peers, endpoints) = follow(connector());
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();

@@ -1,4 +1,5 @@
-//! Ten thousand strangers at a time: the listener, in a process of its own, stays small, quiet, and there for those who behave.
+//! Ten thousand strangers at the same time. The listener, in a process of its own, stays small,
+//! logs little, and still serves a well-behaved sender.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,16 +14,17 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::raw::{Raw, greeting, hello};
 use crate::rig::{PATIENCE, connector, follow, listener, soon};
 
-/// Set in the process that listens.
+/// Environment variable that is set in the process that listens.
 const LISTENS: &str = "MULTINET_TEST_LISTENS";
 
 const STRANGERS: u64 = 10_000;
-/// What a frame of who behaves may take meanwhile, on a busy machine.
+/// Longest time for a frame of the well-behaved sender meanwhile, on a busy machine.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Each may take what a connection's task, buffers and session take; a tenth of what all of them together would, if all were let in.
+/// Largest growth of the listener's memory in bytes: a tenth of the tasks, buffers and sessions
+/// that all strangers would take if they were admitted.
 const MOST_GROWTH: u64 = 100 << 20;
 
-/// A process that only listens.
+/// Process that only listens.
 struct Process {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
@@ -34,7 +36,11 @@ impl Process {
     fn start() -> Self {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "hostile::flood::listens", "--nocapture"])
+            .args([
+                "--exact",
+                "hostile::flood::the_flooded_process_listens_until_its_input_ends",
+                "--nocapture",
+            ])
             .env(LISTENS, "yes")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -43,21 +49,22 @@ impl Process {
             .unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
         let mut process = Self { child, said, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), log };
-        process.address = process.hear("listening ").parse().unwrap();
+        process.address = process.value_of("listening ").parse().unwrap();
         process
     }
 
-    /// How many connections it has.
+    /// Returns the number of its connections.
     fn connections(&mut self) -> usize {
         writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
-        self.hear("connections ").parse().unwrap()
+        self.value_of("connections ").parse().unwrap()
     }
 
-    fn hear(&mut self, what: &str) -> String {
+    /// Waits for a line of its output that begins with `what`. Returns the rest of the line.
+    fn value_of(&mut self, what: &str) -> String {
         loop {
             let mut line = String::new();
-            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "it is gone: {}", self.log());
-            // The test harness may have begun the line.
+            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "it has ended: {}", self.log());
+            // The test harness may have written the beginning of the line.
             if let Some((_, rest)) = line.split_once(what) {
                 return rest.trim().to_owned();
             }
@@ -68,7 +75,7 @@ impl Process {
         fs::read_to_string(self.log.path()).unwrap()
     }
 
-    /// Bytes of memory that it has.
+    /// Returns its resident memory in bytes.
     fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -95,9 +102,9 @@ impl Drop for Process {
     }
 }
 
-/// What the process runs; in this one it has nothing to do.
+/// Runs only in the process that [`Process::start`] starts.
 #[tokio::test]
-async fn listens() {
+async fn the_flooded_process_listens_until_its_input_ends() {
     if std::env::var_os(LISTENS).is_none() {
         return;
     }
@@ -105,9 +112,10 @@ async fn listens() {
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
     let listener = listener()
         .acknowledge(Acknowledge::OnDrop)
-        // So that connections are scarcer than memory.
+        // With this memory, the limit of connections is reached first.
         .frame_size(1000)
-        // Longer than a frame may take: none waits until a stranger is given up.
+        // The time limit of a handshake is longer than a frame may take, so that no frame waits for
+        // the end of a stranger.
         .patience(2 * LONGEST)
         .bind()
         .await
@@ -130,7 +138,7 @@ async fn listens() {
     }
 }
 
-/// A connection from one of many addresses.
+/// Connects from one of many addresses.
 async fn connect(process: SocketAddr, number: u64) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     let [.., low] = (number % 250).to_be_bytes();
@@ -138,7 +146,7 @@ async fn connect(process: SocketAddr, number: u64) -> std::io::Result<TcpStream>
     socket.connect(process).await
 }
 
-/// Frames of somebody who behaves, one after the other; the longest that one took.
+/// Sends frames one after the other. Returns the longest time that one took.
 async fn behaves(peers: &PeerSet, until: impl Future) -> Duration {
     let mut longest = Duration::ZERO;
     let sending = async {
@@ -158,16 +166,16 @@ async fn behaves(peers: &PeerSet, until: impl Future) -> Duration {
 }
 
 #[tokio::test]
-async fn strangers_that_say_nothing() {
+async fn silent_strangers_beyond_the_limit_are_turned_away() {
     flood(|stream, _| async move { Some(stream) }, "turned away: too many are in their handshake").await;
 }
 
 #[tokio::test]
-async fn strangers_that_are_let_in_as_far_as_there_is_room() {
+async fn strangers_are_admitted_up_to_the_connection_limit() {
     let greets = |stream, number: u64| async move {
         let mut raw = Raw(stream);
         raw.write(&greeting(1, hello(number.into(), 1).to_string().as_bytes())).await;
-        // Whether it is let in or not.
+        // The stranger may be admitted or refused.
         let mut answer = [0; 40];
         let _ = tokio::io::AsyncReadExt::read(&mut raw.0, &mut answer).await;
         String::from_utf8_lossy(&answer).contains("accept").then_some(raw.0)
@@ -177,7 +185,7 @@ async fn strangers_that_are_let_in_as_far_as_there_is_room() {
 }
 
 #[tokio::test]
-async fn strangers_that_talk_nonsense() {
+async fn strangers_with_another_protocol_are_turned_away() {
     let talks = |stream, _| async move {
         let mut raw = Raw(stream);
         raw.write(b"GET / HTTP/1.1\r\nHost: infer\r\n\r\n").await;
@@ -187,7 +195,7 @@ async fn strangers_that_talk_nonsense() {
     assert_eq!(flood(talks, "turned away: it does not begin with MNET").await, 0);
 }
 
-/// How many were held in the end.
+/// Floods the listener with strangers. Returns the number of connections that stayed open.
 async fn flood<F: Future<Output = Option<TcpStream>>>(
     acts: impl Fn(TcpStream, u64) -> F,
     logged: &str,
@@ -220,7 +228,7 @@ async fn flood<F: Future<Output = Option<TcpStream>>>(
     let count = held.len();
     held.clear();
     process.comes_down_to(1).await;
-    // New senders get in.
+    // A new sender is admitted.
     let start = Instant::now();
     let (others, endpoints) = follow(connector());
     endpoints.unbounded_send(vec![process.endpoint()]).unwrap();

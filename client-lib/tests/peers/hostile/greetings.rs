@@ -1,13 +1,14 @@
-//! Whatever a stranger begins with, a listener refuses it in words, and says so in its log.
+//! First bytes of strangers. The listener refuses each with a reason, which it also logs.
 
 use serde_json::json;
 
 use super::Victim;
-use crate::log::{Says as _, capture};
+use crate::log::{WaitFor as _, capture};
 use crate::raw::{Raw, greeting, hello};
 use crate::rig::{listener, soon};
 
-/// What the listener answers, if anything, and says in its log, if anything.
+/// Sends bytes to a listener. Checks its answer and its log line; "" means that it sends or logs
+/// nothing.
 async fn greets(bytes: &[u8], answer: &str, logged: &str) {
     let (log, _guard) = capture();
     let victim = Victim::new().await;
@@ -18,7 +19,7 @@ async fn greets(bytes: &[u8], answer: &str, logged: &str) {
     drop(raw);
     assert_eq!(said.is_empty(), answer.is_empty(), "{said}");
     assert!(said.contains(answer), "{said}");
-    log.says("WARN", logged).await;
+    log.wait_for("WARN", logged).await;
     let line = log.with(logged).swap_remove(0);
     assert!(line.len() < 1500 && !line.contains(char::is_control), "{line}");
     assert!(line.contains(&format!("address={address}")), "{line}");
@@ -26,21 +27,21 @@ async fn greets(bytes: &[u8], answer: &str, logged: &str) {
 }
 
 #[tokio::test]
-async fn something_else() {
+async fn a_greeting_of_another_protocol_is_turned_away() {
     for bytes in [&b"\xde\xad\xbe\xef\xde\xad\xbe\xef"[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 100_000]] {
         greets(bytes, "", "turned away: it does not begin with MNET").await;
     }
 }
 
 #[tokio::test]
-async fn tls() {
+async fn a_tls_hello_is_refused_with_advice() {
     let mut client_hello = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     client_hello.resize(517, 7);
     greets(&client_hello, "MNET", "refused: it speaks TLS: give this side certificates").await;
 }
 
 #[tokio::test]
-async fn lengths_and_versions() {
+async fn wrong_lengths_and_older_versions_are_refused() {
     for length in [4097, 65535_u16] {
         let preamble = [&b"MNET\0\x01"[..], &length.to_be_bytes(), &[b' '; 70_000]].concat();
         let expected = format!("a handshake of {length} bytes, where 4096 are allowed");
@@ -51,22 +52,22 @@ async fn lengths_and_versions() {
 }
 
 #[tokio::test]
-async fn a_newer_version_is_answered_in_ours() {
+async fn a_newer_version_is_answered_in_our_version() {
     let victim = Victim::new().await;
     let mut raw = Raw::connect(&victim.listener).await;
     let mut newer = hello(1, 1);
     newer["rails"] = json!([{"gid": "fe80::1"}]);
     raw.write(&greeting(9, newer.to_string().as_bytes())).await;
-    assert!(raw.heard().await["accept"].is_object());
+    assert!(raw.handshake_message().await["accept"].is_object());
     drop(raw);
     victim.recovers().await;
-    // One that says something else altogether is told of the version.
+    // A greeting that this version cannot decode is refused because of its version.
     let other = greeting(9, br#"{"who": "decode-0"}"#);
     greets(&other, r#""code":"version""#, "refused: version 9 of the protocol, where 1 is spoken here").await;
 }
 
 #[tokio::test]
-async fn json_that_is_none_of_ours() {
+async fn malformed_json_is_refused_with_the_reason() {
     let with = |field: &str, value: serde_json::Value| {
         let mut hello = hello(1, 1);
         hello[field] = value;
@@ -103,7 +104,7 @@ async fn json_that_is_none_of_ours() {
 }
 
 #[tokio::test]
-async fn names_of_strangers_do_not_break_lines() {
+async fn names_of_strangers_do_not_break_log_lines() {
     let (log, _guard) = capture();
     let victim = Victim::new().await;
     let mut nasty = hello(1, 1);
@@ -118,7 +119,7 @@ async fn names_of_strangers_do_not_break_lines() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_has_much_to_say_arrives() {
+async fn a_long_refusal_arrives() {
     let victim = Victim::of(listener().service("infer.vision")).await;
     let mut raw = Raw::connect(&victim.listener).await;
     let mut other = hello(1, 1);
@@ -129,7 +130,7 @@ async fn a_refusal_that_has_much_to_say_arrives() {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_early_is_no_news() {
+async fn a_connection_closed_early_is_not_logged() {
     let (log, _guard) = capture();
     let victim = Victim::new().await;
     let whole = greeting(1, hello(1, 1).to_string().as_bytes());

@@ -1,4 +1,5 @@
-//! Receivers that are broken or break the rules: the sender says what is wrong with each, and sends to the others.
+//! Receivers that are broken or break the protocol. The sender reports the reason, and goes on
+//! sending to the others.
 
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use multinet_client::{
 use serde_json::{Value, json};
 
 use super::eventually;
-use crate::log::{Says as _, capture};
+use crate::log::{WaitFor as _, capture};
 use crate::raw::{CLOSE, CONTROL, DATA, Receiver, accept, control, data, greeting, header};
 use crate::rig::{endpoint, follow, listener, mixed_connector, rdma, soon};
 
-/// A sender with a receiver that behaves, and another one.
+/// Sender with a well-behaved receiver and a scripted one.
 struct Victim {
     peers: PeerSet,
     good: Listener,
@@ -34,7 +35,7 @@ impl Victim {
         Self { peers, good, bad, _endpoints: endpoints }
     }
 
-    /// Frames to the one that behaves arrive.
+    /// Checks that frames to the well-behaved receiver arrive.
     async fn serves(&self) {
         let good = self.peers.peer("good").unwrap();
         for _ in 0..20 {
@@ -52,19 +53,19 @@ impl Victim {
     }
 }
 
-/// What the sender says of a receiver that answers so.
+/// Checks the sender's error and log line after a receiver sends this answer.
 async fn answers(bytes: &[u8], expected: &str) {
     let (log, _guard) = capture();
     let victim = Victim::of(mixed_connector()).await;
     let mut raw = victim.bad.next().await;
-    raw.heard().await;
+    raw.handshake_message().await;
     raw.write(bytes).await;
     drop(raw);
     eventually(|| !victim.last_error().is_empty()).await;
     let error = victim.last_error();
     assert!(error.contains(expected) && error.contains(&victim.bad.address().to_string()), "{error}");
     assert!(error.len() < 1500 && !error.contains(char::is_control), "{error}");
-    log.says("WARN", &format!("cannot connect: {error}")).await;
+    log.wait_for("WARN", &format!("cannot connect: {error}")).await;
     victim.serves().await;
 }
 
@@ -73,7 +74,7 @@ async fn answers_json(answer: Value, expected: &str) {
 }
 
 #[tokio::test]
-async fn what_is_no_receiver() {
+async fn answers_of_other_protocols_are_named() {
     answers(b"", "closed the connection during the handshake").await;
     answers(b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not begin with MNET").await;
     answers(b"SSH", "does not begin with MNET").await;
@@ -83,18 +84,18 @@ async fn what_is_no_receiver() {
 }
 
 #[tokio::test]
-async fn answers_in_another_version() {
+async fn answers_in_another_version_are_refused() {
     let later = |answer: Value| greeting(9, answer.to_string().as_bytes());
     let version = "version 9 of the protocol, where 1 is spoken here";
     answers(&later(accept(4)), version).await;
     answers(&later(json!({"welcome": {}})), version).await;
-    // A refusal has this form in all of them.
+    // A refusal has this form in all versions.
     let refusal = json!({"refuse": {"code": "tuesday", "message": "closed on tuesdays"}});
     answers(&later(refusal), "refuses: closed on tuesdays").await;
 }
 
 #[tokio::test]
-async fn answers_that_are_none() {
+async fn malformed_answers_are_refused_with_the_reason() {
     answers(&greeting(1, b"{"), "EOF").await;
     answers(&greeting(1, "[".repeat(4096).as_bytes()), "something else than a handshake").await;
     answers_json(json!({"accept": {"name": "a"}}), "missing field").await;
@@ -108,7 +109,7 @@ async fn answers_that_are_none() {
 }
 
 #[tokio::test]
-async fn refusals_are_told_in_one_line() {
+async fn refusals_are_reported_in_one_line() {
     let message = format!("no\n{}", "\u{1b}[2J".repeat(400));
     let refusal = json!({"refuse": {"code": "full", "message": message}});
     answers_json(refusal, "refuses: no\u{fffd}\u{fffd}[2J").await;
@@ -116,7 +117,7 @@ async fn refusals_are_told_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_says_nothing() {
+async fn a_silent_receiver_times_out() {
     let victim = Victim::of(mixed_connector().patience(Duration::from_secs(1))).await;
     let raw = victim.bad.next().await;
     victim.serves().await;
@@ -124,7 +125,8 @@ async fn a_receiver_that_says_nothing() {
     drop(raw);
 }
 
-/// What the sender says of a receiver that has let it in, has got one frame, and says this.
+/// Checks that the sender ends the connection with this reason when an accepting receiver, after
+/// its first frame, sends these bytes.
 async fn breaks_rules(delivery: Delivery, bytes: &[u8], reason: &str) {
     let (log, _guard) = capture();
     let victim = Victim::of(mixed_connector().delivery(delivery)).await;
@@ -136,10 +138,10 @@ async fn breaks_rules(delivery: Delivery, bytes: &[u8], reason: &str) {
     raw.write(bytes).await;
     let said = raw.goodbye().await;
     assert!(said.contains("the peer broke the protocol") && said.contains(reason), "{said:?} for {reason}");
-    log.says("WARN", reason).await;
+    log.wait_for("WARN", reason).await;
     victim.serves().await;
     eventually(|| victim.status().last_disconnect.is_some_and(|said| said.contains(reason))).await;
-    // It gets another chance.
+    // The sender connects again.
     let mut raw = victim.bad.answer(&accept(8)).await;
     soon(victim.peers.connected(2)).await;
     soon(bad.send(Frame::new("second"))).await.unwrap();
@@ -153,7 +155,7 @@ async fn breaks_rules(delivery: Delivery, bytes: &[u8], reason: &str) {
 }
 
 #[tokio::test]
-async fn what_no_receiver_says() {
+async fn messages_that_a_receiver_may_not_send_end_its_connection() {
     let delivery = Delivery::AtMostOnce;
     breaks_rules(delivery, &data(1, 1, b"frame"), "a frame, where only receivers' messages").await;
     breaks_rules(delivery, &header(0, &[]), "a message of kind 0").await;
@@ -164,7 +166,7 @@ async fn what_no_receiver_says() {
 }
 
 #[tokio::test]
-async fn counts_that_cannot_be() {
+async fn impossible_counts_end_the_connection() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         breaks_rules(delivery, &control(2, 0, &[], &[]), "2 frames have left their slots").await;
         breaks_rules(delivery, &control(u64::MAX, 0, &[], &[]), "frames have left their slots").await;
@@ -175,7 +177,7 @@ async fn counts_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn acknowledgements_of_what_it_never_got() {
+async fn acknowledgements_of_frames_not_sent_end_the_connection() {
     let victim = Victim::of(mixed_connector().delivery(Delivery::AtLeastOnce)).await;
     let mut raw = victim.bad.answer(&accept(8)).await;
     soon(victim.peers.connected(2)).await;
@@ -189,7 +191,7 @@ async fn acknowledgements_of_what_it_never_got() {
 }
 
 #[tokio::test]
-async fn acknowledgements_of_what_another_got() {
+async fn acknowledgements_of_frames_sent_to_another_end_the_connection() {
     let victim = Victim::of(mixed_connector().delivery(Delivery::AtLeastOnce)).await;
     let mut raw = victim.bad.answer(&accept(8)).await;
     soon(victim.peers.connected(2)).await;
@@ -207,7 +209,7 @@ async fn acknowledgements_of_what_another_got() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_in_the_middle() {
+async fn a_receiver_that_disconnects_within_a_message_is_connected_again() {
     let whole = control(1, 1, &[1, 2, 3], &[]);
     let victim = Victim::of(mixed_connector()).await;
     for length in [1, 39, 41, whole.len() - 1] {

@@ -1,4 +1,4 @@
-//! More senders than there is memory for, and some that keep what they do not need.
+//! Senders that together want more memory than the listener has.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use serde_json::{Value, json};
 
 use super::slow::connect_from;
 use super::{Victim, eventually};
-use crate::log::{Says as _, capture};
+use crate::log::{WaitFor as _, capture};
 use crate::raw::{CONTROL, LIMITED, Raw, data, header, hello};
 use crate::rig::{endpoint, follow, listener, mixed_connector, soon};
 
-/// Bytes that a slot for frames of 1000 bytes takes.
+/// Size of a slot for frames of 1000 bytes, in bytes.
 const SLOT: usize = 5440;
 
-/// A listener with so many slots, of which each sender wants as many as there may be of one.
+/// Returns a listener with this many slots in total, and a high limit per sender.
 fn short(total: usize) -> ListenerBuilder {
     listener().frame_size(1000).memory(total * SLOT)
 }
 
-/// A sender that keeps to limits.
+/// Returns the greeting of a sender that supports limits.
 fn limitable(session: u128) -> Value {
     let mut hello = hello(session, 1);
     hello["is_limitable"] = json!(true);
     hello
 }
 
-/// The next limit that is told.
+/// Waits for the next limit from the listener.
 async fn limit(raw: &mut Raw) -> u32 {
     loop {
         let message = raw.message().await.expect("a limit");
@@ -75,17 +75,17 @@ async fn more_senders_than_slots_of_the_first_all_deliver() {
 }
 
 #[tokio::test]
-async fn what_a_sender_gives_back_is_somebody_elses_once_it_has_answered() {
+async fn slots_that_a_sender_returns_are_reused_after_its_answer() {
     let receiver = short(8).slots(8).bind().await.unwrap();
     let mut first = Raw::admitted(&receiver, &limitable(1)).await;
-    // Two of its frames are with our code, and count as used.
+    // The receiving code holds two of its frames, whose slots count as used.
     first.write(&[data(1, 1, b"one"), data(2, 1, b"two")].concat()).await;
     let held = [soon(receiver.recv()).await.unwrap(), soon(receiver.recv()).await.unwrap()];
     let (mut newcomer, greeting) = (Raw::connect(&receiver).await, limitable(2));
     let (accepted, ()) = tokio::join!(newcomer.greet(&greeting), async {
         assert_eq!(limit(&mut first).await, 4);
         assert_eq!(receiver.statistics().promised, 8 * SLOT);
-        // What was on its way before the answer is taken.
+        // Frames that the sender sent before its answer are accepted.
         let frames: Vec<u8> = (3..=8).flat_map(|number| data(number, 1, b"more")).collect();
         first.write(&frames).await;
         answer(&mut first, 4).await;
@@ -95,14 +95,14 @@ async fn what_a_sender_gives_back_is_somebody_elses_once_it_has_answered() {
     });
     assert_eq!(accepted["accept"]["slots"], 4);
     assert_eq!(receiver.statistics().promised, 8 * SLOT);
-    // From now on, more is more than it has credit for.
+    // After the answer, the lower limit applies.
     drop(held);
     first.write(&(9..=24).flat_map(|number| data(number, 1, b"many")).collect::<Vec<u8>>()).await;
     assert!(first.goodbye().await.contains("more frames than it has credit for"));
 }
 
 #[tokio::test]
-async fn a_newcomer_that_finds_less_than_an_even_share_free_gets_an_even_share() {
+async fn a_newcomer_gets_an_even_share_although_less_is_free() {
     let receiver = short(9).slots(4).bind().await.unwrap();
     let mut first = Raw::admitted(&receiver, &limitable(1)).await;
     let mut second = Raw::admitted(&receiver, &limitable(2)).await;
@@ -117,7 +117,7 @@ async fn a_newcomer_that_finds_less_than_an_even_share_free_gets_an_even_share()
 }
 
 #[tokio::test]
-async fn slots_that_others_leave_go_to_who_uses_all_that_it_has() {
+async fn free_slots_go_to_a_sender_that_uses_all_of_its_own() {
     let receiver = short(8).slots(8).bind().await.unwrap();
     let mut held = Vec::new();
     let mut first = Raw::admitted(&receiver, &limitable(1)).await;
@@ -140,7 +140,7 @@ async fn slots_that_others_leave_go_to_who_uses_all_that_it_has() {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_keeps_nobody_out() {
+async fn a_sender_that_does_not_answer_excludes_no_other() {
     let receiver = short(8).slots(8).bind().await.unwrap();
     let mut silent = Raw::admitted(&receiver, &limitable(1)).await;
     let mut epoch = 0;
@@ -160,7 +160,7 @@ async fn who_does_not_answer_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn an_answer_to_nothing_is_against_the_rules() {
+async fn an_answer_to_no_limit_ends_the_connection() {
     let victim = Victim::new().await;
     let mut raw = Raw::admitted(&victim.listener, &limitable(1)).await;
     answer(&mut raw, 8).await;
@@ -169,9 +169,9 @@ async fn an_answer_to_nothing_is_against_the_rules() {
 }
 
 #[tokio::test]
-async fn many_connections_of_one_address_keep_no_other_out() {
+async fn many_connections_of_one_address_exclude_no_other() {
     let (log, _guard) = capture();
-    // As many as there may be, by their number and by their memory.
+    // The limits of connections and of memory are both reached.
     for listener in [short(5).slots(1), short(100).slots(1).max_connections(5)] {
         let victim = Victim::of(listener.patience(Duration::from_secs(4))).await;
         let mut strangers = Vec::new();
@@ -180,7 +180,7 @@ async fn many_connections_of_one_address_keep_no_other_out() {
             assert!(raw.greet(&hello(session, 1)).await["accept"].is_object());
             strangers.push(raw);
         }
-        // Whoever has as many already is refused, with the numbers.
+        // An address with an equal share already is refused, with the numbers.
         let refused = connect_from(1, &victim.listener).await.greet(&hello(5, 1)).await;
         let said = refused["refuse"]["message"].as_str().unwrap();
         assert!(said.contains("as many as may be"), "{said}");
@@ -188,9 +188,9 @@ async fn many_connections_of_one_address_keep_no_other_out() {
         assert!(newcomer.greet(&hello(6, 1)).await["accept"].is_object());
         let mut latest = strangers.pop().unwrap();
         assert!(latest.goodbye().await.contains("has made room for another"));
-        log.says("INFO", "has made room for another").await;
+        log.wait_for("INFO", "has made room for another").await;
         assert_eq!(victim.peers.statistics().disconnects, 0);
-        // A frame that never ends is no reason to stay.
+        // An unfinished frame does not protect a connection.
         for raw in &mut strangers {
             raw.write(&data(1, 1, &[0; 1000])[..500]).await;
         }
@@ -203,7 +203,7 @@ async fn many_connections_of_one_address_keep_no_other_out() {
 }
 
 #[tokio::test]
-async fn a_sender_of_a_version_before_is_closed_for_others_when_it_is_idle() {
+async fn an_idle_sender_of_the_previous_version_is_closed_for_others() {
     let receiver = short(8).slots(8).acknowledge(Acknowledge::OnDrop).bind().await.unwrap();
     let mut first = Raw::admitted(&receiver, &hello(1, 1)).await;
     first.write(&data(1, 1, b"frame")).await;

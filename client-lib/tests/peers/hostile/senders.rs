@@ -1,4 +1,4 @@
-//! Senders that have been let in and break the rules.
+//! Admitted senders that break the protocol.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 
 use super::{Victim, eventually};
-use crate::log::{Says as _, capture};
+use crate::log::{WaitFor as _, capture};
 use crate::raw::{CLOSE, CONTROL, DATA, Raw, control, data, data_header, header, hello};
 use crate::rig::{listener, soon};
 
-/// A sender that says this is told why it is cut off, and so is the log.
+/// Checks that a sender of these bytes is cut off, and that it and the log get this reason.
 async fn is_cut_off(bytes: &[u8], reason: &str) {
     let (log, _guard) = capture();
     let victim = Victim::new().await;
@@ -19,14 +19,14 @@ async fn is_cut_off(bytes: &[u8], reason: &str) {
     raw.write(bytes).await;
     let said = raw.goodbye().await;
     assert!(said.contains("the sender broke the protocol") && said.contains(reason), "{said:?} for {reason}");
-    log.says("WARN", reason).await;
+    log.wait_for("WARN", reason).await;
     victim.recovers().await;
-    // What came before is there, and no session is spoilt.
+    // Earlier frames are delivered, and the session can be continued.
     assert!(Raw::connect(&victim.listener).await.greet(&hello(1, 2)).await["accept"].is_object());
 }
 
 #[tokio::test]
-async fn what_no_sender_says() {
+async fn messages_that_a_sender_may_not_send_end_its_connection() {
     is_cut_off(&control(0, 0, &[], &[]), "a receiver's message, where only frames are allowed").await;
     is_cut_off(&control(9, 9, &[1], &[]), "a receiver's message").await;
     is_cut_off(&header(0, &[]), "a message of kind 0").await;
@@ -38,7 +38,7 @@ async fn what_no_sender_says() {
 }
 
 #[tokio::test]
-async fn frames_that_cannot_be() {
+async fn impossible_frames_end_the_connection() {
     is_cut_off(&header(DATA, &[(4, &[0x10, 1])]), "a metadata of 4097 bytes, where 4096").await;
     for length in [(1 << 20) + 1, u32::MAX as usize] {
         let reason = format!("a frame of {length} bytes, where 1048576 are allowed");
@@ -51,16 +51,16 @@ async fn frames_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn more_frames_than_credit() {
+async fn frames_beyond_the_credit_end_the_connection() {
     let frames: Vec<u8> = (1..=9).flat_map(|number| data(number, 1, b"frame")).collect();
     is_cut_off(&frames, "more frames than it has credit for").await;
 }
 
 #[tokio::test]
-async fn the_ends_of_all_numbers_are_numbers() {
+async fn the_largest_sequence_numbers_are_valid() {
     let victim = Victim::new().await;
     let mut raw = Raw::admitted(&victim.listener, &hello(1, u64::MAX)).await;
-    // The window moves up by leaps, and down with stragglers.
+    // Sequence numbers may jump ahead, and earlier frames may follow.
     for (sequence, floor) in
         [(0, 0), (65_535, 0), (u64::MAX, u64::MAX - 65_535), (7, 7), (u64::MAX, u64::MAX)]
     {
@@ -76,7 +76,7 @@ async fn the_ends_of_all_numbers_are_numbers() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_in_the_middle() {
+async fn a_frame_that_was_cut_off_is_not_delivered() {
     let (log, _guard) = capture();
     let victim = Victim::new().await;
     let whole = data(1, 1, &[7; 10_000]);
@@ -86,7 +86,7 @@ async fn a_connection_that_ends_in_the_middle() {
         drop(raw);
         victim.recovers().await;
     }
-    // Half a frame has never come: the whole one does.
+    // Only the complete frame is delivered.
     let mut raw = Raw::admitted(&victim.listener, &hello(1, 100)).await;
     raw.write(&whole).await;
     assert_eq!(soon(victim.listener.recv()).await.unwrap().bytes(), &[7; 10_000]);
@@ -94,7 +94,7 @@ async fn a_connection_that_ends_in_the_middle() {
 }
 
 #[tokio::test]
-async fn an_epoch_that_has_been_here() {
+async fn an_epoch_that_was_used_before_is_refused() {
     let (log, _guard) = capture();
     let victim = Victim::new().await;
     let first = Raw::admitted(&victim.listener, &hello(1, 5)).await;
@@ -102,16 +102,16 @@ async fn an_epoch_that_has_been_here() {
         let answer = Raw::connect(&victim.listener).await.greet(&hello(1, epoch)).await;
         assert_eq!(answer["refuse"]["code"], "epoch", "{answer}");
     }
-    log.says("WARN", "refused: epoch 5 of lane 0 is not later than 5").await;
+    log.wait_for("WARN", "refused: epoch 5 of lane 0 is not later than 5").await;
     drop(first);
     victim.recovers().await;
-    // Nor when that connection has gone.
+    // The epoch is refused even after that connection has ended.
     let answer = Raw::connect(&victim.listener).await.greet(&hello(1, 5)).await;
     assert_eq!(answer["refuse"]["code"], "epoch", "{answer}");
 }
 
 #[tokio::test]
-async fn a_later_epoch_takes_the_place_of_a_half_open_connection() {
+async fn a_later_epoch_replaces_a_half_open_connection() {
     let (log, _guard) = capture();
     let victim = Victim::new().await;
     let mut half_open = Raw::admitted(&victim.listener, &hello(1, 1)).await;
@@ -120,8 +120,8 @@ async fn a_later_epoch_takes_the_place_of_a_half_open_connection() {
     half_open.write(&data_header(2, 1, 1000)).await;
     let mut later = Raw::admitted(&victim.listener, &hello(1, 2)).await;
     assert!(half_open.goodbye().await.contains("another connection of the same sender has taken its place"));
-    log.says("INFO", "has taken its place").await;
-    // What our code has is passed over; what had come in part comes again.
+    log.wait_for("INFO", "has taken its place").await;
+    // The frame that the receiving code already has is skipped. The incomplete one is delivered.
     later.write(&[data(1, 1, b"first"), data(2, 1, b"second")].concat()).await;
     assert_eq!(soon(victim.listener.recv()).await.unwrap().bytes(), b"second");
     drop(later);
@@ -129,9 +129,9 @@ async fn a_later_epoch_takes_the_place_of_a_half_open_connection() {
     victim.recovers().await;
 }
 
-/// What is said of frames that came by one connection of a session does not depend on another.
+/// Acknowledgements of frames on one connection of a session do not depend on the other connection.
 #[tokio::test]
-async fn one_lane_of_two_breaks() {
+async fn frames_of_one_lane_do_not_depend_on_a_broken_one() {
     let listener = listener().bind().await.unwrap();
     let mut stays = Raw::admitted(&listener, &hello(1, 1)).await;
     let mut breaks = hello(1, 2);
@@ -144,7 +144,7 @@ async fn one_lane_of_two_breaks() {
         frames.push(soon(listener.recv()).await.unwrap());
     }
     drop(breaks);
-    // The sender gives the other lane what it does not know to have arrived.
+    // The sender repeats unacknowledged frames on the other lane.
     stays.write(&data(2, 1, b"2")).await;
     eventually(|| listener.statistics().duplicates == 1).await;
     for frame in frames {
@@ -153,7 +153,7 @@ async fn one_lane_of_two_breaks() {
             _ => frame.acknowledge(),
         }
     }
-    // Nobody asks for another frame, so that it is the flusher who says it.
+    // No code waits for another frame, so that the flusher sends the acknowledgement.
     let (mut acked, mut rejected) = (Vec::new(), Vec::new());
     while acked.len() < 2 || rejected.is_empty() {
         let message = stays.message().await.unwrap();
@@ -165,7 +165,7 @@ async fn one_lane_of_two_breaks() {
 }
 
 #[tokio::test]
-async fn a_half_open_connection_is_not_in_its_own_senders_way() {
+async fn a_half_open_connection_does_not_block_its_own_sender() {
     let victim = Victim::of(listener().max_connections(2)).await;
     let mut half_open = Raw::admitted(&victim.listener, &hello(1, 1)).await;
     let mut epoch = 2;
@@ -187,10 +187,11 @@ async fn a_half_open_connection_is_not_in_its_own_senders_way() {
 }
 
 #[tokio::test]
-async fn a_sender_that_hears_nothing_is_cut_off_in_the_end() {
+async fn a_sender_that_reads_nothing_is_cut_off_in_the_end() {
     let victim = Victim::new().await;
     let socket = TcpSocket::new_v4().unwrap();
-    // What it does not read should not be kept for it by the kernel.
+    // A small receive buffer keeps the kernel from storing the messages that the sender does not
+    // read.
     socket.set_recv_buffer_size(4096).unwrap();
     let stream = soon(socket.connect(victim.listener.local_addresses()[0])).await.unwrap();
     let mut raw = Raw(stream);
@@ -205,7 +206,7 @@ async fn a_sender_that_hears_nothing_is_cut_off_in_the_end() {
         loop {
             let frames: Vec<u8> = (0..8).flat_map(|i| data(sequence + i, sequence, b"")).collect();
             sequence += 8;
-            // It knows its credit by magic, at first.
+            // The sender uses its initial credit without reading it.
             if raw.0.write_all(&frames).await.is_err() {
                 return sequence;
             }
@@ -223,7 +224,7 @@ async fn a_sender_that_hears_nothing_is_cut_off_in_the_end() {
 
 #[tokio::test]
 async fn slots_are_bounded_over_all_senders() {
-    // Room for three senders' slots, and the one that behaves.
+    // The memory holds the slots of three senders and of the well-behaved one.
     let victim = Victim::of(listener().frame_size(1000).slots(1).memory(4 * (1000 + 4440))).await;
     let mut admitted = Vec::new();
     for session in 1..=3 {
@@ -255,7 +256,7 @@ async fn connections_are_bounded() {
     victim.serves().await;
     admitted.clear();
     victim.recovers().await;
-    // Those that have gone are remembered, but not so many that nobody else gets in.
+    // Sessions of departed senders are remembered, but only so many that new senders still get in.
     for session in 100..150 {
         drop(Raw::admitted(&victim.listener, &hello(session, 1)).await);
         eventually(|| victim.listener.statistics().connections == 1).await;
@@ -264,7 +265,7 @@ async fn connections_are_bounded() {
 }
 
 #[tokio::test]
-async fn frames_of_a_sender_that_has_gone_keep_their_memory_only_while_they_are_kept() {
+async fn frames_of_a_departed_sender_hold_memory_only_while_kept() {
     let listener = listener().acknowledge(Acknowledge::Explicitly).bind().await.unwrap();
     let mut raw = Raw::admitted(&listener, &hello(1, 1)).await;
     raw.write(&data(1, 1, b"frame")).await;

@@ -1,4 +1,4 @@
-//! Peers that take their time, or stop altogether: nobody waits for them.
+//! Peers that are slow or stop responding, for which others must not wait.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use tokio::net::TcpSocket;
 use tokio::time::sleep;
 
 use super::{Victim, eventually};
-use crate::log::{Says as _, capture};
+use crate::log::{WaitFor as _, capture};
 use crate::raw::{Raw, Receiver, accept, data_header, greeting, hello};
 use crate::rig::{at_most, endpoint, follow, listener, mixed_connector, rdma, soon};
 
-/// Longer than any test takes.
+/// Time that is longer than any test.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// A connection from another address than those of the others.
+/// Connects from the loopback address that ends in `host`.
 pub(super) async fn connect_from(host: u8, listener: &Listener) -> Raw {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 1, host), 0))).unwrap();
@@ -23,9 +23,9 @@ pub(super) async fn connect_from(host: u8, listener: &Listener) -> Raw {
 }
 
 #[tokio::test]
-async fn a_byte_now_and_then_is_not_enough() {
+async fn a_handshake_of_single_bytes_times_out() {
     let (log, _guard) = capture();
-    // Who behaves has to keep to it, too.
+    // The time limit applies to well-behaved senders, too.
     let patience = at_most(Duration::from_millis(300));
     let victim = Victim::of(listener().patience(patience)).await;
     let mut raw = Raw::connect(&victim.listener).await;
@@ -36,7 +36,7 @@ async fn a_byte_now_and_then_is_not_enough() {
         sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(raw.rest().await, b"");
-    log.says("WARN", &format!("turned away: no handshake within {patience:?}")).await;
+    log.wait_for("WARN", &format!("turned away: no handshake within {patience:?}")).await;
     victim.recovers().await;
 }
 
@@ -48,13 +48,13 @@ async fn one_address_takes_only_its_share_of_handshakes() {
     for _ in 0..100 {
         crowd.push(connect_from(1, &victim.listener).await);
     }
-    log.says("WARN", "turned away: too many are in their handshake").await;
-    // Others get in, although none of these has been given up.
+    log.wait_for("WARN", "turned away: too many are in their handshake").await;
+    // Senders at other addresses are admitted, although none of these connections has timed out.
     let mut raw = connect_from(2, &victim.listener).await;
     assert!(raw.greet(&hello(1, 1)).await["accept"].is_object());
     victim.serves().await;
     assert!(log.with("no handshake within").is_empty(), "{}", log.text());
-    // And from the same one, when the patience is over.
+    // Senders at the same address are admitted once the handshakes have timed out.
     for raw in &mut crowd {
         raw.rest().await;
     }
@@ -73,7 +73,7 @@ async fn a_listener_does_not_wait_for_the_rest_of_a_frame() {
     for session in 1..=50 {
         let mut raw = Raw::admitted(&victim.listener, &hello(session, 1)).await;
         let header = data_header(1, 1, 1 << 20);
-        // Some stop in the header, some in the payload.
+        // Some senders stop within the header, others within the payload.
         let length = if session % 2 == 0 { 20 } else { header.len() };
         raw.write(&header[..length]).await;
         stuck.push(raw);
@@ -86,7 +86,8 @@ async fn a_listener_does_not_wait_for_the_rest_of_a_frame() {
     victim.recovers().await;
 }
 
-/// A receiver that reads nothing, with as few bytes in the kernel's hands as can be.
+/// Sends to receivers that read nothing and whose sockets buffer as little as possible, beside one
+/// that reads.
 async fn stuck_receivers(count: usize, slots: u32, delivery: Delivery) {
     let good = listener().bind().await.unwrap();
     let (peers, endpoints) = follow(mixed_connector().delivery(delivery).silence(FOREVER));
@@ -104,7 +105,7 @@ async fn stuck_receivers(count: usize, slots: u32, delivery: Delivery) {
     }
     soon(peers.connected(count + 1)).await;
     let receiving = tokio::spawn(async move {
-        // The guest is slow.
+        // In the guest, which is slow, fewer frames are sent.
         let count = if rdma().is_some() { 40 } else { 300 };
         for _ in 0..count {
             soon(good.recv()).await.unwrap().acknowledge();
@@ -118,8 +119,8 @@ async fn stuck_receivers(count: usize, slots: u32, delivery: Delivery) {
     let good = receiving.await.unwrap();
     let statistics = peers.statistics();
     assert!(statistics.held <= 1024, "{statistics:?}");
-    assert_eq!(statistics.disconnects, 0, "nobody had to be given up for that");
-    // Nor does the end wait for them.
+    assert_eq!(statistics.disconnects, 0, "a stuck receiver was disconnected");
+    // Closing does not wait for the stuck receivers, either.
     let start = Instant::now();
     soon(peers.close(Duration::from_millis(200))).await;
     assert!(start.elapsed() < at_most(Duration::from_secs(15)), "{:?}", start.elapsed());
@@ -134,14 +135,14 @@ async fn a_sender_does_not_wait_for_receivers_that_are_stuck() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_promises_the_moon_does_not_get_all_frames() {
+async fn a_receiver_with_huge_credit_does_not_get_all_frames() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         stuck_receivers(1, u32::MAX, delivery).await;
     }
 }
 
 #[tokio::test]
-async fn a_receiver_that_is_stuck_for_long_is_given_up() {
+async fn a_receiver_that_is_stuck_for_long_is_abandoned() {
     let (log, _guard) = capture();
     let receiver = Receiver::new().await;
     let (peers, endpoints) = follow(mixed_connector().silence(Duration::from_secs(4)));
@@ -154,6 +155,6 @@ async fn a_receiver_that_is_stuck_for_long_is_given_up() {
     }
     eventually(|| peers.statistics().disconnects == 1).await;
     assert!(peers.statistics().lost > 0);
-    log.says("WARN", "the connection has ended").await;
+    log.wait_for("WARN", "the connection has ended").await;
     drop(held);
 }

@@ -1,4 +1,4 @@
-//! Peers that are none of ours: another pod under the same address, another service.
+//! Peers that are not the intended ones: another pod at the same address, another service.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use multinet_client::{ConnectError, DialError, Endpoint, Frame, Identity, PeerSet, RefusalCode};
 
 use super::eventually;
-use crate::log::{Says as _, capture};
+use crate::log::{WaitFor as _, capture};
 use crate::raw::{Raw, Receiver, accept, greeting, hello};
 use crate::rig::{connector, endpoint, follow, listener, mixed_connector, soon};
 
@@ -19,7 +19,7 @@ fn last_error(peers: &PeerSet) -> String {
 }
 
 #[tokio::test]
-async fn a_listener_that_is_another_pod_refuses_by_its_name() {
+async fn a_listener_of_another_pod_refuses_with_its_name() {
     let (log, _guard) = capture();
     let old = Identity::new("infer-0-old").uid("uid-1");
     let receiver = listener().identity(Identity::new("infer-0-new").uid("uid-2")).bind().await.unwrap();
@@ -35,8 +35,8 @@ async fn a_listener_that_is_another_pod_refuses_by_its_name() {
         status[0].last_error.as_deref(),
         Some(DialError::Refused { code: RefusalCode::Pod, .. })
     ));
-    log.says("WARN", "refused: this is pod infer-0-new").await;
-    // DNS learns of it: the same address under the new uid is another peer.
+    log.wait_for("WARN", "refused: this is pod infer-0-new").await;
+    // Once DNS has the new uid, the same address is another peer.
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", Some("uid-2"))]).unwrap();
     soon(peers.send(Frame::new("frame"))).await.unwrap();
     assert_eq!(soon(receiver.recv()).await.unwrap().bytes(), b"frame");
@@ -44,7 +44,7 @@ async fn a_listener_that_is_another_pod_refuses_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_listener_that_does_not_look_is_noticed_by_the_sender() {
+async fn a_sender_notices_a_wrong_uid_that_the_listener_ignores() {
     let receiver = Receiver::new().await;
     let (peers, endpoints) = follow(mixed_connector());
     let mut expected: Endpoint = receiver.endpoint("infer-0");
@@ -53,7 +53,7 @@ async fn a_listener_that_does_not_look_is_noticed_by_the_sender() {
     expected.pod = Some(pod);
     endpoints.unbounded_send(vec![expected]).unwrap();
     let mut raw = receiver.next().await;
-    assert_eq!(raw.heard().await["uid"], "uid-1");
+    assert_eq!(raw.handshake_message().await["uid"], "uid-1");
     let mut other = accept(8);
     other["accept"]["uid"] = "uid-2".into();
     other["accept"]["name"] = "infer-0\n-new".into();
@@ -65,7 +65,7 @@ async fn a_listener_that_does_not_look_is_noticed_by_the_sender() {
 }
 
 #[tokio::test]
-async fn a_pod_without_a_uid_is_taken_at_its_address() {
+async fn a_pod_without_a_uid_is_accepted_at_its_address() {
     let receiver = listener().identity(Identity::new("infer-0")).bind().await.unwrap();
     let (peers, endpoints) = follow(connector().identity(Identity::new("decode-0")));
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", Some("uid-1"))]).unwrap();
@@ -75,7 +75,7 @@ async fn a_pod_without_a_uid_is_taken_at_its_address() {
 }
 
 #[tokio::test]
-async fn another_service_is_refused_by_name() {
+async fn a_sender_to_another_service_is_refused_with_the_names() {
     let (log, _guard) = capture();
     let receiver = listener()
         .identity(Identity::new("track-0"))
@@ -90,11 +90,11 @@ async fn another_service_is_refused_by_name() {
     let expected = "refuses: track-0 is no endpoint of infer.vision.svc.multinet, but of track.vision, tr";
     let error = last_error(&peers);
     assert!(error.contains(expected), "{error}");
-    log.says("WARN", "refused: track-0 is no endpoint of infer.vision.svc.multinet").await;
+    log.wait_for("WARN", "refused: track-0 is no endpoint of infer.vision.svc.multinet").await;
 }
 
 #[tokio::test]
-async fn peers_that_will_refuse_for_ever_are_not_waited_for() {
+async fn lasting_refusals_end_the_wait() {
     let receiver = listener().service("track.vision").bind().await.unwrap();
     let address = receiver.local_addresses()[0];
     let connector = connector().wait(Duration::from_secs(3600)).build().unwrap();
@@ -103,9 +103,9 @@ async fn peers_that_will_refuse_for_ever_are_not_waited_for() {
     assert!(matches!(error, ConnectError::Lasting { .. }), "{error}");
 }
 
-/// A peer has several addresses: who answers at one of them says more than that nobody does at another.
+/// A peer has several addresses. A refusal from one of them says more than a timeout of another.
 #[tokio::test]
-async fn the_error_is_that_of_the_address_that_led_farthest() {
+async fn the_error_of_the_address_that_got_farthest_is_reported() {
     let receiver = listener().service("track.vision").bind().await.unwrap();
     let (peers, endpoints) = follow(connector());
     let mut infer = endpoint(&receiver, "infer-0", None);
@@ -122,7 +122,7 @@ async fn the_error_is_that_of_the_address_that_led_farthest() {
 }
 
 #[tokio::test]
-async fn a_service_is_known_by_whole_labels() {
+async fn service_names_match_by_whole_labels() {
     let receiver = listener().service("infer.vision").bind().await.unwrap();
     for (number, (service, is_let_in)) in [
         ("infer.vision", true),

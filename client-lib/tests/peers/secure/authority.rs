@@ -1,4 +1,4 @@
-//! Sides of TLS by hand, and by the library, with certificates of tests.
+//! TLS connections by hand, and TLS settings of the library, with certificates of tests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustls::server::WebPkiClientVerifier;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// A connection of a client that trusts this authority, with this certificate.
+/// Connects as a client that trusts this authority and has this certificate.
 pub(crate) async fn connect(
     authority: &Authority,
     address: SocketAddr,
@@ -29,7 +29,7 @@ pub(crate) async fn connect(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
 }
 
-/// The accepting side of a connection, by hand.
+/// Accepts a connection by hand.
 pub(crate) async fn accept(
     issued: &Issued,
     stream: TcpStream,
@@ -48,7 +48,7 @@ pub(crate) async fn accept(
     TlsAcceptor::from(Arc::new(config)).accept(stream).await.unwrap()
 }
 
-/// A side of the library's.
+/// TLS settings of the library from a folder.
 pub(crate) trait Mounted {
     fn tls(&self) -> Tls;
 }
