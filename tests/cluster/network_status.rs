@@ -108,8 +108,7 @@ pub(crate) async fn check_policy(cluster: &Cluster) -> Result<()> {
 fn refused(attempt: Result<()>, key: &str) -> Result<()> {
     let Err(error) = attempt else { bail!("{key} is written") };
     let said = format!("{error:#}");
-    for needle in
-        [&format!("may write the annotation {key}"), "does not name someone; leave the annotation out"]
+    for needle in [&format!("may write the annotation {key}"), "does not list someone; remove the annotation"]
     {
         ensure!(said.contains(needle), "no {needle:?} in: {said}");
     }

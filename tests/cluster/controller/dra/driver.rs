@@ -89,11 +89,12 @@ impl Driver {
 
     /// Reports a ready device as the pod's interface `net1`, with these addresses.
     pub(super) async fn report(&self, claim: &str, device: &str, addresses: &[&str]) -> Result<()> {
+        let conditions = ["Ready", "NetworkReady", "RDMALinkReady"].map(met);
         let device = json!({
             "driver": DRIVER,
             "pool": self.class,
             "device": device,
-            "conditions": ["Ready", "NetworkReady", "RDMALinkReady"].map(met),
+            "conditions": conditions,
             "networkData": {
                 "interfaceName": "net1",
                 "hardwareAddress": "ae:11:22:33:44:55",
