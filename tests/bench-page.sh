@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Replaces what stands between the markers of one target in docs/benchmarks.md by what comes in: bench-page.sh TARGET <PART
+# Replaces the lines between the markers of a target in docs/benchmarks.md with standard input: bench-page.sh TARGET <PART
 set -euo pipefail
 cd "$(dirname "$0")/.."
 page=docs/benchmarks.md
@@ -9,7 +9,7 @@ for marker in "$begin" "$end"; do
   grep -qxF -- "$marker" "$page" || { echo "$page has no line $marker" >&2; exit 1; }
 done
 part=$(cat)
-[ -n "$part" ] || { echo "nothing came in for $page" >&2; exit 1; }
+[ -n "$part" ] || { echo "bench-page.sh: standard input is empty" >&2; exit 1; }
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
 {

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Compares ours with its peers in one run, and writes the tables into docs/benchmarks.md: bench-run.sh TARGET, which is one of
-#   bench-dns          what an answer costs, beside Knot, NSD, CoreDNS and a bare echo (a quarter of an hour)
-#   bench-programming  the way from pod to answer, beside kube-controller-manager and CoreDNS (twenty minutes)
-#   bench-client       the client library beside iperf3, UCX and a bare echo over TCP (ten minutes)
-#   bench-rdma         the client library beside perftest and UCX over soft-RoCE, in one guest (a quarter of an hour)
-# What follows goes to the program, and the tables are only shown then: --quick takes a few minutes at most; bench-dns --only GROUP,…
-# measures only these of udp, tcp, large, rate, latency, workers and memory. All figures with their spread are in
-# target/TARGET.json.
+# Compares ours with its peers in one run, and writes the tables into docs/benchmarks.md: bench-run.sh TARGET [FLAG…]. The target is
+#   bench-dns          the cost of an answer: Knot, NSD, CoreDNS and an echo server (15 minutes)
+#   bench-programming  the time from a pod's change to the answer: kube-controller-manager and CoreDNS (20 minutes)
+#   bench-client       the client library: iperf3, UCX and a TCP echo (10 minutes)
+#   bench-rdma         the client library over soft-RoCE: perftest and UCX, in one guest (15 minutes)
+# With flags, it only prints the tables. --quick takes a few minutes at most; bench-dns --only GROUP,… measures only these groups of
+# udp, tcp, large, rate, latency, workers and memory. target/TARGET.json has all figures with their spread.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$1
@@ -18,12 +17,12 @@ case $target in
   bench-client | bench-rdma)
     ours=(-p multinet-cli) program=client-bench package=multinet-client-e2e packages=$target control_plane=''
     ;;
-  *) echo "there is no $target" >&2; exit 2 ;;
+  *) echo "bench-run.sh: unknown target $target" >&2; exit 2 ;;
 esac
 tests/tools/packages.sh build
 tests/tools/packages.sh "$packages"
 [ -z "$control_plane" ] || tests/tools/build.sh >/dev/null
-# As shipped. The generators share the cores with what is measured, and have to be faster, so they are optimised, too.
+# The profile of shipped builds. The generators share the cores with the measured programs and must be faster, so they have it too.
 profile=${BENCH_PROFILE:-dist}
 cargo build --profile "$profile" "${ours[@]}"
 cargo build --profile "$profile" -p "$package" --bin "$program"

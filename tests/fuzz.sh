@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes each target for the given number of seconds with libFuzzer. Coverage instrumentation is in every rustc;
-# cargo-fuzz and a nightly compiler are needed for sanitizers only, and the targets are safe code.
+# Fuzzes each target for some seconds with libFuzzer: fuzz.sh [SECONDS]. Every rustc has coverage instrumentation; only sanitizers
+# need cargo-fuzz and a nightly compiler, and the targets are safe code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-10}
@@ -9,7 +9,7 @@ flags=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
   -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
   -Ccodegen-units=1 --cfg fuzzing)
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
-# By hand, because RUSTFLAGS without --target would instrument build scripts too.
+# With --target, because RUSTFLAGS would instrument build scripts too without it.
 RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --locked --manifest-path fuzz/Cargo.toml --workspace --bins
 status=0
 for source in */fuzz/targets/*.rs; do
@@ -26,7 +26,7 @@ for source in */fuzz/targets/*.rs; do
     echo "fuzz target $name failed; the input is $CARGO_TARGET_DIR/$name-*" >&2
     status=1
   fi
-  # A target that crashed says neither.
+  # A crashed target prints neither line.
   { grep -E '^(Done|#[0-9]+.*DONE)' "$log" || true; } | tail -1 >&2
   rm -f "$log"
 done

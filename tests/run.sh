@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every test: installs the tools, builds the tests once, runs them, and the wrappers of verbs once more with a sanitizer; then says what
-# took how long, and how many passed, failed, were skipped and why. Exit status 0 only if nothing failed.
-#   tests/run.sh [SUITE…]   only these of pure, conformance, cluster, node, client and rdma
+# Runs every test: installs the tools, builds the tests, runs them, and runs those of multinet-verbs again with AddressSanitizer. Then
+# prints times, and how many tests passed, failed or were skipped, and why. The exit status is 0 only if nothing failed.
+#   tests/run.sh [SUITE…]   only these suites of pure, conformance, cluster, node, client and rdma
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -27,13 +27,13 @@ timed 'packages' tests/tools/packages.sh || exit 1
 if wants conformance cluster node client; then timed 'control plane' tests/tools/build.sh >/dev/null || exit 1; fi
 if wants cluster; then timed 'helm' tests/tools/helm.sh >/dev/null || exit 1; fi
 if wants rdma; then timed 'guest' tests/tools/guest.sh >/dev/null || exit 1; fi
-# The tests, and with them the programs and the examples that they start: built by themselves, these would have other features of what
-# they depend on, and that would be compiled once more.
+# One build for the tests, and for the programs and examples that they start. A separate build would enable other features of their
+# dependencies, and compile those twice.
 timed 'build tests' cargo test --workspace --no-run || exit 1
 if wants node; then timed 'build image programs' tests/tools/image-programs.sh || exit 1; fi
 
-# Suites that mostly wait: for control planes, nodes and pods. The others compute. The two kinds run side by side; then the guest has the
-# machine to itself, since it emulates its processor.
+# The cluster, node and client suites mostly wait for control planes, nodes and pods; the others compute. The two kinds run at the same
+# time. The guest of the rdma suite emulates its processor, so it runs alone afterwards.
 waiting=(cluster node client)
 apart=("${waiting[@]}" conformance rdma soak)
 mapfile -t pure < <(cargo test --workspace --no-run 2>&1 |
@@ -43,7 +43,7 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 runner=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$host")_RUNNER
 export "$runner=$PWD/tests/tools/runner.sh"
 
-# Runs a command, and keeps what it prints and its exit status: keep NAME COMMAND…
+# Runs a command, and stores its output and its exit status: keep NAME COMMAND…
 keep() {
   local name=$1
   shift
@@ -59,7 +59,7 @@ for suite in "${waiting[@]}"; do
   if wants "$suite"; then keep "$suite" suites --test "$suite"; fi
 done &
 if wants pure; then
-  # The modules of multinet-dns-orders are the server's, and so are the tests in them.
+  # multinet-dns-orders has modules of the server, whose tests run there.
   keep units suites --exclude multinet-dns-orders --lib --bins
   keep pure suites "${pure[@]/#/--test=}"
   keep docs suites --doc
@@ -78,20 +78,20 @@ done
 
 # cargo prints one "test result:" line per test binary.
 read -r passed failed ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p+0, f+0, i+0 }' "$log")
-# A test that skips itself has passed as far as cargo knows.
+# A skipped test has passed for cargo.
 skipped=$(wc -l <"$MULTINET_SKIP_LOG")
 passed=$((passed - skipped))
-# Where nothing but some things may be missing, a test that is skipped for another reason has failed.
+# A test that is skipped for a reason outside of MULTINET_MAY_SKIP has failed.
 unexpected() { grep -vE "${MULTINET_MAY_SKIP:-}" "$MULTINET_SKIP_LOG"; }
 failed=$((failed + $(unexpected | wc -l)))
-# A test binary that crashed has no result line, nor has one that did not compile.
+# A crashed test binary has no result line.
 failed=$((failed + $(grep -c "process didn't exit successfully.*signal:" "$log")))
-# A leak is found when all tests have passed; what else the sanitizer finds ends them.
+# The sanitizer reports leaks after all tests passed, and other errors instead of a result line.
 failed=$((failed + $(grep -c '^SUMMARY: AddressSanitizer' "$log")))
 if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
 
 echo
-echo "Seconds (wall, CPU), by what took longest:"
+echo "Longest phases (wall and CPU seconds):"
 sort -t $'\t' -k 2,2nr "$MULTINET_TIMES" | awk -F '\t' '{ printf "  %6d %6d  %s\n", $2, $3, $1 }' | head -20
 echo "Slowest tests:"
 sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 \1/p' "$log" | sort -rn | head -10 | awk '{ printf "  %6.1f s  %s\n", $1, $2 }'
@@ -99,7 +99,7 @@ if [ "$failed" -gt 0 ]; then
   echo "Failed:"
   grep -E '^test .* FAILED( <.*>)?$|^error: could not compile|^error: test failed|^SUMMARY: AddressSanitizer' "$log" | sort -u | sed 's/^/  /'
   unexpected | sed 's/^/  skipped: /'
-  echo "What they said, in short (all of it is above):"
+  echo "First lines of the failures (the full output is above):"
   grep -E -A4 "^Error: |^thread '.*panicked at" "$log" | grep -vE '^$|^Stack backtrace' | head -40 | sed 's/^/  /'
 fi
 if [ $((skipped + ignored)) -gt 0 ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that take long, those that are ignored and whose names begin with soak, one after the other, against a release
-# build of multinet-dns, and writes their figures into docs/benchmarks.md. Takes an hour, and needs 16 GiB of memory.
+# Runs the long tests one after the other, against a release build of multinet-dns: the ignored ones with soak in their names. Writes
+# their figures into docs/benchmarks.md. Takes an hour and needs 16 GiB of memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests/tools/packages.sh
@@ -15,7 +15,7 @@ page=$(mktemp)
 trap 'rm -f "$MULTINET_SOAK_TABLE" "$page"' EXIT
 cargo test --workspace --lib --bins --tests --no-fail-fast -- --ignored --nocapture --test-threads 1 soak
 {
-  echo "Written by \`make soak\`, which fails where a bound is not kept. Machine: $(nproc) cores for all of it, $(uname -sm)."
+  echo "Written by \`make soak\`, which fails if a figure exceeds its bound. Machine: $(nproc) cores for everything, $(uname -sm)."
   echo
   echo "| what | figure |"
   echo "|---|---|"

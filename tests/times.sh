@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures `make check` and `make test` by phase and by test binary, first with nothing built (but with the tools that are kept outside
-# of the checkout), then again, and prints the table of CONTRIBUTING.md. It uses a target folder of its own.
+# Measures `make check` and `make test` by phase and by test binary, and prints the table of CONTRIBUTING.md: first from an empty target
+# folder of its own (the tools outside of the checkout are kept), then again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)

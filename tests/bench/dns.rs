@@ -1,6 +1,6 @@
-//! Compares what an answer of `multinet-dns` costs with Knot, NSD, CoreDNS and a bare echo.
+//! Compares the cost of an answer from `multinet-dns` with Knot, NSD, CoreDNS and an echo server.
 //!
-//! Every load is bounded and on loopback, and every reply is checked.
+//! Every load is bounded and runs over loopback, and every reply is checked.
 
 mod batch;
 mod data;
@@ -34,15 +34,15 @@ use self::rows::Group;
 use self::servers::{Server, Who};
 use crate::side::Side;
 
-/// How much is measured.
+/// Amount of measurements.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     rounds: usize,
-    /// Of each figure.
+    /// Duration of each measurement.
     time: Duration,
-    /// Of a hundred endpoints each, for memory.
+    /// Services of a hundred endpoints each, for memory.
     services: usize,
-    /// Before memory counts as settled: Go gives it back in its own time.
+    /// Pause before memory counts as settled: Go returns memory late.
     rest: Duration,
 }
 
@@ -52,14 +52,14 @@ const FULL: Extent =
 const QUICK: Extent =
     Extent { rounds: 3, time: Duration::from_millis(300), services: 100, rest: Duration::from_secs(5) };
 
-/// Measures all groups, or only some.
+/// Measures all groups, or those of `--only`.
 pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results> {
     let Extent { rounds, time, services, rest } = if arguments.is_quick { QUICK } else { FULL };
     let groups = Group::parse(arguments.only.as_deref())?;
     let rows = rows::of(&groups);
     let keys = rows.iter().flat_map(|row| [row.ours, row.over]).collect();
     let figures = {
-        // Kept until the end, since CoreDNS follows it.
+        // Kept until the end, because CoreDNS watches it.
         let cluster = cluster(&keys, log).await?;
         let stage = stage(&keys, cluster.as_ref(), log).await?;
         rounds::measure(&stage, &keys, rounds, time, log)?
@@ -78,7 +78,7 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     tables.extend(memory.map(page::memory));
     Results::new(&versions, tables)
 }
-/// The cluster that feeds CoreDNS, if that is measured.
+/// Starts the cluster that CoreDNS watches, if CoreDNS is measured.
 async fn cluster(keys: &BTreeSet<Key>, log: &Log) -> Result<Option<Cluster>> {
     if !keys.iter().any(|(_, who)| *who == Who::Core) {
         return Ok(None);

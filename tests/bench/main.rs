@@ -1,9 +1,9 @@
-//! Benchmarks of the servers beside their peers: what an answer costs (`dns`), and the way from a
-//! pod to the answer (`programming`).
+//! Benchmarks of the servers against their peers: the cost of an answer (`dns`), and the time from
+//! a pod's change to the answer (`programming`).
 //!
-//! Run by `make bench-dns` and `make bench-programming`, on builds as shipped. The result is a JSON
-//! document, of which `page` makes the tables in `docs/benchmarks.md`. With `--quick`, less of
-//! everything; with `dns --only udp,tcp`, only these groups.
+//! `make bench-dns` and `make bench-programming` run it on builds as shipped. The result is a JSON
+//! document, from which `page` makes the tables in `docs/benchmarks.md`. `--quick` measures less;
+//! `dns --only udp,tcp` measures only these groups.
 
 #![forbid(unsafe_code)]
 
@@ -23,13 +23,13 @@ fn main() -> Result<()> {
         Some("page") => return bench::page(),
         Some(dns::ECHO) => return dns::echo(),
         Some("dns") => Runtime::new()?.block_on(dns::measure(&Arguments::parse(arguments)?, &log))?,
-        // One thread, besides those that ask: handing work from one to the other takes time of the
-        // cores that the servers run on.
+        // One thread, apart from the watchers: passing work between threads would take CPU time
+        // from the servers.
         Some("programming") => {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(programming::measure(&Arguments::parse(arguments)?, &log))?
         }
-        other => bail!("{other:?}: there are dns, programming and page"),
+        other => bail!("unknown benchmark {other:?}: expected dns, programming or page"),
     };
     log.print("done");
     results.write()

@@ -1,5 +1,5 @@
-//! Compares `multinet-controller` and `multinet-dns` with kube-controller-manager and CoreDNS: from
-//! a pod's change to the answer, and what it costs.
+//! Compares `multinet-controller` and `multinet-dns` with kube-controller-manager and CoreDNS: the
+//! time from a pod's change to the answer, and the cost.
 
 mod bursts;
 mod changes;
@@ -27,27 +27,27 @@ use self::fleet::Fleet;
 use self::stage::Stage;
 use crate::side::Side;
 
-/// How long a process that has just started is given to become quiet.
+/// Pause after a process started, until it is idle.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// How much is measured.
+/// Amount of measurements.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     /// Changes of each kind.
     samples: usize,
-    /// Bursts of each side that are set against the target.
+    /// Bursts of each side that have a target.
     bursts: usize,
-    /// Bursts of each side for each number of PATCHes under way.
+    /// Bursts of each side for each number of concurrent PATCHes.
     bursts_compared: usize,
-    /// Services of a hundred pods each that are there besides.
+    /// Other services of a hundred pods each.
     other_services: usize,
-    /// How many of those pods are replaced.
+    /// Replaced pods among those.
     restarted: usize,
-    /// How many more of them are replaced with one side alone.
+    /// Pods among those that are replaced while one side runs alone.
     restarted_alone: usize,
-    /// How often a service is created.
+    /// Creations of a service.
     creations: usize,
-    /// Writes by each verb, and of each size.
+    /// Writes with each verb, and of each size.
     writes: usize,
 }
 
@@ -72,7 +72,7 @@ const QUICK: Extent = Extent {
     writes: 20,
 };
 
-/// Pods in each of the services that are there besides.
+/// Pods in each of the other services.
 const PODS_EACH: usize = 100;
 
 /// Memory of `multinet-controller`.
@@ -87,8 +87,8 @@ struct Memory {
 pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results> {
     let extent = if arguments.is_quick { QUICK } else { FULL };
     log.print("starting a control plane");
-    let mut stage = Stage::set().await?;
-    log.print("writing slices by each verb and of each size");
+    let mut stage = Stage::new().await?;
+    log.print("writing slices with each verb and of each size");
     let writes = writes::measure(&stage, extent.writes).await?;
 
     log.print("creating a service, with slices of several sizes");
@@ -104,7 +104,7 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     let idle = Usage::of(&stage, Side::Core)?;
     stop(&mut stage).await?;
 
-    log.print("making the pods that change");
+    log.print("creating the pods that change");
     let mut fleets = Fleets::new(&stage).await?;
     stage.start(Side::Core).await?;
     log.print("changing them, with slices of several sizes");
@@ -114,12 +114,12 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     memory.push(Memory::of(&stage, fleets.pods())?);
     log.print("changing them");
     let few = fleets.measure(&stage, extent.samples, extent.bursts).await?;
-    log.print("bursts, by how many PATCHes are under way");
+    log.print("bursts by concurrent PATCHes");
     let depths = bursts::by_depth(&mut fleets, &mut stage, extent.bursts_compared).await?;
     stop(&mut stage).await?;
 
     let others = extent.other_services * PODS_EACH;
-    log.print(&format!("making {others} other pods"));
+    log.print(&format!("creating {others} other pods"));
     let fleet = Fleet::new(&stage, ("others", 5), (extent.other_services, PODS_EACH), &Side::BOTH).await?;
     fleet.fill(|_| true).await?;
     log.print("cold starts");
@@ -129,7 +129,7 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     let restart = cold::restart(&stage, &fleet, 0..extent.restarted, &Side::BOTH).await?;
     let usage = [Usage::of(&stage, Side::Ours)?, Usage::of(&stage, Side::Core)?.since(idle)];
     memory.push(Memory::of(&stage, fleets.pods() + others)?);
-    log.print("and of more with one side alone");
+    log.print("rolling restarts with one side alone");
     let pods = extent.restarted_alone;
     let alone = (pods, cold::restart_alone(&mut stage, &fleet, extent.restarted, pods).await?);
 

@@ -1,4 +1,4 @@
-//! Ours, and what Kubernetes has for the first NIC.
+//! The two compared systems: multinet, and the Kubernetes programs for the default network.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use multinet_testing::ask::ask_udp;
 use multinet_testing::cluster::Cluster;
 use multinet_testing::wait::eventually;
 
-/// How long a server may take to know everything.
+/// Bound for a server to have all data.
 const START: Duration = Duration::from_secs(120);
 
 /// One of the two compared systems: its kind of objects, and the programs that follow them.
@@ -31,7 +31,7 @@ impl Side {
     }
 }
 
-/// CoreDNS' plugin, and where its data come from.
+/// Returns the configuration of CoreDNS' `kubernetes` plugin.
 pub(crate) fn kubernetes_plugin(cluster: &Cluster) -> String {
     let kubeconfig = cluster.admin_kubeconfig().display();
     format!("kubernetes {} in-addr.arpa ip6.arpa {{\n    kubeconfig {kubeconfig}\n  }}", Side::Core.zone())

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds actionlint, which checks .github/workflows. What is built already is kept. Standard output is one line: the program's path.
+# Builds actionlint, which checks .github/workflows, unless it is built already. Prints the program's path.
 set -euo pipefail
 
 version=v1.7.12 # checked by Go's checksum database

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Finds circles among the modules of one folder, and modules of a lib.rs that use one declared after them where the
-# file says `// In the order of the arrows`. A module counts with all modules below it; parents and children do not
-# count. arrows.sh [--print]; with --print it prints each arrow and its places, and finds nothing wrong.
+# Finds cycles among the modules of a folder. In a lib.rs with `// In the order of the arrows`, it also finds modules that use one
+# declared after them. A module counts with all modules below it; uses between parents and children do not count.
+#   arrows.sh [--print]   with --print, only prints each use and its files
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,7 +10,7 @@ arrows() {
   local sources=$1
   # shellcheck disable=SC2016 # the dollars are awk's
   find "$sources" -name '*.rs' ! -path '*/tests/*' ! -name tests.rs -print0 | sort -z | xargs -0 awk -v sources="$sources" '
-    # Notes a use of the module path `used` (parts joined by ::) by the file.
+    # Records a use of the module path `used` (parts joined by ::) by the file.
     function note(used, parts, mine, n, m, i, folder) {
       n = split(used, parts, "::"); m = split(module, mine, "::"); folder = ""
       for (i = 1; i <= n && i <= m; i++) {
@@ -69,7 +69,7 @@ for sources in */src client-lib/*/src; do
       pairs+=$'\n'$(awk '/^(pub )?mod [a-z_]+;/ {sub(/^pub /, ""); sub(/;/, "", $2); if (last != "") print $2, last; last = $2}' "$sources/lib.rs")
     fi
     if ! found=$(tsort <<<"$pairs" 2>&1 >/dev/null); then
-      echo "$sources${folder//:://}: these modules use each other in a circle, or against the order of lib.rs:" >&2
+      echo "$sources${folder//:://}: these modules use each other in a cycle, or against the order of lib.rs:" >&2
       sed -n 's/^tsort: \(-: \)\?/  /p' <<<"$found" | grep -v loop >&2
       status=1
     fi

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Builds the real Kubernetes parts that the cluster tests start: the control plane and CoreDNS; and, for the tests on a
-# node, kubelet, Multus and the CNI plugins. Their versions are pinned by the go.mod files beside this script and
-# checked by their go.sum files.
-# What is built already is kept. Standard output is one line: the folder that holds the binaries.
+# Builds the Kubernetes programs that the tests start: the control plane and CoreDNS for the cluster tests; kubelet, Multus and the CNI
+# plugins for the node tests. The go.mod files in the folders beside this script pin their versions, and the go.sum files check them.
+# Programs that are built already are kept. Prints the folder of the programs.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,7 +25,7 @@ tools=(
   "host-local              cni         github.com/containernetworking/plugins/plugins/ipam/host-local"
 )
 
-# The folder is named after everything that decides what is in it, so a bumped version never meets an old binary.
+# The folder's name is a hash of all inputs, so a new version never uses an old binary.
 inputs=(build.sh {kubernetes,coredns,multus,whereabouts,cni}/go.{mod,sum})
 hash=$(cd "$here" && sha256sum "${inputs[@]}" | sha256sum | cut -c 1-16)
 dir=$(realpath -m "${MULTINET_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/multinet/tools}/$hash")
@@ -45,29 +44,29 @@ say() {
 
 # Static binaries run in any network namespace, container or guest, and need no C compiler.
 export CGO_ENABLED=0
-# A go.work above the checkout would override what is pinned here.
+# A go.work above the checkout would override the pinned versions.
 export GOWORK=off
 
 if [[ -n $(missing) ]]; then
   mkdir -p "$dir"
-  # Two test runs may start at once: the second waits here, then finds everything built.
+  # Two test runs may start at once: the second waits here, and then finds everything built.
   exec 9>"$dir/.lock"
   flock -n 9 || { say "waiting for another build"; flock 9; }
 
-  # Go reads here which version of itself the go.mod asks for (and fetches that where GOTOOLCHAIN allows it).
+  # The go.mod names a version of Go. Go fetches it here, if GOTOOLCHAIN allows that.
   list=(go list -mod=readonly -m -f '{{.Version}}' k8s.io/kubernetes)
   if ! version=$(cd "$here/kubernetes" && "${list[@]}" 2>"$dir/.log"); then
     say "install Go 1.26 or newer ($(tail -n 1 "$dir/.log"))"
     exit 1
   fi
   IFS=. read -r major minor _ <<<"${version#v}"
-  # Clients, Helm and kubectl itself look at the server's version, which a plain build leaves empty.
+  # Clients, Helm and kubectl read the server's version, which is empty without these flags.
   stamp=k8s.io/component-base/version
   ldflags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor"
 
   missing | while read -r name module package; do
     say "building $name"
-    # Under its own name only once it is whole: an interrupted build must not pass for a finished one.
+    # Renamed after the build, so that an interrupted build does not look like a finished one.
     go -C "$here/$module" build -mod=readonly -buildvcs=false -trimpath -ldflags="$ldflags" \
       -o "$dir/.$name" "$package" >"$dir/.log" 2>&1 </dev/null || { cat "$dir/.log" >&2; exit 1; }
     mv "$dir/.$name" "$dir/$name"

@@ -1,26 +1,25 @@
 #!/usr/bin/env bash
-# Builds what the guest of the RDMA tests boots from (testing/src/programs/guest.rs): the distribution's own kernel, and an initramfs
-# with the modules for soft-RoCE. Everything else the guest has from the machine that it runs on.
-# What is built already is kept. Standard output is one line: the folder that holds `kernel` and `initramfs`.
+# Builds the kernel and initramfs of the guest of the RDMA tests (testing/src/programs/guest.rs), unless they are built already: the
+# distribution's kernel, and its modules for soft-RoCE. All other files of the guest are those of the host. Prints the folder of `kernel`
+# and `initramfs`.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# Where Debian keeps depmod, which is no place that an ordinary user's shell looks into.
+# Debian installs depmod in sbin, which an ordinary user's PATH lacks.
 PATH=$PATH:/usr/sbin:/sbin
 
-# Packages that depend on a kernel, the best first. In Debian's 6.1 soft-RoCE knows fewer things than in 6.12, and there is no
-# udmabuf; the image for clouds has no soft-RoCE at all.
+# Packages that depend on a kernel, the best first. In Debian's 6.1, soft-RoCE has fewer features than in 6.12, and there is no udmabuf;
+# the cloud image has no soft-RoCE.
 kernels=(linux-image-6.12-amd64 linux-image-amd64 linux-image-generic)
 
-# In the order of loading; what each depends on comes by itself. The checksums of soft-RoCE are asked for by name as it
-# starts, and newer kernels have them without a module.
+# In the order of loading; dependencies are added. soft-RoCE requests its checksum modules by name, so no dependency names them; newer
+# kernels need no module for them.
 modules=(virtio_pci 9p 9pnet_virtio overlay rdma_rxe ib_uverbs rdma_ucm veth macvlan dummy)
 optional=(crc32_generic crc32c_generic crc32_pclmul)
 
-# The guest's first process: it runs the scripts that come in the shared folder, one after the other, each in a machine that is as
-# it was when the guest had booted. The host's root is there to read, and what a script writes to it is gone with the script, as
-# are its processes, mounts and links. /run is empty: it holds the sockets of the host's daemons. What a script says is in the
-# shared folder at once: that is not cached.
+# Prints the guest's init. It runs the scripts of the shared folder one after the other, each from the state after boot. A script sees the
+# host's root through an overlay, so its writes end with it, as do its processes, mounts and links. /run is empty, because the host's has
+# the sockets of its daemons. The shared folder is not cached, so the host sees a script's output at once.
 init() {
   cat <<'INIT'
 #!/bin/busybox sh
@@ -52,7 +51,7 @@ if [ "$1" ]; then
   '
 fi
 
-# What scripts may have taken away, and what they may have left.
+# Loads the modules that a script removed, and deletes the links that it left.
 renew() {
   for module in /modules/*; do
     name=${module##*/???-}
@@ -93,20 +92,20 @@ fail() {
   exit 1
 }
 
-# The packages with the newest kernel that apt knows: its image, and its modules where these have packages of their own.
+# Sets `packages` to those of the newest kernel that apt has: its image, and its modules if they have packages of their own.
 find_packages() {
   local kernel found
   for kernel in "${kernels[@]}"; do
     found=$(parts "$kernel")
     [[ -n $found ]] || continue
-    # The image may have modules of its own.
+    # The image package may depend on a package of modules.
     mapfile -t packages < <({ echo "$found"; parts "$found"; } | sort -u)
     return
   done
   return 1
 }
 
-# The packages with a kernel or its modules on which those depend.
+# Prints the packages with a kernel or its modules among the dependencies.
 parts() {
   local names
   mapfile -t names <<<"$1"
@@ -120,21 +119,21 @@ update() {
   "${as_root[@]}" apt-get update >&2
 }
 
-[[ $(uname -m) == x86_64 ]] || fail "the guest is an x86-64 one, and this machine is not: run it on one that is"
+[[ $(uname -m) == x86_64 ]] || fail "the guest needs an x86-64 host"
 for command in apt-get apt-cache dpkg-deb depmod modprobe busybox cpio xz zstd; do
   command -v "$command" >/dev/null || fail "$command is missing: run tests/tools/packages.sh (it needs Debian or Ubuntu)"
 done
-ldd "$(command -v busybox)" >/dev/null 2>&1 && fail "busybox needs libraries, which the guest has not yet: install busybox-static"
-find_packages || { update && find_packages; } || fail "apt knows none of ${kernels[*]}: run 'apt-get update' as root"
+ldd "$(command -v busybox)" >/dev/null 2>&1 && fail "busybox is not static: install busybox-static"
+find_packages || { update && find_packages; } || fail "apt has none of ${kernels[*]}: run 'apt-get update' as root"
 
-# The folder is named after everything that decides what is in it.
+# The folder's name is a hash of all inputs.
 versions=$(apt-cache show --no-all-versions "${packages[@]}" | grep -E '^(Package|Version):')
 hash=$({ cat "$here/guest.sh"; echo "$versions"; } | sha256sum | cut -c 1-16)
 dir=$(realpath -m "${MULTINET_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/multinet/tools}/guest-$hash")
 
 if [[ ! -f $dir/initramfs ]]; then
   mkdir -p "$dir"
-  # Two test runs may start at once: the second waits here, then finds everything built.
+  # Two test runs may start at once: the second waits here, and then finds everything built.
   exec 9>"$dir/.lock"
   flock -n 9 || { say "waiting for another build"; flock 9; }
 fi
@@ -146,12 +145,12 @@ if [[ ! -f $dir/initramfs ]]; then
   say "fetching ${packages[*]}"
   mkdir "$work/packages" "$work/tree"
   fetch() { (cd "$work/packages" && apt-get download "${packages[@]}" >"$work/log" 2>&1); }
-  # Lists that are old name versions that are gone.
+  # Old lists have versions that no longer exist.
   fetch || { update && fetch; } || fail "cannot download ${packages[*]}: $(tail -n 1 "$work/log")"
   for package in "$work"/packages/*.deb; do
     dpkg-deb -x "$package" "$work/tree"
   done
-  # In newer packages everything is below /usr, and /lib is a link that another package has.
+  # Newer packages have everything in /usr; another package has the link /lib.
   [[ -e $work/tree/lib ]] || ln -s usr/lib "$work/tree/lib"
 
   say "building the initramfs"
@@ -163,7 +162,7 @@ if [[ ! -f $dir/initramfs ]]; then
   chmod 755 "$root/init"
   cp "$(command -v busybox)" "$root/bin/busybox"
 
-  # Each with those before it that it needs, as lines of `insmod FILE`; /dev/null: not how this machine is set up.
+  # Prints a module after its dependencies, as lines of `insmod FILE`. /dev/null replaces the host's configuration.
   plan() { modprobe -C /dev/null -d "$work/tree" -S "$release" --show-depends "$1" 2>"$work/log"; }
   : >"$work/plan"
   for module in "${optional[@]}"; do
@@ -175,7 +174,7 @@ if [[ ! -f $dir/initramfs ]]; then
   count=100
   while read -r file; do
     name=$(basename "${file%.ko*}")
-    # As /sys/module has it.
+    # The name in /sys/module.
     target=$root/modules/$((count++))-${name//-/_}.ko
     case $file in
       *.xz) xz -dc "$file" >"$target" ;;
@@ -184,7 +183,7 @@ if [[ ! -f $dir/initramfs ]]; then
     esac
   done < <(awk '$1 == "insmod" && !seen[$2]++ { print $2 }' "$work/plan")
 
-  # Under their own names only once they are whole; the initramfs, which is looked for above, last.
+  # Renamed after they are complete; the initramfs last, because its existence is checked above.
   cp "$work"/tree/boot/vmlinuz-* "$dir/.kernel"
   (cd "$root" && find . | cpio -o -H newc --quiet -R 0:0) | gzip -1 >"$dir/.initramfs"
   chmod 644 "$dir/.kernel" "$dir/.initramfs"

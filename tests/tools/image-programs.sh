@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the programs that the test images hold, with the flags of deploy/Dockerfile: static ones. Their profile takes minutes less to
-# build than the one of shipped images.
+# Builds the programs of the test images, static with the flags of deploy/Dockerfile. Their profile builds minutes faster than that of
+# shipped images.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 flags=$(sed -n 's/^ENV RUSTFLAGS="\(.*\)"$/\1/p' deploy/Dockerfile)
-[ -n "$flags" ] || { echo "deploy/Dockerfile names no RUSTFLAGS" >&2; exit 1; }
+[ -n "$flags" ] || { echo "deploy/Dockerfile has no RUSTFLAGS" >&2; exit 1; }
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${CARGO_TARGET_DIR:-target}
 RUSTFLAGS=$flags cargo build --locked --profile image --target "$host" -p multinet-dns -p multinet-controller

@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `build`, `bench-client`,
-# `bench-dns`, `bench-rdma` or `shellcheck`, only what that needs. Where it may not install them, it prints the command that does and fails.
+# Installs the commands that the tests call from Debian or Ubuntu packages: packages.sh [GROUP], for only one of the groups build,
+# bench-client, bench-dns, bench-rdma and shellcheck. Without permission to install, it fails and prints the command.
 set -euo pipefail
 
-# Where Debian keeps some of the commands, which is no place that an ordinary user's shell looks into.
+# Debian installs some commands in sbin, which an ordinary user's PATH lacks.
 PATH=$PATH:/usr/sbin:/sbin
 
-# command, package; for a package without a command, a file of it instead
-# What cargo needs for rdma-sys.
+# Command and package; for a package without commands, one of its files. These are for rdma-sys.
 build=(
   "pkg-config                      pkgconf"
   "/usr/lib/llvm-*/lib/libclang.so libclang-dev"
   "/usr/include/infiniband/verbs.h libibverbs-dev"
   "/usr/include/rdma/rdma_cma.h    librdmacm-dev"
 )
-# The guest with soft-RoCE: what it is built with, booted by, and asked with.
+# For the guest with soft-RoCE: to build it, to boot it, and to test in it.
 guest=(
   "busybox    busybox-static"
   "ip         iproute2"
@@ -82,7 +81,7 @@ fi
 
 echo "tests/tools: installing ${missing[*]}" >&2
 as_root+=(env DEBIAN_FRONTEND=noninteractive)
-# Packages of daemons start them; the tests start their own (invoke-rc.d(8), policy-rc.d).
+# Packages of daemons start them, but the tests start their own (invoke-rc.d(8), policy-rc.d).
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
   trap '"${as_root[@]}" rm -f "$policy"' EXIT

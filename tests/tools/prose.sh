@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Finds comments that break a rule of CONTRIBUTING.md which a pattern can catch: prose.sh [PATH…]; all Rust files by default.
+# Finds comments that break a rule of CONTRIBUTING.md, as far as patterns can: prose.sh [PATH…], by default in all Rust files.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 if (($#)); then mapfile -t files < <(git ls-files -- "${@/%//}" "$@" | grep '\.rs$' | sort -u); else mapfile -t files < <(git ls-files '*.rs'); fi

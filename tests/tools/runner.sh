@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one test binary for cargo (CARGO_TARGET_…_RUNNER): with as many tests at once as suit it, and with the time of each test.
+# Runs a test binary for cargo (CARGO_TARGET_…_RUNNER), with a number of threads that suits it, and with the time of each test.
 set -euo pipefail
 binary=$1
 shift
@@ -12,7 +12,7 @@ case $binary in
 esac
 # Tests of different crates may have the same name.
 name=$(basename "${CARGO_MANIFEST_DIR:-.}")/$name
-# Tests that wait leave the cores to others; the default is one test for each core.
+# Tests that mostly wait can outnumber the cores; the default is one test per core.
 case $name in
   tests/cluster | tests/conformance | client-lib/it | cli/it | runtime/*) threads=8 ;;
   e2e/client) threads=4 ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command, and appends the seconds that it took to the file $MULTINET_TIMES, if that is set: timed.sh NAME COMMAND…
-# A line is NAME, wall time, and CPU time of all processes that the command has waited for, separated by tabs.
+# Runs a command, and appends its seconds to the file $MULTINET_TIMES if that is set: timed.sh NAME COMMAND…
+# A line is NAME, wall time, and CPU time of all processes that the command waited for, separated by tabs.
 set -uo pipefail
 name=$1
 shift

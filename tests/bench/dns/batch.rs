@@ -13,7 +13,7 @@ use nix::sys::socket::{
 /// Datagrams per system call.
 pub(crate) const BATCH: usize = 32;
 
-/// Room for each: more than any reply over UDP here.
+/// Buffer size of each datagram: more than any reply over UDP here.
 const ROOM: usize = 2048;
 
 /// Messages received by one system call, from peers with addresses of type `S`; `()` on connected
@@ -37,8 +37,8 @@ impl<S: Copy + SockaddrLike> Batch<S> {
         }
     }
 
-    /// Receives what is there; with [`MsgFlags::MSG_WAITFORONE`] on a blocking socket, waits for
-    /// the first.
+    /// Receives the waiting datagrams. With [`MsgFlags::MSG_WAITFORONE`] on a blocking socket, it
+    /// waits for the first one.
     pub(crate) fn receive(&mut self, socket: &UdpSocket, flags: MsgFlags) -> Result<usize> {
         let mut slices = self.buffers.each_mut().map(|buffer| [IoSliceMut::new(buffer)]);
         self.count = 0;
@@ -64,7 +64,7 @@ impl<S: Copy + SockaddrLike> Batch<S> {
 }
 
 impl Batch<SockaddrIn> {
-    /// Sends back what was received, with one bit set: QR, which makes a reply of a query.
+    /// Sends the received datagrams back with the QR bit set, which turns a query into a reply.
     pub(crate) fn send_back(
         &mut self,
         socket: &UdpSocket,
@@ -84,8 +84,8 @@ impl Batch<SockaddrIn> {
     }
 }
 
-/// Sends packets of `size` octets each by one call, as one piece which the kernel takes apart (UDP
-/// GSO). False if there was no room.
+/// Sends packets of `size` bytes each by one call, as one buffer that the kernel splits (UDP GSO).
+/// Returns false if the send buffer was full.
 pub(crate) fn send_burst(socket: &UdpSocket, packets: &[u8], size: usize) -> Result<bool> {
     let size = u16::try_from(size)?;
     let control = [ControlMessage::UdpGsoSegments(&size)];

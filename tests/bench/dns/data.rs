@@ -1,5 +1,4 @@
-//! The same data three times: as a zone file, as our kinds, and as headless Services with
-//! EndpointSlices.
+//! The same data in three forms: a zone file, our kinds, and headless Services with EndpointSlices.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -12,37 +11,37 @@ use serde_json::{Value, json};
 
 use crate::side::Side;
 
-/// Where all services are.
+/// Namespace of all services.
 pub(crate) const NAMESPACE: &str = "bench";
 
-/// Writers to the API server at one time.
+/// Concurrent writes to the API server.
 const WRITERS: usize = 8;
 
-/// Services of so many endpoints each.
+/// Services with the same number of endpoints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Set {
     prefix: &'static str,
     pub(crate) services: usize,
     pub(crate) endpoints: usize,
-    /// Of all addresses.
+    /// The lowest address.
     first: Ipv4Addr,
 }
 
-/// Services that most queries ask for.
+/// Services that most queries name.
 pub(crate) const SMALL: Set =
     Set { prefix: "s", services: 1000, endpoints: 3, first: Ipv4Addr::new(10, 0, 0, 1) };
 
-/// The service whose answer is too long for a datagram.
+/// A service whose answer is too long for a datagram.
 pub(crate) const LONG: Set =
     Set { prefix: "long", services: 1, endpoints: 100, first: Ipv4Addr::new(10, 16, 0, 1) };
 
-/// So many services of a hundred endpoints, for memory.
+/// Returns services of a hundred endpoints each, for memory.
 pub(crate) const fn hundreds(services: usize) -> Set {
     Set { prefix: "h", services, endpoints: 100, first: Ipv4Addr::new(10, 32, 0, 1) }
 }
 
 impl Set {
-    /// All names are equally long.
+    /// Returns a service's name; all names have the same length.
     pub(crate) fn service(self, service: usize) -> String {
         format!("{}{service:04}", self.prefix)
     }
@@ -53,7 +52,7 @@ impl Set {
     }
 }
 
-/// For Knot and NSD: what multinet-dns answers itself about these services.
+/// Returns a zone file for Knot and NSD, with the records that multinet-dns answers.
 pub(crate) fn zone_file(sets: &[Set]) -> Result<String> {
     let mut zone = format!(
         "$ORIGIN {}.\n$TTL 5\n@ SOA ns.dns hostmaster 1 7200 1800 86400 5\n@ NS ns.dns\nns.dns A 127.0.0.1\n",
@@ -72,7 +71,7 @@ pub(crate) fn zone_file(sets: &[Set]) -> Result<String> {
     Ok(zone)
 }
 
-/// For multinet-dns: a file of YAML documents.
+/// Returns manifests for multinet-dns, as YAML documents.
 pub(crate) fn manifests(sets: &[Set]) -> Result<String> {
     let mut text = String::new();
     for set in sets {
@@ -86,7 +85,7 @@ pub(crate) fn manifests(sets: &[Set]) -> Result<String> {
 }
 
 impl Side {
-    /// A service and its slice.
+    /// Returns a service and its slice.
     fn objects(self, set: Set, service: usize) -> [Value; 2] {
         let name = set.service(service);
         let ports = json!([{"name": "rdma", "port": 18515, "protocol": "TCP"}]);
@@ -129,7 +128,7 @@ impl Side {
             "targetRef": {"kind": "Pod", "namespace": NAMESPACE, "name": pod},
         });
         if self == Self::Ours {
-            // What TXT records are made of.
+            // The data of TXT records.
             value["device"] = json!({"interface": "net1", "rdmaDevice": format!("mlx5_{}", endpoint % 8)});
         }
         value

@@ -1,4 +1,4 @@
-//! A bare echo over UDP: what the kernel's path costs, for a server that does nothing else.
+//! An echo server over UDP, whose cost is that of the kernel alone.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -8,10 +8,10 @@ use nix::sys::socket::{MsgFlags, MultiHeaders};
 
 use super::batch::{BATCH, Batch};
 
-/// The argument by which this program is started again as the echo.
+/// The argument that makes this program the echo server.
 pub(crate) const ROLE: &str = "echo";
 
-/// Says where it listens, and echoes until whoever started it is gone.
+/// Prints its address, and echoes until the parent process ends.
 pub(crate) fn serve() -> Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     writeln!(io::stdout(), "{}", socket.local_addr()?)?;

@@ -1,4 +1,4 @@
-//! A burst that is under way on one socket or connection, and what became of all of them.
+//! A burst in flight on one socket or connection, and counts of the outcomes.
 
 use std::error::Error;
 use std::fmt;
@@ -8,16 +8,16 @@ use anyhow::{Result, ensure};
 
 use super::questions::{Burst, id};
 
-/// So many of a million may be lost, for the sake of a machine that is busy.
+/// Allowed losses per million, because the machine may be busy.
 pub(crate) const FEW: u64 = 1000;
 
-/// A burst that has been sent.
+/// A burst that was sent.
 #[derive(Debug)]
 pub(crate) struct Flight<'l> {
     burst: &'l Burst,
-    /// The id of its first packet; the others follow.
+    /// The id of its first packet; the others count up from it.
     first_id: u16,
-    /// A bit for each packet that is not answered.
+    /// A bit for each unanswered packet.
     missing: u64,
     sent: Instant,
 }
@@ -27,13 +27,13 @@ pub(crate) struct Flight<'l> {
 pub(crate) struct Tally {
     pub(crate) answered: u64,
     pub(crate) lost: u64,
-    /// Replies to nothing that is open: too late, or for the second time.
+    /// Replies without an open query: late, or repeated.
     stray: u64,
     wrong: u64,
     first_wrong: Option<String>,
 }
 
-/// Too much was lost, which happens to any server that the machine keeps waiting.
+/// Error: too many queries were lost. It happens to any server on a busy machine.
 #[derive(Debug)]
 pub(crate) struct Lost {
     answered: u64,
@@ -43,15 +43,15 @@ pub(crate) struct Lost {
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} lost and {} stray beside {} answered", self.lost, self.stray, self.answered)
+        write!(f, "{} lost, {} stray, {} answered", self.lost, self.stray, self.answered)
     }
 }
 
 impl Error for Lost {}
 
 impl<'l> Flight<'l> {
-    /// Writes the first `count` packets, each behind its length if `framed`, with ids from
-    /// `first_id` on, as they are to be sent.
+    /// Writes the first `count` packets with ids from `first_id` on to `out`; if `framed`, each
+    /// after its length.
     pub(crate) fn start(
         burst: &'l Burst,
         count: usize,
@@ -75,7 +75,7 @@ impl<'l> Flight<'l> {
         self.missing == 0
     }
 
-    /// Takes a reply.
+    /// Matches a reply to its query.
     pub(crate) fn take(&mut self, reply: &[u8], tally: &mut Tally) {
         let place = id(reply).map(|id| usize::from(id.wrapping_sub(self.first_id)));
         let open = place.filter(|&place| place < 64 && self.missing & 1 << place != 0);
@@ -88,7 +88,7 @@ impl<'l> Flight<'l> {
         tally.count(expected.fault(query, reply));
     }
 
-    /// Gives up what is missing if it takes too long; true if it does.
+    /// Counts the missing replies as lost if they are late, and returns whether they are.
     pub(crate) fn expire(&mut self, now: Instant, patience: Duration, tally: &mut Tally) -> bool {
         let is_late = !self.is_over() && now.saturating_duration_since(self.sent) > patience;
         if is_late {
@@ -100,7 +100,7 @@ impl<'l> Flight<'l> {
 }
 
 impl Tally {
-    /// One reply, which may have a fault.
+    /// Counts one reply, with its fault if it has one.
     pub(crate) fn count(&mut self, fault: Option<String>) {
         self.answered += 1;
         if fault.is_some() {
@@ -121,8 +121,8 @@ impl Tally {
         self.first_wrong = self.first_wrong.take().or(other.first_wrong);
     }
 
-    /// Fails unless every reply was right; with [`Lost`] if more than so many of a million did not
-    /// come.
+    /// Fails if a reply was wrong, and fails with [`Lost`] if more than `may_be_lost` of a million
+    /// did not arrive.
     pub(crate) fn check(&self, may_be_lost: u64) -> Result<()> {
         ensure!(self.wrong == 0, "{} wrong replies, the first: {:?}", self.wrong, self.first_wrong);
         if (self.lost + self.stray) * 1_000_000 > self.answered * may_be_lost {
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn every_packet_is_answered_once() {
-        // An echo of what was sent is right if only QR is turned on.
+        // An echo reply is the query with QR set.
         let load = Question::A.load("cluster.local", true).unwrap();
         let burst = load.ring().next().unwrap();
         let (mut out, mut tally) = (Vec::new(), Tally::default());
-        // The ids go round.
+        // The ids wrap around.
         let mut flight = Flight::start(burst, 3, 0xffff, false, &mut out);
         let mut replies: Vec<Vec<u8>> = out.chunks(burst.size()).map(<[u8]>::to_vec).collect();
         replies.iter_mut().for_each(|reply| reply[2] |= 0x80);

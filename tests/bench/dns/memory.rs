@@ -1,5 +1,5 @@
-//! Memory with many endpoints, from the same API server: ours as MultiNetworkServices, with what
-//! TXT records are made of; CoreDNS' as headless Services.
+//! Memory with many endpoints from one API server: multinet-dns with MultiNetworkServices, and
+//! with the data of TXT records; CoreDNS with headless Services.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use multinet_testing::usage::resident_mebibytes;
 use super::data::{self, NAMESPACE, hundreds};
 use crate::side::{Side, kubernetes_plugin, until_known};
 
-/// Resident sets of ours and of CoreDNS, in MiB.
+/// Resident sets of multinet-dns and CoreDNS, in MiB.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) endpoints: usize,
     pub(crate) at_start: [f64; 2],
     pub(crate) settled: [f64; 2],
-    /// How long both were left alone before they counted as settled.
+    /// Pause before the resident sets counted as settled.
     pub(crate) rest: Duration,
 }
 
-/// Starts both servers on a cluster with so many services of a hundred endpoints.
+/// Starts both servers on a cluster with many services of a hundred endpoints each.
 pub(crate) async fn measure(services: usize, rest: Duration, log: &Log) -> Result<Memory> {
     let set = hundreds(services);
     let cluster = Cluster::start().await?;
@@ -43,7 +43,7 @@ pub(crate) async fn measure(services: usize, rest: Duration, log: &Log) -> Resul
     }
     let resident = || anyhow::Ok([resident_mebibytes(ours.pid())?, resident_mebibytes(core.pid())?]);
     let at_start = resident()?;
-    log.print(&format!("memory at start {at_start:.0?} MiB; now {} s of rest", rest.as_secs()));
+    log.print(&format!("memory at start {at_start:.0?} MiB; waiting {} s", rest.as_secs()));
     tokio::time::sleep(rest).await;
     let settled = resident()?;
     log.print(&format!("memory settled {settled:.0?} MiB"));

@@ -11,10 +11,10 @@ use super::rounds::{Figures, Measure};
 use super::rows::Row;
 use super::servers::Who;
 
-/// At most so much of CoreDNS' settled memory.
+/// Bound of our memory, as a part of CoreDNS' settled memory.
 const MEMORY_TARGET: f64 = 0.5;
 
-/// Ratios of each round; a dash where no round has both figures.
+/// Returns the table of the ratios; a dash where no round has both figures.
 pub(crate) fn ratios(note: String, rows: &[Row], figures: &Figures, memory: Option<Memory>) -> Result<Table> {
     let mut table = Table::new("Ratios", note, "multinet-dns | measured | target");
     for row in rows {

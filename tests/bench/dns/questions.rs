@@ -1,8 +1,7 @@
 //! Queries of the benchmark, and the expected replies.
 //!
-//! A load is made beforehand, as bursts of packets that differ only in their ids from one sending
-//! to the next. The packets of a burst are of one length, so that the kernel takes them in one
-//! piece (UDP GSO).
+//! A load is prepared as bursts of packets, and each sending changes only the ids. The packets of a
+//! burst have the same length, because the kernel then takes them by one call (UDP GSO).
 
 use std::iter;
 
@@ -14,18 +13,18 @@ use super::data::{LONG, NAMESPACE, SMALL};
 /// Packets per burst.
 pub(crate) const BURST: usize = 32;
 
-/// Bursts before the first one comes again: enough for every name to be asked for some times.
+/// Bursts in a load: enough to name every service several times.
 const BURSTS: usize = 300;
 
-/// UDP payload size of queries: the value that DNS flag day 2020 settled on.
+/// UDP payload size of queries, from DNS flag day 2020.
 const UDP_SIZE: u16 = 1232;
 
-/// Octets of an OPT record without options, at the end of each query.
+/// Bytes of an OPT record without options, at the end of each query.
 const OPT: usize = 11;
 
 const HEADER: usize = 12;
 
-/// Octets of an address record whose name is a pointer, and so of the smallest record here.
+/// Bytes of an address record whose name is a pointer: the smallest record here.
 const RECORD: usize = 16;
 
 /// Kind of query.
@@ -33,12 +32,12 @@ const RECORD: usize = 16;
 pub(crate) enum Question {
     /// Three addresses.
     A,
-    /// AAAA, of which there are none.
+    /// No AAAA records.
     Nodata,
     Nxdomain,
-    /// Three targets, and their addresses as additionals.
+    /// Three targets, with their addresses as additionals.
     Srv,
-    /// Of ten queries four A, three NODATA, two NXDOMAIN, one SRV.
+    /// Four of ten queries A, three NODATA, two NXDOMAIN, one SRV.
     Mixed,
     /// A hundred addresses, over UDP.
     Truncated,
@@ -50,21 +49,21 @@ pub(crate) enum Question {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     rcode: u8,
-    /// `None` where the server may choose.
+    /// None if the server may choose.
     answers: Option<u16>,
-    /// At least.
+    /// The minimum.
     additionals: u16,
     is_truncated: bool,
 }
 
-/// Reply of an echo server: the query itself.
+/// The reply of an echo server: the query itself.
 const ECHO: Expected = Expected { rcode: 0, answers: Some(0), additionals: 0, is_truncated: false };
 
 /// Packets that are sent together.
 #[derive(Debug)]
 pub(crate) struct Burst {
     packets: Vec<u8>,
-    /// Octets of each.
+    /// Bytes of each packet.
     size: usize,
     expected: Vec<Expected>,
 }
@@ -74,7 +73,7 @@ pub(crate) struct Burst {
 pub(crate) struct Load(Vec<Burst>);
 
 impl Question {
-    /// For the page.
+    /// Returns the name in the tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::A => "A",
@@ -87,20 +86,20 @@ impl Question {
         }
     }
 
-    /// Whether additionals are expected.
+    /// Returns whether additionals are expected.
     pub(crate) fn has_srv(self) -> bool {
         matches!(self, Self::Srv | Self::Mixed)
     }
 
-    /// The load for a server of that zone; for an echo if `echoed`.
+    /// Returns the load for a server of `zone`, or for an echo server if `echoed`.
     pub(crate) fn load(self, zone: &str, echoed: bool) -> Result<Load> {
-        // The same for every server and in every run.
+        // The seed is the same for every server and run.
         let mut random = fastrand::Rng::with_seed(7);
         let bursts = (0..BURSTS).map(|burst| {
             let queries = (0..BURST).map(|_| {
                 let service = random.usize(..SMALL.services);
                 let question = match self {
-                    // Its name is longer, so that it has bursts of its own.
+                    // SRV queries have longer names, so they fill bursts of their own.
                     Self::Mixed if burst % 10 == 0 => Self::Srv,
                     Self::Mixed => match random.u8(..9) {
                         0..4 => Self::A,
@@ -143,12 +142,12 @@ impl Question {
 }
 
 impl Load {
-    /// The bursts, over and over.
+    /// Repeats the bursts forever.
     pub(crate) fn ring(&self) -> iter::Cycle<std::slice::Iter<'_, Burst>> {
         self.0.iter().cycle()
     }
 
-    /// The packets one by one, over and over.
+    /// Repeats the packets one by one forever.
     pub(crate) fn singles<'l>(&'l self) -> impl Iterator<Item = (&'l [u8], Expected)> {
         let packets = |burst: &'l Burst| {
             let Burst { packets, size, expected } = burst;
@@ -162,7 +161,10 @@ impl Burst {
     fn new(queries: impl Iterator<Item = (Vec<u8>, Expected)>) -> Result<Self> {
         let (packets, expected): (Vec<_>, Vec<_>) = queries.unzip();
         let size = packets.first().context("an empty burst")?.len();
-        ensure!(packets.iter().all(|packet| packet.len() == size), "packets of several lengths in one burst");
+        ensure!(
+            packets.iter().all(|packet| packet.len() == size),
+            "a burst of packets with different lengths"
+        );
         Ok(Self { packets: packets.concat(), size, expected })
     }
 
@@ -170,32 +172,32 @@ impl Burst {
         self.expected.len()
     }
 
-    /// Octets of each packet.
+    /// Returns the bytes of each packet.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// The packets, in order.
+    /// Returns the packets, in order.
     pub(crate) fn packets(&self) -> impl Iterator<Item = &[u8]> {
         self.packets.chunks_exact(self.size)
     }
 
-    /// The packet at that place, and what it has to be answered by.
+    /// Returns a packet and its expected reply.
     pub(crate) fn at(&self, place: usize) -> Option<(&[u8], Expected)> {
         Some((self.packets.get(place * self.size..)?.get(..self.size)?, *self.expected.get(place)?))
     }
 }
 
-/// The id of a message.
+/// Returns the id of a message.
 pub(crate) fn id(message: &[u8]) -> Option<u16> {
     message.first_chunk().map(|&octets| u16::from_be_bytes(octets))
 }
 
 impl Expected {
-    /// Says what is wrong with a reply, whatever its id.
+    /// Describes the fault of a reply, if it has one. The id is not checked.
     pub(crate) fn fault(self, query: &[u8], reply: &[u8]) -> Option<String> {
         let Some(&[_, _, flags, codes, q0, q1, a0, a1, _, _, x0, x1]) = reply.first_chunk::<HEADER>() else {
-            return Some(format!("a reply of {} octets", reply.len()));
+            return Some(format!("a reply of {} bytes", reply.len()));
         };
         let [questions, answers, additionals] = [[q0, q1], [a0, a1], [x0, x1]].map(u16::from_be_bytes);
         let question = HEADER..query.len() - OPT;
@@ -219,7 +221,7 @@ impl Expected {
 mod tests {
     use super::*;
 
-    /// The reply that is right: the query with another header.
+    /// Returns a reply: the query with another header.
     fn reply(query: &[u8], flags: [u8; 2], counts: [u8; 3]) -> Vec<u8> {
         let [answers, authorities, additionals] = counts;
         let header =

@@ -1,8 +1,7 @@
-//! An open loop over UDP: single packets at even distances, whatever becomes of them, and how long
-//! each answer took.
+//! An open loop over UDP: single packets at a fixed rate, and the latency of each answer.
 //!
-//! Latency counts from when a packet should have been sent, so that a server that holds up the
-//! generator pays for it.
+//! Latency counts from the time when a packet was due, so that it includes a delay of the generator
+//! that the server caused.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -17,33 +16,32 @@ use super::udp::{PATIENCE, connected};
 /// Source ports.
 const PORTS: usize = 4;
 
-/// If the generator itself was held up for longer, it leaves out what it has missed instead of
-/// flooding the server with it.
+/// After a longer delay, the generator skips the overdue packets, because sending them would flood
+/// the server.
 const HELD_UP: Duration = Duration::from_millis(1);
 
-/// Queries that may be open on each port, a power of two.
+/// Bound of open queries on each port, a power of two.
 const OPEN: usize = 4096;
 
-/// Parts of a run, each with a tail of its own.
+/// Parts of a run, whose percentiles are computed separately.
 const PARTS: usize = 20;
 
 /// Result of a run at a fixed rate.
 #[derive(Debug)]
 pub(crate) struct Paced {
     pub(crate) tally: Tally,
-    /// Of each query, in their order; none if it was lost.
+    /// The latency of each query, in order; none if it was lost.
     latencies: Vec<Option<Duration>>,
 }
 
 impl Paced {
-    /// Returns the 99th percentile of latencies in microseconds, where lost queries count as
-    /// infinite. It is the median over parts of the run, so that one moment in which the machine
-    /// stands still does not decide.
+    /// Returns the 99th percentile of latencies in microseconds; a lost query counts as infinite.
+    /// It is the median over parts of the run, so that one pause of the machine does not decide.
     pub(crate) fn p99(&self) -> Result<f64> {
         p99(self.latencies.iter().map(|latency| latency.map_or(f64::INFINITY, micros)).collect())
     }
 
-    /// The same of those alone that were answered.
+    /// Returns the 99th percentile of the answered queries alone.
     pub(crate) fn p99_of_answered(&self) -> Result<f64> {
         p99(self.latencies.iter().flatten().copied().map(micros).collect())
     }
@@ -62,7 +60,7 @@ fn p99(latencies: Vec<f64>) -> Result<f64> {
     median(parts.collect())
 }
 
-/// A source port, and what is open on it by the low bits of the id.
+/// A source port, and its open queries by the low bits of their ids.
 struct Port<'l> {
     socket: UdpSocket,
     open: Vec<Option<Open<'l>>>,
@@ -73,13 +71,13 @@ struct Port<'l> {
 struct Open<'l> {
     id: u16,
     due: Instant,
-    /// Its place among all queries.
+    /// The index among all queries.
     number: usize,
     packet: &'l [u8],
     expected: Expected,
 }
 
-/// Sends so many queries a second for that time, and does something else in between.
+/// Sends queries at a rate for some time, and runs `between` after each turn.
 pub(crate) fn pace(
     server: SocketAddr,
     load: &Load,
@@ -130,7 +128,7 @@ impl<'l> Port<'l> {
     }
 
     fn receive(&mut self, buffer: &mut [u8], paced: &mut Paced) {
-        // Whatever hinders receiving, the query is lost.
+        // On any receive error the query counts as lost.
         let Ok(length) = self.socket.recv(buffer) else { return };
         let now = Instant::now();
         let reply = &buffer[..length];
@@ -155,12 +153,12 @@ mod tests {
         latencies[500..900].fill(None);
         let mut paced = Paced { tally: Tally::default(), latencies };
         assert_eq!(paced.p99().unwrap(), 10.0);
-        // Two of a hundred everywhere do.
+        // Two slow queries of a hundred in every part do.
         for hundred in paced.latencies.chunks_mut(100) {
             hundred[..2].fill(Some(Duration::from_micros(500)));
         }
         assert_eq!(paced.p99().unwrap(), 500.0);
-        // Nor is what was lost, where only answers count.
+        // Lost queries do not count for the percentile of answered ones.
         paced.latencies.iter_mut().skip(2).step_by(2).for_each(|latency| *latency = None);
         assert_eq!((paced.p99().unwrap(), paced.p99_of_answered().unwrap()), (f64::INFINITY, 500.0));
     }

@@ -1,5 +1,5 @@
-//! Rounds of measurements. In a round, all servers are measured one right after the other, so that
-//! a slow moment of the machine affects all of them. Ratios compare servers within a round.
+//! Rounds of measurements. A round measures all servers one right after the other, so that a slow
+//! moment of the machine affects all of them. Ratios compare servers within a round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -23,44 +23,44 @@ pub(crate) const GENERATOR_CORE: usize = 1;
 /// Queries a second in the everyday regime.
 pub(crate) const EVERYDAY: f64 = 10_000.0;
 
-/// So many of a million may be lost where that shows in the figure.
+/// Allowed losses per million if losses raise the figure.
 const MORE: u64 = 20_000;
 
-/// Where a server gets more than it can take, any number of them.
+/// Any number of losses, for an overloaded server.
 const MOST: u64 = 1_000_000_000;
 
-/// How often a measure is taken that loses too much.
+/// Attempts at a measurement that loses too many queries.
 const ATTEMPTS: usize = 5;
 
-/// One kind of figure. All but latency are CPU time of the server per answer, in microseconds.
+/// Kind of figure. All but latency are CPU time of the server per answer, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Measure {
     /// At saturation.
     Udp(Question),
-    /// Of A, each query from a port of its own.
+    /// A queries, each from a port of its own.
     Apart,
-    /// Pipelined, at saturation.
+    /// Pipelined queries, at saturation.
     Tcp(Question),
-    /// At [`EVERYDAY`] queries a second.
+    /// At [`EVERYDAY`] queries per second.
     Everyday,
-    /// Of A at half of saturation: what 99 % of the answers do not exceed, in microseconds.
+    /// 99th percentile of the latency of A queries at half of saturation, in microseconds.
     Latency,
-    /// The same at twice of saturation, of what is answered.
+    /// The same at twice saturation, of the answered queries.
     Overload,
-    /// With so many workers of ours, each on a core.
+    /// multinet-dns with a number of workers, each on a core.
     Workers(usize),
 }
 
-/// A measure of one server.
+/// A kind of figure, of one server.
 pub(crate) type Key = (Measure, Who);
 
-/// A figure per round.
+/// Figures, one per round.
 pub(crate) type Figures = BTreeMap<Key, Vec<f64>>;
 
-/// The servers that are measured.
+/// The running servers.
 pub(crate) struct Stage {
     pub(crate) servers: Vec<Server>,
-    /// Ours with two workers, if that is measured.
+    /// multinet-dns with two workers, if that is measured.
     pub(crate) two_workers: Option<Server>,
     /// NSD with additionals, if SRV is measured.
     pub(crate) nsd_for_srv: Option<Server>,
@@ -71,12 +71,12 @@ pub(crate) struct Stage {
 pub(crate) struct Outcome {
     /// The figure, in microseconds.
     pub(crate) micros: f64,
-    /// How busy the server was; far below one core at saturation, the generator or the machine was
-    /// too slow.
+    /// CPU cores that the server used. Far below one core at saturation means that the generator or
+    /// the machine was too slow.
     pub(crate) cores: f64,
 }
 
-/// Measures all of it, in rounds.
+/// Measures all figures, in rounds.
 pub(crate) fn measure(
     stage: &Stage,
     keys: &BTreeSet<Key>,
@@ -99,12 +99,12 @@ pub(crate) fn measure(
     Ok(figures)
 }
 
-/// A measure that loses too much is taken again, a few times; then it has no figure in this round.
+/// Measures, a few times if too many queries are lost; then there is no figure in this round.
 fn patiently(stage: &Stage, measure: Measure, who: Who, time: Duration, log: &Log) -> Result<Outcome> {
     for _ in 0..ATTEMPTS {
         match one(stage, measure, who, time) {
             Err(error) if error.is::<Lost>() => {
-                log.print(&format!("lost too much: {measure:?}, {}: {error}", who.name()));
+                log.print(&format!("lost too many queries: {measure:?}, {}: {error}", who.name()));
             }
             outcome => return outcome,
         }
@@ -119,11 +119,10 @@ fn one(stage: &Stage, measure: Measure, who: Who, time: Duration) -> Result<Outc
     }
     pin(server, &[SERVER_CORE])?;
     let (zone, echoed) = (who.zone(), who == Who::Echo);
-    // So that neither side is measured while it is cold.
+    // Warms up both sides.
     let warm_up = time / 10;
     let shape = match measure {
-        // Latency is that of queries which come one by one, and half of what a server can take of
-        // those.
+        // The saturation of single queries, because latency is measured with single queries.
         Measure::Apart | Measure::Latency => udp::APART,
         _ => udp::OWN_CORE,
     };
@@ -146,7 +145,7 @@ fn one(stage: &Stage, measure: Measure, who: Who, time: Duration) -> Result<Outc
         }
         Measure::Latency | Measure::Overload | Measure::Workers(_) => {
             let load = Question::A.load(zone, echoed)?;
-            // By CPU time, so that it is the server's saturation and not the generator's.
+            // From CPU time, so that it is the saturation of the server and not of the generator.
             udp(&load, warm_up)?;
             let saturation = 1e6 / udp(&load, time / 2)?.micros;
             let is_overload = measure == Measure::Overload;
@@ -164,13 +163,12 @@ fn one(stage: &Stage, measure: Measure, who: Who, time: Duration) -> Result<Outc
     }
 }
 
-/// The cost with one generator, on its own core.
+/// Measures the cost with one generator, on its own core.
 fn alone(server: &Server, generator: impl Fn() -> Result<Tally> + Sync) -> Result<Outcome> {
     cost(server, &[GENERATOR_CORE], FEW, generator)
 }
 
-/// CPU time of the server per answer while the generators run, one on each of those cores. So many
-/// of a million may be lost.
+/// Measures the CPU time of the server per answer while generators run, one on each of the cores.
 pub(crate) fn cost(
     server: &Server,
     cores: &[usize],
@@ -183,7 +181,10 @@ pub(crate) fn cost(
         let generator = &generator;
         let run = |&core: &usize| scope.spawn(move || stay_on(core).and_then(|()| generator()));
         let running: Vec<_> = cores.iter().map(run).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a panic"))).collect()
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| bail!("a generator panicked")))
+            .collect()
     });
     let (spent, elapsed) = (precise_cpu_seconds(&pids)? - before, begin.elapsed());
     let mut tally = Tally::default();
@@ -194,7 +195,7 @@ pub(crate) fn cost(
     Ok(Outcome { micros: spent * 1e6 / tally.answered as f64, cores: spent / elapsed.as_secs_f64() })
 }
 
-/// Keeps the calling thread on that core.
+/// Pins the calling thread to a core.
 fn stay_on(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core)?;

@@ -1,4 +1,4 @@
-//! Which figures are compared, and what their ratio has to be.
+//! The compared figures, and the targets of their ratios.
 
 use anyhow::{Result, bail};
 
@@ -6,10 +6,10 @@ use super::questions::Question;
 use super::rounds::{Key, Measure};
 use super::servers::Who;
 
-/// No target: the ratio is only shown.
+/// No target; the ratio is only shown.
 const ANY: f64 = f64::INFINITY;
 
-/// Group of measurements, which can be run alone.
+/// Group of measurements that can run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     Udp,
@@ -26,7 +26,7 @@ pub(crate) enum Group {
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) title: String,
-    /// At most; none for what is only shown.
+    /// The highest allowed ratio; none if the ratio is only shown.
     pub(crate) target: Option<f64>,
     pub(crate) ours: Key,
     pub(crate) over: Key,
@@ -43,12 +43,12 @@ impl Group {
         ("memory", Self::Memory),
     ];
 
-    /// The groups whose names stand in a list with commas; all without one.
+    /// Parses a list of names with commas. Without a list, returns all groups.
     pub(crate) fn parse(list: Option<&str>) -> Result<Vec<Self>> {
         let Some(list) = list else { return Ok(Self::ALL.map(|(_, group)| group).to_vec()) };
         let find = |name: &str| match Self::ALL.into_iter().find(|(of, _)| *of == name) {
             Some((_, group)) => Ok(group),
-            None => bail!("there is no group {name:?}; there are {:?}", Self::ALL.map(|(name, _)| name)),
+            None => bail!("unknown group {name:?}: expected one of {:?}", Self::ALL.map(|(name, _)| name)),
         };
         list.split(',').map(find).collect()
     }
@@ -107,12 +107,12 @@ impl Group {
     }
 }
 
-/// The rows of these groups.
+/// Returns the rows of these groups.
 pub(crate) fn of(groups: &[Group]) -> Vec<Row> {
     groups.iter().flat_map(|group| group.rows()).collect()
 }
 
-/// One measure of ours beside those of others.
+/// Returns rows that compare one kind of figure with the same of other servers.
 fn beside(title: &str, measure: Measure, others: &[(Who, f64)]) -> Vec<Row> {
     let row = |&(who, target): &(Who, f64)| Row {
         title: format!("{title}, over {}", who.name()),
@@ -123,7 +123,7 @@ fn beside(title: &str, measure: Measure, others: &[(Who, f64)]) -> Vec<Row> {
     others.iter().map(row).collect()
 }
 
-/// One measure of ours beside another one.
+/// Returns a row that compares two kinds of figure of multinet-dns.
 fn ours(title: &str, measure: Measure, over: Measure, target: f64) -> Vec<Row> {
     let [ours, over] = [measure, over].map(|measure| (measure, Who::Ours));
     vec![Row { title: title.to_owned(), target: Some(target), ours, over }]

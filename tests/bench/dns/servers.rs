@@ -1,4 +1,4 @@
-//! The servers, each with one thread per transport, on loopback and a port of its own.
+//! The servers, each with one thread per transport, on a loopback port of its own.
 
 use std::any::Any;
 use std::fs;
@@ -51,12 +51,12 @@ pub(crate) struct Server {
     pub(crate) who: Who,
     pub(crate) pid: u32,
     pub(crate) address: SocketAddr,
-    /// The process and its files, which go with this.
+    /// The process and its files, which end with this.
     _held: Box<dyn Any + Send + Sync>,
 }
 
 impl Server {
-    /// multinet-dns with the manifests of all services.
+    /// Starts multinet-dns with the manifests of all services.
     pub(crate) fn ours(workers: usize) -> Result<Self> {
         let folder = folder()?;
         fs::write(folder.path().join("objects.yaml"), manifests(&[SMALL, LONG])?)?;
@@ -81,9 +81,9 @@ impl Server {
         Self::daemon(Who::Knot, command, port, folder).await
     }
 
-    /// NSD, whose answers are like those of the others if it leaves out what was not asked for
-    /// (authority and the address of the name server); but then it leaves out the addresses of
-    /// SRV's targets, too, and so for SRV is not told to.
+    /// Starts NSD. Minimal responses, without authority and the name server's address, match the
+    /// answers of the other servers. But they also lack the addresses of SRV targets, so SRV is
+    /// measured without `is_minimal`.
     pub(crate) async fn nsd(is_minimal: bool) -> Result<Self> {
         let folder = folder()?;
         let (zone, path, port) = (Side::Ours.zone(), folder.path().display(), free_port()?);
@@ -102,7 +102,7 @@ impl Server {
         Self::daemon(Who::Nsd, command, port, folder).await
     }
 
-    /// CoreDNS with no plugin but the one that is compared.
+    /// Starts CoreDNS with its `kubernetes` plugin alone.
     pub(crate) async fn core(cluster: &Cluster) -> Result<Self> {
         let core = CoreDns::start_with(&[("GOMAXPROCS", "1")], &[(".", &kubernetes_plugin(cluster))]).await?;
         let server = Self { who: Who::Core, pid: core.pid(), address: core.address(), _held: Box::new(core) };
@@ -117,7 +117,7 @@ impl Server {
     }
 
     async fn daemon(who: Who, mut command: Command, port: u16, folder: TempDir) -> Result<Self> {
-        // Where Debian keeps daemons, which is no place that an ordinary user's shell looks into.
+        // Debian installs daemons in sbin, which an ordinary user's PATH lacks.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
         let process = Process::spawn(&mut command, &folder.path().join("log"))?;
@@ -127,21 +127,21 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until the server knows the last service.
+    /// Waits until the server answers for the last service.
     async fn knows_all(&self) -> Result<()> {
         let name = format!("{}.{NAMESPACE}.svc.{}", LONG.service(0), self.who.zone());
         until_known(self.address, &name).await.context(self.who.name())
     }
 }
 
-/// Gone when this is dropped, and also when this program is killed.
+/// Creates a folder that is removed on drop, and when this program is killed.
 fn folder() -> Result<TempDir> {
     let folder = TempDir::with_prefix("multinet-bench-")?;
     remove_at_exit(folder.path())?;
     Ok(folder)
 }
 
-/// Keeps all threads of a server and of its child processes on these cores.
+/// Pins all threads of a server and of its child processes to these cores.
 pub(crate) fn pin(server: &Server, cores: &[usize]) -> Result<()> {
     let cores = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     for pid in family(server.pid)? {

@@ -1,5 +1,5 @@
-//! A closed loop over TCP: many queries by one write on each of several connections, the next ones
-//! when all are answered.
+//! A closed loop over TCP: many queries by one write on each of several connections, and the next
+//! ones after all answers.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,13 +13,13 @@ use super::questions::{BURST, Load};
 
 const CONNECTIONS: usize = 4;
 
-/// A stream loses nothing; what takes longer does not come.
+/// Bound for replies. A stream loses nothing, so a later reply means a fault.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Octets per read: a burst of the longest replies, and more.
+/// Bytes per read: more than a burst of the longest replies.
 const ROOM: usize = 128 << 10;
 
-/// A connection, and what of it has been read but not understood.
+/// A connection, and the part of a reply that was read.
 struct Connection<'l> {
     stream: TcpStream,
     flight: Option<Flight<'l>>,
@@ -30,7 +30,7 @@ struct Connection<'l> {
     filled: usize,
 }
 
-/// Asks for that time, and then waits for what is open.
+/// Sends queries for some time, and then waits for the open ones.
 pub(crate) fn saturate(server: SocketAddr, load: &Load, time: Duration) -> Result<Tally> {
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -101,8 +101,8 @@ impl Connection<'_> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        // A server that leaves it to the kernel when to send (Nagle) would wait for delayed
-        // acknowledgements otherwise, 40 ms each time. The kernel forgets this soon.
+        // Otherwise a server that uses Nagle's algorithm would wait for delayed acknowledgements,
+        // 40 ms each time. The kernel forgets this option soon.
         SockRef::from(&self.stream).set_tcp_quickack(true)?;
         let mut rest = &self.buffer[..self.filled];
         while let Some((length, tail)) = rest.split_first_chunk()

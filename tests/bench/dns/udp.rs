@@ -1,5 +1,5 @@
-//! A closed loop over UDP: bursts from several source ports, each sent when its port's last one is
-//! answered, so that the server always has something to do and its queue never overflows.
+//! A closed loop over UDP: bursts from several source ports, each sent after the answers to the
+//! port's last burst. So the server is always busy, and its queue never overflows.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -16,22 +16,22 @@ use super::questions::{BURST, Load};
 /// Time after which a query counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How the generator goes about it.
+/// Settings of the generator.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Source ports.
     pub(crate) ports: usize,
-    /// Packets that are sent together, and not more until they are answered.
+    /// Packets per burst; the next burst waits for their answers.
     pub(crate) burst: usize,
-    /// Whether it sleeps while there is nothing to do, for who shares its core with the server.
+    /// Whether it sleeps while idle, because it shares its core with the server.
     pub(crate) sleeps: bool,
 }
 
-/// Generator on a core of its own. The queries under way fit into the server's receive buffer of
-/// 208 KiB, Linux' default.
+/// Generator on a core of its own. The open queries fit into the server's receive buffer of 208
+/// KiB, Linux' default.
 pub(crate) const OWN_CORE: Shape = Shape { ports: 4, burst: BURST, sleeps: false };
 
-/// Each query from a port of its own, so that no reply goes out together with another one.
+/// Generator with each query from a port of its own, so that the server sends each reply alone.
 pub(crate) const APART: Shape = Shape { ports: 64, burst: 1, sleeps: false };
 
 /// A source port.
@@ -41,7 +41,7 @@ struct Port<'l> {
     next_id: u16,
 }
 
-/// Asks for that time, and then waits for what is open.
+/// Sends queries for some time, and then waits for the open ones.
 pub(crate) fn saturate(server: SocketAddr, load: &Load, shape: Shape, time: Duration) -> Result<Tally> {
     let mut ports = Vec::new();
     for _ in 0..shape.ports {
@@ -59,7 +59,7 @@ pub(crate) fn saturate(server: SocketAddr, load: &Load, shape: Shape, time: Dura
                 && let Some(burst) = ring.next()
             {
                 let flight = Flight::start(burst, shape.burst, port.next_id, false, &mut out);
-                // A socket without room is tried again in the next turn.
+                // A socket with a full buffer is tried again in the next turn.
                 if send_burst(&port.socket, &out, burst.size())? {
                     port.next_id = port.next_id.wrapping_add(shape.burst as u16);
                     port.flight = Some(flight);
@@ -85,7 +85,7 @@ pub(crate) fn saturate(server: SocketAddr, load: &Load, shape: Shape, time: Dura
     }
 }
 
-/// A socket of this machine's that hears one server only.
+/// Opens a socket that receives from one server only.
 pub(crate) fn connected(server: SocketAddr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.connect(server)?;

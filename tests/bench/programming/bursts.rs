@@ -1,4 +1,4 @@
-//! One pod of each of many services at once, by how many PATCHes are under way at the same time.
+//! Changes of one pod of each of many services at once, by the number of concurrent PATCHes.
 
 use std::time::Duration;
 
@@ -10,25 +10,23 @@ use super::changes::{BURST, Fleets, Flipping, RECOVERY};
 use super::stage::Stage;
 use super::watcher::Watcher;
 
-/// How many PATCHes of a burst are under way, where it is set against the target. Two keep the API
-/// server's two cores busy; what more there are wait for each other, before there is anything that
-/// a controller could do. With four, kube-controller-manager without limits of its own takes what
-/// the target was made from: some 50 ms.
+/// Concurrent PATCHes of a burst that has a target. Two keep the API server's two cores busy;
+/// further ones wait there before a controller can act. With four, kube-controller-manager without
+/// limits takes the 50 ms from which the target was set.
 pub(crate) const IN_FLIGHT: usize = 4;
 
-/// How many are under way in those bursts that are compared. Fewer come later, so that all
-/// connections are there that are needed.
+/// Numbers of concurrent PATCHes that are compared. The highest comes first, so that all
+/// connections exist from then on.
 const DEPTHS: [usize; 4] = [BURST, 8, IN_FLIGHT, 2];
 
-/// Before each burst, the API server makes some lists of the burst's pods, at random up to so many.
-/// Its garbage collector, which takes as much of its time as some 50 changes do, comes with every
-/// 200 MB or so, of which a list makes some 50: rounds that are all alike could be in step with it,
-/// and have it in the same side's burst each time.
+/// Bound of the lists of pods that the API server makes before each burst, a random number. Its
+/// garbage collector takes as much time as 50 changes, and runs about every 200 MB; a list
+/// allocates about 50 MB. Equal rounds could run in step with it, and always have it in the same
+/// side's burst.
 const LISTS: usize = 5;
 
-/// How long at least a server is left alone after it has been asked: some twentieth of what is
-/// measured. Asking takes time of the cores that everything runs on; a side that waits for no limit
-/// of its own would be charged with it.
+/// Minimum pause between queries to a server: about a twentieth of the measured time. Queries take
+/// CPU time of the cores that everything runs on, which would slow down a side without limits.
 pub(crate) const PAUSE: Duration = Duration::from_millis(2);
 
 /// Pause in which remaining work is finished.
@@ -37,9 +35,9 @@ const QUIET: Duration = Duration::from_millis(500);
 /// A burst.
 #[derive(Debug)]
 pub(crate) struct Burst {
-    /// From the PATCH to the answer.
+    /// Times from the PATCH to the answer.
     pub(crate) times: Vec<Duration>,
-    /// The PATCHes alone.
+    /// Times of the PATCHes alone.
     pub(crate) patches: Vec<Duration>,
     /// CPU time of the API server, in seconds.
     pub(crate) cpu_seconds: f64,
@@ -48,23 +46,23 @@ pub(crate) struct Burst {
 /// A burst of each side, one after the other.
 pub(crate) type Round = [Burst; 2];
 
-/// Bursts of both sides, with so many PATCHes under way.
+/// Bursts of both sides, with the same number of concurrent PATCHes.
 pub(crate) struct Depth {
     pub(crate) in_flight: usize,
-    /// Whether core waited for no limit of its own.
+    /// Whether kube-controller-manager had no limit of requests.
     pub(crate) is_unlimited: bool,
     pub(crate) rounds: Vec<Round>,
 }
 
-/// Bursts that are set against the target.
+/// Measures bursts that have a target.
 pub(crate) async fn measure(fleets: &mut Fleets, stage: &Stage, count: usize) -> Result<Vec<Round>> {
-    // For the connections that so many requests at once need.
+    // Opens the connections for all concurrent requests.
     round(fleets, stage, IN_FLIGHT).await?;
     rounds(fleets, stage, IN_FLIGHT, count).await
 }
 
-/// Bursts by how many PATCHes are under way, with core's limit and without, so many rounds each;
-/// core is left without.
+/// Measures bursts by the number of concurrent PATCHes, with kube-controller-manager's limit of
+/// requests and without, `count` rounds each. It then runs on without the limit.
 pub(crate) async fn by_depth(fleets: &mut Fleets, stage: &mut Stage, count: usize) -> Result<Vec<Depth>> {
     let mut all = Vec::new();
     for is_unlimited in [false, true] {

@@ -1,5 +1,4 @@
-//! From a pod's change to the answer: one at a time, one after the other without waiting, and many
-//! at once.
+//! From a pod's change to the answer: single changes, changes back to back, and bursts.
 
 use std::time::{Duration, Instant};
 
@@ -14,42 +13,41 @@ use super::stage::Stage;
 use super::watcher::{self, Expected, Sight, Watcher};
 use crate::side::Side;
 
-/// Pause between two single changes, in which remaining work is finished. kube-controller-manager,
-/// which may send 20 requests a second, takes part in every third change.
+/// Pause between two single changes, in which remaining work finishes. kube-controller-manager,
+/// which may send 20 requests per second, handles every third change.
 const BETWEEN: Duration = Duration::from_millis(12);
 
-/// How long kube-controller-manager needs to be allowed a burst of requests again.
+/// Pause after which kube-controller-manager may send a burst of requests again.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(2);
 
-/// How many times the sides take turns in the changes that are not waited for.
+/// Rounds in which the sides take turns with changes back to back.
 pub(crate) const ROUNDS: usize = 5;
 
-/// How many services have a pod that changes in a burst.
+/// Services with a pod that changes in a burst.
 pub(crate) const BURST: usize = 20;
 
-/// How many pods are asked about at once, until everything is as it should be.
+/// Concurrent expectations while the fleets settle.
 const AT_ONCE: usize = 50;
 
-/// How many pods each service has.
+/// Pods in each service.
 pub(crate) const PODS_EACH: usize = 200;
 
-/// How many endpoints slices may have, of those sizes that are compared.
+/// Limits of endpoints per slice that are compared.
 const LIMITS: [usize; 4] = [100, 25, 10, 4];
 
-/// Pods that change. The sides share none of them, so that they can take turns without being
-/// stopped.
+/// Pods that change. The sides share none, so they take turns without stopping.
 pub(crate) struct Fleets {
-    /// One service each, in the order of [`Side::BOTH`]: pods that get ready and not ready.
+    /// One service each, in the order of [`Side::BOTH`]: pods that turn ready and unready.
     pub(crate) single: [Flipping; 2],
     /// One service of ready pods.
     pub(crate) attached: Fleet,
     /// Many services each.
     pub(crate) burst: [Flipping; 2],
-    /// How often a pod got another address.
+    /// Count of address changes.
     addresses: usize,
 }
 
-/// A fleet of which about half of each service's pods are ready; each change turns one.
+/// A fleet in which about half of each service's pods are ready; each change flips one.
 pub(crate) struct Flipping {
     pub(crate) side: Side,
     pub(crate) fleet: Fleet,
@@ -60,7 +58,7 @@ pub(crate) struct Flipping {
 /// Measured values.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    /// The answer to the PATCH itself, for comparison.
+    /// Times of the PATCHes alone, for comparison.
     pub(crate) patch: Vec<Duration>,
     /// By side.
     pub(crate) single: [Vec<Duration>; 2],
@@ -70,7 +68,7 @@ pub(crate) struct Figures {
 }
 
 impl Fleets {
-    /// Makes all services and pods: one service, and many, for each side.
+    /// Creates all services and pods: one service, and many, for each side.
     pub(crate) async fn new(stage: &Stage) -> Result<Self> {
         let flipping = async |name, number, side, shape| {
             Flipping::new(Fleet::new(stage, (name, number), shape, &[side]).await?, side).await
@@ -91,13 +89,13 @@ impl Fleets {
         })
     }
 
-    /// How many pods there are.
+    /// Returns the number of pods.
     pub(crate) fn pods(&self) -> usize {
         let fleets = self.single.iter().chain(&self.burst).map(|flipping| &flipping.fleet);
         fleets.chain([&self.attached]).map(|fleet| fleet.services * fleet.pods_each).sum()
     }
 
-    /// Waits until everything is answered as it is.
+    /// Waits until both DNS servers answer with the pods' state.
     pub(crate) async fn settled(&self, stage: &Stage) -> Result<()> {
         for flipping in self.single.iter().chain(&self.burst) {
             let watcher = Watcher::start(stage.dns(flipping.side)?, watcher::PAUSE)?;
@@ -110,8 +108,8 @@ impl Fleets {
         Ok(())
     }
 
-    /// Single changes, by how many endpoints slices may have. Ours, which does not run yet, is
-    /// started anew for each, and is left running as it is by default.
+    /// Measures single changes by the limit of endpoints per slice. multinet must not run yet; it
+    /// is restarted for each limit, and runs with the default in the end.
     pub(crate) async fn by_limit(
         &mut self,
         stage: &mut Stage,
@@ -129,7 +127,7 @@ impl Fleets {
             }
             all.push((limit, figures.single));
             stage.stop(Side::Ours).await?;
-            // Smaller ones are put together only little by little.
+            // The controller merges smaller slices only slowly.
             for fleet in [&self.single[0].fleet, &self.attached, &self.burst[0].fleet] {
                 fleet.delete_slices().await?;
             }
@@ -139,7 +137,7 @@ impl Fleets {
         Ok(all)
     }
 
-    /// Measures everything: so many changes of each kind, and so many bursts of each side.
+    /// Measures `samples` changes of each kind, and `bursts` bursts of each side.
     pub(crate) async fn measure(&mut self, stage: &Stage, samples: usize, bursts: usize) -> Result<Figures> {
         let mut figures = Figures::default();
         let watchers = Watcher::of_both(stage)?;
@@ -155,7 +153,7 @@ impl Fleets {
         Ok(figures)
     }
 
-    /// The three kinds of changes in turn, so that a slow moment of the machine meets all.
+    /// Makes the three kinds of changes in turn, so that a slow moment of the machine affects all.
     async fn one_at_a_time(
         &mut self,
         watchers: &[Watcher; 2],
@@ -170,7 +168,7 @@ impl Fleets {
         Ok(())
     }
 
-    /// One single change of each side.
+    /// Makes one single change for each side.
     async fn one_each(&mut self, watchers: &[Watcher; 2], figures: &mut Figures) -> Result<()> {
         for (side, watcher) in watchers.iter().enumerate() {
             let (patch, time) = self.single[side].flip(watcher).await?;
@@ -181,7 +179,7 @@ impl Fleets {
         Ok(())
     }
 
-    /// Gives one pod another address.
+    /// Changes the address of one pod.
     async fn readdress(&mut self, watcher: &Watcher) -> Result<Duration> {
         let member = Member { service: 0, pod: self.addresses % self.attached.pods_each };
         let address = self.attached.further_address(self.addresses);
@@ -207,7 +205,7 @@ impl Flipping {
         Member { service: index / self.fleet.pods_each, pod: index % self.fleet.pods_each }
     }
 
-    /// Waits until a pod is answered as it is, or is going to be.
+    /// Waits until the answer shows a pod's new state; time counts from `begun`.
     fn expect_since(&self, watcher: &Watcher, index: usize, begun: Instant) -> Result<Sight> {
         let member = self.member(index);
         let address = self.fleet.address(self.side, member);
@@ -219,7 +217,8 @@ impl Flipping {
         self.expect_since(watcher, index, Instant::now())
     }
 
-    /// The next pod of the one service is going to be turned. Ready ones and others take turns.
+    /// Flips the recorded state of the next pod of the one service, and returns the pod's index.
+    /// Ready and unready pods take turns.
     fn turn(&mut self) -> usize {
         let index = self.changes % self.is_ready.len();
         self.changes += 1;
@@ -231,7 +230,7 @@ impl Flipping {
         self.fleet.ready(self.member(index), self.is_ready[index]).await
     }
 
-    /// Turns a pod. How long the PATCH took, and how long it took until the answer was right.
+    /// Flips a pod. Returns the time of the PATCH, and the time until the answer was right.
     async fn flip(&mut self, watcher: &Watcher) -> Result<(Duration, Duration)> {
         let index = self.turn();
         let begun = Instant::now();
@@ -241,8 +240,8 @@ impl Flipping {
         Ok((patched, sight.time().await?))
     }
 
-    /// Turns pods as fast as the API server takes it. Only a pod whose last change has not been
-    /// answered is waited for.
+    /// Flips pods as fast as the API server accepts changes. It waits only before it changes a pod
+    /// whose last change was not answered yet.
     async fn back_to_back(&mut self, watcher: &Watcher, changes: usize) -> Result<Vec<Duration>> {
         let mut times = Vec::new();
         let mut sights: Vec<Option<Sight>> = Vec::new();
@@ -261,9 +260,9 @@ impl Flipping {
         Ok(times)
     }
 
-    /// Turns one pod of every service, as fast as the API server takes it, with so many PATCHes
-    /// under way. Each one's time begins with its own. How long the PATCHes took, and how long it
-    /// took until the answers were right.
+    /// Flips one pod of every service as fast as the API server accepts changes, with `in_flight`
+    /// concurrent PATCHes. Each time counts from the pod's own PATCH. Returns the times of the
+    /// PATCHes, and the times until the answers were right.
     pub(crate) async fn burst(
         &mut self,
         watcher: &Watcher,

@@ -1,4 +1,4 @@
-//! Ten thousand pods: from cold start to all of them served, and a rolling restart of some.
+//! Ten thousand pods: a cold start until all are served, and a rolling restart of some.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,28 +16,28 @@ use super::requests::Requests;
 use super::stage::Stage;
 use crate::side::Side;
 
-/// How long a cold start may take.
+/// Bound of a cold start.
 const BOUND: Duration = Duration::from_secs(180);
 
-/// How long it takes until controllers have written what there is to write: a status is, a second
-/// after the last change.
+/// Pause until controllers have written everything; they write a status a second after the last
+/// change.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// How long each event of the rolling restart is left alone, so that changes come one at a time.
+/// Pause after each event of the rolling restart, so that changes come one at a time.
 const BETWEEN: Duration = Duration::from_millis(15);
 
-/// Events of a restart that change an endpoint: the old pod is being deleted and goes, the new one
-/// appears and gets ready.
+/// Events of a restart that change an endpoint: the old pod terminates and goes, the new one
+/// appears and becomes ready.
 pub(crate) const EVENTS: usize = 4;
 
-/// A start with everything there already but slices.
+/// A cold start: all objects exist, except slices.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) took: Duration,
     pub(crate) requests: Requests,
 }
 
-/// Starts a side, and waits until it answers every pod of the fleet.
+/// Starts a side, and waits until it answers for every pod of the fleet.
 pub(crate) async fn start(stage: &mut Stage, fleet: &Fleet, side: Side) -> Result<Start> {
     let before = Requests::count(stage).await?;
     let begun = Instant::now();
@@ -50,7 +50,7 @@ pub(crate) async fn start(stage: &mut Stage, fleet: &Fleet, side: Side) -> Resul
     Ok(Start { took, requests: Requests::count(stage).await?.since(&before) })
 }
 
-/// Waits until all pods of a service are answered.
+/// Waits until the answer has all pods of a service.
 async fn served(stage: &Stage, fleet: &Fleet, side: Side, service: usize) -> Result<()> {
     let name = fleet.domain(side, service);
     let server = stage.dns(side)?;
@@ -68,12 +68,12 @@ async fn served(stage: &Stage, fleet: &Fleet, side: Side, service: usize) -> Res
 pub(crate) struct Restart {
     pub(crate) pods: usize,
     pub(crate) requests: Requests,
-    /// CPU time of the API server.
+    /// CPU time of the API server, in seconds.
     pub(crate) cpu_seconds: f64,
 }
 
-/// Replaces these pods one at a time, service by service, as Deployments would. `sides`: those that
-/// run.
+/// Replaces these pods one at a time, service by service, as Deployments would. `sides` are the
+/// running ones.
 pub(crate) async fn restart(
     stage: &Stage,
     fleet: &Fleet,
@@ -85,7 +85,7 @@ pub(crate) async fn restart(
     let cpu_before = apiserver_seconds(stage)?;
     for index in pods.clone() {
         let old = Member { service: index / fleet.pods_each, pod: index % fleet.pods_each };
-        // Names and addresses of the service that follows the last one.
+        // New pods have the names and addresses of the service after the last one.
         let new = Member { service: old.service, pod: old.pod + fleet.services * fleet.pods_each };
         fleet.terminate(old).await?;
         sleep(BETWEEN).await;
@@ -108,8 +108,8 @@ pub(crate) async fn restart(
     Ok(Restart { pods: pods.len(), requests: Requests::count(stage).await?.since(&before), cpu_seconds })
 }
 
-/// Restarts of so many pods after the first `after`, with one side at a time; what they cost the
-/// API server, by side.
+/// Restarts pods after the first `after`, with one side at a time. Returns the CPU time of the API
+/// server by side.
 pub(crate) async fn restart_alone(
     stage: &mut Stage,
     fleet: &Fleet,
@@ -134,7 +134,7 @@ fn apiserver_seconds(stage: &Stage) -> Result<f64> {
     cpu_seconds(stage.cluster.apiserver_pid().context("the API server does not run")?)
 }
 
-/// Resources that a controller has used since its start.
+/// Resources that a controller used since its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) cpu_seconds: f64,
@@ -144,14 +144,14 @@ pub(crate) struct Usage {
 impl Usage {
     pub(crate) fn of(stage: &Stage, side: Side) -> Result<Self> {
         let pid = stage.controller_pid(side)?;
-        let context = || format!("the controller of {side:?} has ended");
+        let context = || format!("the controller of {side:?} ended");
         Ok(Self {
             cpu_seconds: cpu_seconds(pid).with_context(context)?,
             peak_mebibytes: peak_mebibytes(pid).with_context(context)?,
         })
     }
 
-    /// Returns the usage beyond `before`, which was that of another process of the same program.
+    /// Returns the usage beyond `before`, from another process of the same program.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,

@@ -20,28 +20,28 @@ use crate::side::Side;
 /// The networks of the service.
 const RAILS: [&str; 2] = ["rail0", "rail1"];
 
-/// How many requests are under way at once while pods are made.
+/// Concurrent requests while pods are created.
 const AT_ONCE: usize = 8;
 
-/// How long slices may take.
+/// Bound until all addresses are in slices.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// How long the controller needs to have written all, merged slices and the status included.
+/// Pause until the controller has written everything, with merged slices and the status.
 const SETTLED: Duration = Duration::from_secs(12);
 
-/// The controller that runs while the service is created.
+/// The controller that runs during the creation of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Controller {
-    /// Nothing: what the pods alone cost.
+    /// No controller, for the cost of the pods alone.
     None,
-    /// Ours, with slices of so many endpoints at most.
+    /// multinet-controller with a limit of endpoints per slice.
     WithSlicesOf(usize),
-    /// Ours, as it is by default.
+    /// multinet-controller with the default limit.
     Default,
 }
 
 impl Controller {
-    /// All that are compared.
+    /// All compared controllers.
     pub(crate) const ALL: [Self; 3] = [Self::None, Self::WithSlicesOf(4), Self::Default];
 }
 
@@ -49,13 +49,13 @@ impl Controller {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Creation {
     pub(crate) controller: Controller,
-    /// How many slices there are in the end.
+    /// Slices in the end.
     pub(crate) objects: usize,
-    /// CPU time of the API server.
+    /// CPU time of the API server, in seconds.
     pub(crate) cpu_seconds: f64,
 }
 
-/// Creates the service so many times with each.
+/// Creates the service `rounds` times with each controller.
 pub(crate) async fn measure(stage: &mut Stage, rounds: usize) -> Result<Vec<Creation>> {
     let mut all = Vec::new();
     for round in 0..rounds {
@@ -113,7 +113,7 @@ async fn create(stage: &Stage, controller: Controller, round: usize) -> Result<C
     sleep(SETTLED).await;
     let cpu_seconds = cpu_seconds(apiserver)? - before;
     let objects = slices.list().await?.len();
-    // The next controller would merge them.
+    // Otherwise the next controller would merge the slices.
     namespace.delete(SERVICE, "infer").await?;
     if controller != Controller::None {
         slices.are_gone().await?;

@@ -1,5 +1,5 @@
-//! Pods behind services, alike for both sides: every pod has an address on the default network, and
-//! one on a second NIC as Multus reports it.
+//! Pods behind services, equal for both sides: every pod has an address on the default network,
+//! and one on a second NIC as Multus reports it.
 
 use std::net::Ipv4Addr;
 
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use super::stage::{NODES, Stage};
 use crate::side::Side;
 
-/// How many requests are under way at once while pods are made.
+/// Concurrent requests while pods are created.
 const AT_ONCE: usize = 32;
 
 /// The network of all second NICs.
 const NETWORK: &str = "rdma-a";
 
-/// Some services with as many pods each, in a namespace of their own.
+/// Services with equally many pods each, in a namespace of their own.
 pub(crate) struct Fleet {
     pub(crate) services: usize,
     pub(crate) pods_each: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Fleet {
     number: u8,
 }
 
-/// One of a fleet's pods, which may be replaced by others of the same service.
+/// A pod of a fleet. Other pods of the same service can replace it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
     pub(crate) service: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Member {
 }
 
 impl Fleet {
-    /// Makes services for these sides, and no pods yet.
+    /// Creates services for these sides, and no pods yet.
     pub(crate) async fn new(
         stage: &Stage,
         (name, number): (&str, u8),
@@ -60,7 +60,7 @@ impl Fleet {
         Ok(Self { services, pods_each, namespace, pods, number })
     }
 
-    /// Deletes all slices of ours.
+    /// Deletes all MultiNetworkEndpointSlices.
     pub(crate) async fn delete_slices(&self) -> Result<()> {
         let slices = api(self.namespace.objects().client(), self.namespace.name(), SLICE)?;
         slices.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
@@ -73,7 +73,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Makes all pods; those run, and some of them are ready.
+    /// Creates all pods in phase Running; `is_ready` selects the ready ones.
     pub(crate) async fn fill(&self, is_ready: impl Fn(usize) -> bool) -> Result<()> {
         let members = (0..self.services)
             .flat_map(|service| (0..self.pods_each).map(move |pod| Member { service, pod }));
@@ -89,7 +89,7 @@ impl Fleet {
         self.run(member, is_ready).await
     }
 
-    /// Makes a pod, which has been scheduled; Multus may have done its part already.
+    /// Creates a pod bound to a node; if `is_attached`, with the report of Multus.
     pub(crate) async fn create(&self, member: Member, is_attached: bool) -> Result<()> {
         let service = service_name(member.service);
         let mut pod = Pod::new(&pod_name(member))
@@ -106,17 +106,17 @@ impl Fleet {
         self.pods.create(pod).await.map(drop)
     }
 
-    /// Multus reports the second NIC of a pod.
+    /// Reports the second NIC of a pod, as Multus does.
     pub(crate) async fn attach(&self, member: Member) -> Result<()> {
         self.readdress(member, self.address(Side::Ours, member)).await
     }
 
-    /// Multus reports another address of a pod.
+    /// Reports another address of a pod, as Multus does.
     pub(crate) async fn readdress(&self, member: Member, address: Ipv4Addr) -> Result<()> {
         self.pods.report(&pod_name(member), &[nic(address)]).await.map(drop)
     }
 
-    /// The kubelet has started a pod.
+    /// Reports that a pod runs, as the kubelet does.
     pub(crate) async fn run(&self, member: Member, is_ready: bool) -> Result<()> {
         let address = self.address(Side::Core, member);
         let condition = |kind: &str, is_true: bool| {
@@ -145,7 +145,7 @@ impl Fleet {
         self.pods.status(&pod_name(member), status).await.map(drop)
     }
 
-    /// A pod's probe succeeds from now on, or fails.
+    /// Sets the condition Ready of a pod, as the kubelet does after a probe.
     pub(crate) async fn ready(&self, member: Member, is_ready: bool) -> Result<()> {
         self.pods.ready(&pod_name(member), is_ready).await.map(drop)
     }
@@ -155,17 +155,17 @@ impl Fleet {
         self.pods.terminate(&pod_name(member)).await
     }
 
-    /// A pod has ended.
+    /// Deletes a pod at once.
     pub(crate) async fn remove(&self, member: Member) -> Result<()> {
         self.pods.remove(&pod_name(member)).await
     }
 
-    /// Returns the address by which a side answers for a pod.
+    /// Returns a pod's address in the answers of a side.
     pub(crate) fn address(&self, side: Side, member: Member) -> Ipv4Addr {
         self.numbered(side, member.service * self.pods_each + member.pod)
     }
 
-    /// An address that no pod of the fleet begins with.
+    /// Returns an address that no pod of the fleet has in the beginning.
     pub(crate) fn further_address(&self, count: usize) -> Ipv4Addr {
         self.numbered(Side::Ours, 2 * self.services * self.pods_each + count)
     }
@@ -178,13 +178,13 @@ impl Fleet {
         Ipv4Addr::from(u32::from(network) + 1 + count as u32)
     }
 
-    /// The name in DNS of a service's pod with this address. (All of a service's addresses do not
-    /// fit into an answer over UDP.)
+    /// Returns the DNS name of a service's pod with this address. An answer over UDP is too small
+    /// for all addresses of a service.
     pub(crate) fn pod_domain(&self, side: Side, service: usize, address: Ipv4Addr) -> String {
         format!("{}.{}", address.to_string().replace('.', "-"), self.domain(side, service))
     }
 
-    /// A service's name in DNS.
+    /// Returns the DNS name of a service.
     pub(crate) fn domain(&self, side: Side, service: usize) -> String {
         format!("{}.{}.svc.{}", service_name(service), self.namespace.name(), side.zone())
     }
@@ -219,7 +219,7 @@ fn service_of(side: Side, name: &str) -> Value {
     }
 }
 
-/// Returns containers like those of usual pods, so that the pods have their size.
+/// Returns containers like those of usual pods, so that the pods have a usual size.
 fn containers() -> Value {
     let environment: Value =
         (0..8).map(|i| json!({"name": format!("SETTING_{i}"), "value": "a value of some length"})).collect();

@@ -18,10 +18,11 @@ const SLICES: &str = "multinetworkendpointslices";
 const STATUS: &str = "multinetworkservices/status";
 const CORE_SLICES: &str = "endpointslices";
 
-/// Times of both sides, round by round.
+/// Times of both sides, by round.
 type Rounds<'t> = Vec<[&'t [Duration]; 2]>;
 
-/// From pod to answer, by how many pods there are; and what of it is the API server's.
+/// Returns the table of times from a pod's change to the answer by the number of pods, and the
+/// table of the API server's part.
 pub(crate) fn changes(samples: usize, changes: &[(usize, Figures)]) -> [Table; 2] {
     let bursts = changes.first().map_or(0, |(_, figures)| figures.bursts.len());
     let mut answers = Table::new(
@@ -61,7 +62,7 @@ pub(crate) fn changes(samples: usize, changes: &[(usize, Figures)]) -> [Table; 2
     [answers, apiserver]
 }
 
-/// Bursts, by how many PATCHes are under way.
+/// Returns the table of bursts by the number of concurrent PATCHes.
 pub(crate) fn depths(depths: &[Depth]) -> Table {
     let rounds = depths.first().map_or(0, |depth| depth.rounds.len());
     let columns = "PATCHes under way | core's limit | PATCH alone p50: ours | core | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 | target";
@@ -78,7 +79,7 @@ pub(crate) fn depths(depths: &[Depth]) -> Table {
     table
 }
 
-/// Table of the cost of creating a service, by the limit of endpoints in a slice.
+/// Returns the table of the cost of creating a service, by the limit of endpoints per slice.
 pub(crate) fn creations(creations: &[Creation]) -> Table {
     let of = |controller| creations.iter().filter(move |creation| creation.controller == controller);
     let rounds = of(Controller::Default).count();
@@ -109,7 +110,7 @@ pub(crate) fn creations(creations: &[Creation]) -> Table {
     table
 }
 
-/// Single changes, by how many endpoints slices may have.
+/// Returns the table of single changes by the limit of endpoints per slice.
 pub(crate) fn limits(limits: &[(usize, [Vec<Duration>; 2])]) -> Table {
     let columns = "endpoints | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99";
     let mut table = Table::new("By the size of slices", "In milliseconds.", columns);
@@ -119,7 +120,7 @@ pub(crate) fn limits(limits: &[(usize, [Vec<Duration>; 2])]) -> Table {
     table
 }
 
-/// Cold start and rolling restart of so many pods, and what the controllers used for all.
+/// Returns the table of a cold start and a rolling restart, and of the controllers' usage.
 pub(crate) fn many_pods(
     pods: usize,
     [ours, core]: [Start; 2],
@@ -195,7 +196,7 @@ fn times(rounds: &[Round]) -> Rounds<'_> {
     rounds.iter().map(|[ours, core]| [&ours.times[..], &core.times]).collect()
 }
 
-/// p50 and p99 of ours, the same of core, and the ratios; of several rounds, the medians.
+/// Returns p50 and p99 of ours, the same of core, and the ratios: the medians over the rounds.
 fn compared(rounds: &[[&[Duration]; 2]]) -> [Cell; 6] {
     let side = |side: usize| percentiles(&rounds.iter().map(|round| round[side]).collect::<Vec<_>>());
     let over = |percent| {
@@ -205,12 +206,12 @@ fn compared(rounds: &[[&[Duration]; 2]]) -> [Cell; 6] {
     [our_half, our_most, core_half, core_most, over(50), over(99)]
 }
 
-/// p50 and p99, in milliseconds.
+/// Returns p50 and p99, in milliseconds.
 fn percentiles(rounds: &[&[Duration]]) -> [Cell; 2] {
     [50, 99].map(|percent| figure(rounds.iter().map(|times| percentile(times, percent)), 1))
 }
 
-/// CPU time of the API server for one write, and how long one takes.
+/// Returns the CPU time of the API server for a write, and the p50 and p99 of the round trip.
 fn cells(cost: &Cost) -> [Cell; 3] {
     let [half, most] = percentiles(from_ref(&&cost.times[..]));
     [figure([cost.cpu_seconds * 1e3 / cost.times.len() as f64], 1), half, most]

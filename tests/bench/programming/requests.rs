@@ -1,4 +1,4 @@
-//! Requests to the API server, as its own metrics count them.
+//! Requests to the API server, from its own metrics.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use multinet_testing::http;
 
 use super::stage::Stage;
 
-/// The resources that the controllers and DNS servers read and write. All else is the API server's
-/// own.
+/// The resources that the controllers and DNS servers read and write. The API server alone requests
+/// the others.
 const RESOURCES: [&str; 11] = [
     "multinetworkservices",
     "multinetworkendpointslices",
@@ -26,13 +26,13 @@ const RESOURCES: [&str; 11] = [
 /// Verbs of requests that write.
 const WRITES: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
 
-/// How often each resource was asked for: by resource with subresource, and verb. Watches are not
-/// in it, as the API server counts them when they end.
+/// Numbers of requests, by resource with subresource, and verb. Watches are left out, because the
+/// API server counts them when they end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Requests(BTreeMap<(String, String), u64>);
 
 impl Requests {
-    /// Until now.
+    /// Counts the requests until now.
     pub(crate) async fn count(stage: &Stage) -> Result<Self> {
         let text = stage.objects.client().request_text(http::request("/metrics")?).await?;
         let mut counts = BTreeMap::new();
@@ -55,7 +55,7 @@ impl Requests {
         Ok(Self(counts))
     }
 
-    /// Those that came after `before`.
+    /// Returns the requests after `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let counts = self.0.iter().filter_map(|(key, count)| {
             let new = count - before.0.get(key).copied().unwrap_or_default();
@@ -64,12 +64,12 @@ impl Requests {
         Self(counts.collect())
     }
 
-    /// All of them.
+    /// Returns the number of all requests.
     pub(crate) fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Those that write this resource, with its subresource.
+    /// Returns the number of writes of this resource (with its subresource).
     pub(crate) fn writes(&self, resource: &str) -> u64 {
         let found = self.0.iter().filter(|((of, verb), _)| of == resource && WRITES.contains(&verb.as_str()));
         found.map(|(_, count)| count).sum()

@@ -1,5 +1,5 @@
-//! The control plane, and the two that follow its pods: `multinet-controller` with `multinet-dns`,
-//! and kube-controller-manager with CoreDNS.
+//! The control plane, and the two sides that watch its pods: `multinet-controller` with
+//! `multinet-dns`, and kube-controller-manager with CoreDNS.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,15 +15,15 @@ use serde_json::json;
 
 use crate::side::{Side, kubernetes_plugin};
 
-/// The nodes that pods are bound to; a zone for every four.
+/// The nodes that pods are bound to; each zone has four.
 pub(crate) const NODES: usize = 16;
 
-/// The one of kube-controller-manager's controllers that is compared.
+/// The compared controller of kube-controller-manager.
 const CONTROLLER: &str = "endpointslice-controller";
 
 /// Running programs of the benchmark.
 pub(crate) struct Stage {
-    // Before the control plane, so that they are dropped first.
+    // Declared before the control plane, so that they are dropped first.
     ours: Option<(Controller, Replica)>,
     core: Option<CoreDns>,
     pub(crate) cluster: Cluster,
@@ -35,7 +35,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts a control plane with our kinds and roles, NetworkAttachmentDefinitions and nodes, but
     /// no controllers.
-    pub(crate) async fn set() -> Result<Self> {
+    pub(crate) async fn new() -> Result<Self> {
         let cluster = Cluster::start().await?;
         cluster.apply_crds().await?;
         cluster.apply_rbac().await?;
@@ -53,7 +53,7 @@ impl Stage {
         Ok(Self { ours: None, core: None, cluster, objects, controller, dns })
     }
 
-    /// Starts one side; it need not have seen anything yet.
+    /// Starts one side, and does not wait until it has read all objects.
     pub(crate) async fn start(&mut self, side: Side) -> Result<()> {
         match side {
             Side::Ours => self.start_ours(&ControllerOptions::controller(&self.controller)).await?,
@@ -68,7 +68,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts ours, with slices of so many endpoints at most.
+    /// Starts multinet with a limit of endpoints per slice.
     pub(crate) async fn start_with_slices_of(&mut self, limit: usize) -> Result<()> {
         let controller = ControllerOptions::controller(&self.controller);
         self.start_ours(&controller.flag("--max-endpoints-per-slice", limit.to_string())).await
@@ -80,13 +80,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts kube-controller-manager anew, so that it may send as many requests as it wants.
+    /// Restarts kube-controller-manager without its limit of requests.
     pub(crate) async fn restart_core_without_limits(&mut self) -> Result<()> {
         let flags = ["--kube-api-qps=500", "--kube-api-burst=1000"];
         self.cluster.start_controller_manager_with(CONTROLLER, &flags).await
     }
 
-    /// Ends one side, as a rollout would.
+    /// Stops one side, as a rollout does.
     pub(crate) async fn stop(&mut self, side: Side) -> Result<()> {
         match side {
             Side::Ours => {
@@ -103,7 +103,7 @@ impl Stage {
         }
     }
 
-    /// Where a side answers.
+    /// Returns the address of a side's DNS server.
     pub(crate) fn dns(&self, side: Side) -> Result<SocketAddr> {
         Ok(match side {
             Side::Ours => self.ours.as_ref().context("multinet-dns does not run")?.1.dns(),
@@ -111,7 +111,7 @@ impl Stage {
         })
     }
 
-    /// The process id of a side's controller.
+    /// Returns the process id of a side's controller.
     pub(crate) fn controller_pid(&self, side: Side) -> Result<u32> {
         match side {
             Side::Ours => Ok(self.ours.as_ref().context("multinet-controller does not run")?.0.pid()),
@@ -121,8 +121,8 @@ impl Stage {
         }
     }
 
-    /// Waits until a side's controller has seen everything. That of kube-controller-manager cannot
-    /// be asked.
+    /// Waits until multinet's programs have read all objects. kube-controller-manager's controller
+    /// reports no readiness.
     pub(crate) async fn ready(&self) -> Result<()> {
         let (controller, dns) = self.ours.as_ref().context("multinet-controller does not run")?;
         controller.ready().await?;

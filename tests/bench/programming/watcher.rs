@@ -1,4 +1,4 @@
-//! Asks a DNS server until its answers are what they should be, and says when they were.
+//! Queries a DNS server until its answers are as expected, and measures the time.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -14,18 +14,17 @@ use tokio::time::timeout;
 use super::stage::Stage;
 use crate::side::Side;
 
-/// How long at least the server is left alone after it has been asked, for single changes; how
-/// exact the figures are.
+/// Minimum pause between queries for single changes: the precision of the figures.
 pub(crate) const PAUSE: Duration = Duration::from_micros(500);
 
-/// Asking takes at most one part of so many of the time, the server's work on it included, or it
-/// would slow down what it measures.
+/// Queries, with the server's work on them, take at most this fraction of the time, so that they do
+/// not slow down the measured changes.
 const SHARE: u32 = 4;
 
-/// No change may take longer.
+/// Bound of each change.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Expected answer: an address is among those of a name, or is not.
+/// Expected answer: whether the answer for a name has an address.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected {
     pub(crate) name: String,
@@ -33,7 +32,7 @@ pub(crate) struct Expected {
     pub(crate) is_there: bool,
 }
 
-/// Asks one server, over UDP, about the names that something is expected of.
+/// Queries one server, over UDP, for the names with expectations.
 pub(crate) struct Watcher(Sender<Order>);
 
 struct Order {
@@ -42,7 +41,7 @@ struct Order {
     seen: oneshot::Sender<Duration>,
 }
 
-/// Something that is waited for.
+/// A pending expectation.
 #[must_use = "it takes time"]
 pub(crate) struct Sight {
     expected: Expected,
@@ -50,47 +49,47 @@ pub(crate) struct Sight {
 }
 
 impl Watcher {
-    /// One that leaves the server alone for so long at least, time and again.
+    /// Starts a watcher with a minimum pause between queries.
     pub(crate) fn start(server: SocketAddr, pause: Duration) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(server)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let (orders, incoming) = channel();
-        // It ends with this watcher.
+        // The thread ends with this watcher.
         thread::spawn(move || {
             if let Err(error) = watch(&socket, &incoming, pause) {
-                eprintln!("{server} is no longer asked: {error:#}");
+                eprintln!("the watcher of {server} ended: {error:#}");
             }
         });
         Ok(Self(orders))
     }
 
-    /// One for each side.
+    /// Starts a watcher for each side.
     pub(crate) fn of_both(stage: &Stage) -> Result<[Self; 2]> {
         let start = |side| Self::start(stage.dns(side)?, PAUSE);
         Ok([start(Side::Ours)?, start(Side::Core)?])
     }
 
-    /// Waits for an answer, from now on; time counts since `begun`.
+    /// Expects an answer; time counts from `begun`.
     pub(crate) fn expect(&self, expected: Expected, begun: Instant) -> Result<Sight> {
         let (seen, sight) = oneshot::channel();
         let order = Order { expected: expected.clone(), begun, seen };
-        self.0.send(order).ok().context("the watcher has ended")?;
+        self.0.send(order).ok().context("the watcher ended")?;
         Ok(Sight { expected, seen: sight })
     }
 }
 
 impl Sight {
-    /// How long it took.
+    /// Waits for the answer, and returns the time.
     pub(crate) async fn time(self) -> Result<Duration> {
         let Self { expected, seen } = self;
         let seen =
             timeout(BOUND, seen).await.with_context(|| format!("{expected:?}: not within {BOUND:?}"))?;
-        seen.with_context(|| format!("{expected:?}: the watcher has ended"))
+        seen.with_context(|| format!("{expected:?}: the watcher ended"))
     }
 }
 
-/// The query for each name, and who waits for an answer.
+/// The query for each name, and the pending expectations.
 type Names = HashMap<String, (Vec<u8>, Vec<Order>)>;
 
 fn add(names: &mut Names, order: Order) {
@@ -115,11 +114,11 @@ fn watch(socket: &UdpSocket, incoming: &Receiver<Order>, pause: Duration) -> Res
             let length = socket.recv(&mut buffer).context("no reply")?;
             let reply = &buffer[..length];
             let asked = names.values_mut().find(|(query, _)| reply.get(..2) == query.get(..2));
-            let (_, orders) = asked.context("a reply to nothing")?;
+            let (_, orders) = asked.context("a reply without a query")?;
             let now = Instant::now();
             while let Some(at) = orders.iter().position(|order| is_answered(reply, &order.expected)) {
                 let order = orders.swap_remove(at);
-                // Who has given up waiting need not know.
+                // Ignored: the receiver may have timed out.
                 let _ = order.seen.send(now - order.begun);
             }
         }
@@ -134,7 +133,7 @@ fn watch(socket: &UdpSocket, incoming: &Receiver<Order>, pause: Duration) -> Res
 /// The response code of a name that does not exist (RFC 1035, section 4.1.1).
 const NXDOMAIN: u8 = 3;
 
-/// Whether a whole answer has, or lacks, the address.
+/// Returns whether a complete answer matches the expectation.
 fn is_answered(reply: &[u8], expected: &Expected) -> bool {
     let (Some(flags), Some(rcode)) = (reply.get(2), reply.get(3)) else { return false };
     let is_whole = flags & 0x02 == 0 && matches!(rcode & 0x0f, 0 | NXDOMAIN);

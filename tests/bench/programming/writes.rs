@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 use super::stage::Stage;
 
-/// How many endpoints a slice may have, of those that are compared.
+/// Compared numbers of endpoints per slice.
 pub(crate) const SIZES: [usize; 7] = [4, 10, 25, 50, 100, 250, 1000];
 
 /// The size at which verbs are compared.
 pub(crate) const SIZE: usize = 100;
 
-/// How many endpoints are created in slices of each size.
+/// Endpoints created in slices of each size.
 pub(crate) const CREATED: usize = 2000;
 
-/// How often the contestants take turns.
+/// Rounds in which the verbs or sizes take turns.
 const ROUNDS: usize = 4;
 
 /// An annotation that the controller writes with each change.
@@ -30,9 +30,9 @@ const TRIGGER: &str = "multinetwork.numaproj.io/last-change-trigger-time";
 /// writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// As the controller writes slices.
+    /// The controller's method.
     Put,
-    /// As most write objects.
+    /// The method of most clients.
     PutTracked,
     JsonPatch,
     Apply,
@@ -55,7 +55,7 @@ impl Verb {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cost {
     pub(crate) times: Vec<Duration>,
-    /// Of the API server.
+    /// CPU time of the API server.
     pub(crate) cpu_seconds: f64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Figures {
     pub(crate) sizes: Vec<(usize, usize, Cost, Cost)>,
 }
 
-/// Measures while no program follows slices.
+/// Measures while no program watches slices.
 pub(crate) async fn measure(stage: &Stage, writes: usize) -> Result<Figures> {
     let bench = Bench {
         namespace: stage.cluster.temp_namespace("writes").await?,
@@ -109,7 +109,7 @@ struct Bench<'s> {
     apiserver: u32,
 }
 
-/// A slice as the API server has it, but for its own books.
+/// A slice as the API server stores it, without managedFields.
 struct Slice {
     object: Value,
     changes: usize,
@@ -123,7 +123,7 @@ impl Bench<'_> {
         )
     }
 
-    /// Makes a slice with the verb that is going to change it.
+    /// Creates a slice with the verb that changes it later.
     async fn slice(&self, name: &str, size: usize, verb: Verb) -> Result<Slice> {
         let object = object(self.namespace.name(), name, size);
         let mut slice = Slice { object, changes: 0 };
@@ -135,7 +135,7 @@ impl Bench<'_> {
         Ok(slice)
     }
 
-    /// Changes one endpoint after the other.
+    /// Changes endpoints one after the other.
     async fn update(&self, verb: Verb, slice: &mut Slice, count: usize, cost: &mut Cost) -> Result<()> {
         let client = self.stage.objects.client();
         let before = cpu_seconds(self.apiserver)?;
@@ -165,7 +165,7 @@ impl Bench<'_> {
         Ok(request.body(slice.body(verb).to_string().into_bytes())?)
     }
 
-    /// Creates slices until there are enough endpoints.
+    /// Creates slices until they have [`CREATED`] endpoints.
     async fn create(&self, size: usize) -> Result<Cost> {
         let client = self.stage.objects.client();
         let mut times = Vec::new();
@@ -182,7 +182,7 @@ impl Bench<'_> {
 }
 
 impl Slice {
-    /// Turns the next endpoint.
+    /// Flips the next endpoint.
     fn change(&mut self) {
         let endpoint = self.changed_endpoint();
         let conditions = &mut self.object["spec"]["endpoints"][endpoint]["conditions"];
@@ -192,7 +192,7 @@ impl Slice {
         self.object["metadata"]["annotations"][TRIGGER] = trigger(self.changes);
     }
 
-    /// The endpoint that the next change turns.
+    /// Returns the endpoint that the next change flips.
     fn changed_endpoint(&self) -> usize {
         let endpoints = self.object["spec"]["endpoints"].as_array().map_or(1, Vec::len);
         self.changes * 7 % endpoints
@@ -219,10 +219,10 @@ impl Slice {
         ])
     }
 
-    /// Takes over the version that a write has made.
+    /// Stores the version from the answer to a write.
     fn store(&mut self, answer: &str) -> Result<()> {
         let answer: Value = serde_json::from_str(answer)?;
-        ensure!(answer["spec"] == self.object["spec"], "the API server has stored something else");
+        ensure!(answer["spec"] == self.object["spec"], "the API server stored another spec");
         self.object["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"].clone();
         Ok(())
     }
@@ -239,7 +239,7 @@ fn trigger(count: usize) -> Value {
     json!(format!("2026-01-01T00:00:00.{:06}Z", time.as_micros()))
 }
 
-/// A slice as the controller writes it.
+/// Returns a slice as the controller writes it.
 fn object(namespace: &str, name: &str, size: usize) -> Value {
     let endpoints: Vec<Value> = (0..size)
         .map(|i| {
