@@ -1,5 +1,4 @@
-//! Checks the parsing of any ResourceClaim and ResourceSlice: whatever the input, only valid values
-//! come out.
+//! Checks that any ResourceClaim and ResourceSlice are parsed to valid values only.
 
 use super::hold;
 use multinet_controller::model::{Claim, DeviceSlice};

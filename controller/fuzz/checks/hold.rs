@@ -1,4 +1,4 @@
-//! Checks on parsed values that hold for every source.
+//! Checks of parsed values from any source.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

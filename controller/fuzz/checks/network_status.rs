@@ -1,4 +1,4 @@
-//! Checks the parsing of any annotation: only valid values come out, or a short message of one
+//! Checks that any annotation is parsed to valid values only, or to a short message of one
 //! line.
 
 use super::hold;

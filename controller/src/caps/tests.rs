@@ -46,9 +46,9 @@ fn waiting_services_get_room_one_after_the_other() {
     give(&mut counts, "b", 5);
     give(&mut counts, "c", 5);
     assert_eq!(give(&mut counts, "a", 4), (4, Some(key("b"))));
-    assert_eq!(give(&mut counts, "b", 5), (5, Some(key("c"))), "one is left");
+    assert_eq!(give(&mut counts, "b", 5), (5, Some(key("c"))), "one address fits");
     assert_eq!(give(&mut counts, "c", 5), (1, None));
-    assert_eq!(counts.set_given(&key("b"), 0, false), Some(key("c")), "it is gone");
+    assert_eq!(counts.set_given(&key("b"), 0, false), Some(key("c")), "the service is deleted");
     assert_eq!(give(&mut counts, "c", 5), (5, None));
 }
 

@@ -136,7 +136,7 @@ fn pods_of_a_virtual_machine_hand_over_to_the_one_on_its_node() {
     contest.set("target", HolderState { is_ready: false, ..target.clone() });
     assert_eq!((contest.holders(), contest.role("target")), (vec!["source"], Role::HandsOver));
     contest.set("target", target.clone());
-    assert_eq!(contest.holders(), ["source"], "both are ready, and the machine is there");
+    assert_eq!(contest.holders(), ["source"], "both are ready, and the machine exists");
     contest.set("source", HolderState { is_on_machine_node: false, ..source });
     contest.set("target", HolderState { is_on_machine_node: true, ..target });
     assert_eq!((contest.holders(), contest.role("source")), (vec!["target"], Role::HandsOver));
@@ -207,9 +207,9 @@ fn services_are_planned_again_when_their_namespace_changes() {
         ledger.update(&network, ADDRESS, &Arc::new(holder(name)), first)
     };
     assert!(set("one", ready(1)).is_empty());
-    assert_eq!(set("two", ready(2)), of("vision", SERVICE), "it is left out");
+    assert_eq!(set("two", ready(2)), of("vision", SERVICE), "it is omitted");
     assert_eq!(set("b/other", ready(3)), [of("b", SERVICE), of("vision", SERVICE)].concat());
-    assert!(set("two", HolderState { is_ready: false, ..ready(2) }).is_empty(), "it is left out as before");
+    assert!(set("two", HolderState { is_ready: false, ..ready(2) }).is_empty(), "it is still omitted");
     assert!(set("b/other", HolderState { is_ready: false, ..ready(3) }) == of("b", SERVICE), "not answered");
     assert_eq!(
         set("b/other", HolderState { is_terminating: true, ..ready(3) }),

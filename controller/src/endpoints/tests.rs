@@ -147,7 +147,7 @@ fn an_endpoint_contains_all_details() {
     assert_eq!(
         json!(collected.groups[0].network),
         json!({"kind": "NetworkAttachmentDefinition", "namespace": "vision", "name": "rdma-a", "alias": "rail0"}),
-        "nothing is left to defaults"
+        "every field is set"
     );
 }
 
@@ -314,7 +314,7 @@ fn devices_without_an_address_are_named() {
             ]
         ),
         [(Missing::NotReported, "a (device eth1 of claim nics)".to_owned())],
-        "the one that may still come"
+        "the endpoint that may still appear"
     );
     let attached =
         || Attachment { claimed: claimed("eth0", "dra.net"), ..attachment("rdma-a", "net1", &["10.0.0.1"]) };
@@ -365,7 +365,7 @@ fn published_device_details_stay_when_the_driver_drops_them() {
     let claimed = || claimed("eth0", "dra.net");
     assert_eq!(shown(claimed(), None), ("net1".into(), Some("mlx5_4".into()), Some(1)));
     assert_eq!(shown(claimed(), Some("mlx5_9")), ("net1".into(), Some("mlx5_9".into()), Some(1)));
-    assert_eq!(shown(None, None), ("net1".into(), None, None), "Multus says all there is");
+    assert_eq!(shown(None, None), ("net1".into(), None, None), "Multus reports all details");
 }
 
 #[test]

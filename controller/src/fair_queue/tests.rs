@@ -76,7 +76,7 @@ fn clearing_removes_waiting_items_and_keeps_counting_those_under_way() {
     turns.end(&key("b/big"));
     assert_eq!(turns.begin(), Some((key("b/big"), 7)));
     turns.end(&key("b/big"));
-    assert!(turns.namespaces.is_empty(), "nothing is kept of what is over");
+    assert!(turns.namespaces.is_empty(), "finished items leave no entry");
 }
 
 #[test]

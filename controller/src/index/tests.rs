@@ -189,7 +189,7 @@ fn an_edited_status_is_repaired() {
     assert!(applied(edited));
     let again = write(&index, "infer", 2).status.unwrap();
     assert_eq!(again.status, first.status);
-    assert!(!again.urgent, "two who write at once would never end");
+    assert!(!again.urgent, "two concurrent writers would never stop");
     // Conditions of other types are not repaired.
     let mut theirs = with_status(&first);
     theirs.metadata.resource_version = Some("11".to_owned());
@@ -283,15 +283,15 @@ fn a_change_queues_the_affected_services_at_its_commit() {
     assert_eq!(queued(), [key("detect"), key("infer")], "its pod has the address, too");
     index.apply(pod("b", "track", "10.0.0.1", |_| {}));
     commit(&index);
-    assert_eq!(queued(), [key("detect"), key("track")], "left and joined");
+    assert_eq!(queued(), [key("detect"), key("track")], "the old and the new service");
     Index::<views::Pod>::delete(&index, &key("a"));
     commit(&index);
-    assert_eq!(queued(), [key("infer"), key("track")], "the one that is left has the address for itself");
+    assert_eq!(queued(), [key("infer"), key("track")], "the remaining pod holds the address alone");
     index.apply(pod("b", "track", "10.0.0.1", |_| {}));
     commit(&index);
     assert!(queued().is_empty(), "the same again");
     index.set_served(OptionalApi::Multus, None);
-    assert_eq!(queued().len(), 3, "all refer to what Multus brings");
+    assert_eq!(queued().len(), 3, "all refer to kinds of Multus");
 }
 
 #[test]

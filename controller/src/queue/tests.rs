@@ -23,7 +23,7 @@ async fn name(queue: &Arc<Queue>) -> String {
     name
 }
 
-/// Fails the work item. Returns the time until the service comes back, and its next work item.
+/// Fails the work item. Returns the time until the retry, and the next work item.
 async fn pause(queue: &Arc<Queue>, item: WorkItem, pause: Backoff) -> (Duration, WorkItem) {
     let failed = Instant::now();
     item.failed(pause);
@@ -44,7 +44,7 @@ async fn services_are_queued_once_and_in_order() {
     assert_eq!([name(&queue).await, name(&queue).await, name(&queue).await], ["b", "a", "c"]);
     assert_eq!(queue.depth(), 0);
     assert!(now(&queue).await.is_none());
-    assert!(queue.lock().entries.is_empty(), "nothing is kept of what is done");
+    assert!(queue.lock().entries.is_empty(), "finished work leaves no entry");
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,7 +37,7 @@ fn evaluated(evaluation: &Evaluation, written: Result<(), &str>) -> MultiNetwork
 }
 
 /// Returns status, reason and message of a condition.
-fn says(status: &MultiNetworkServiceStatus, kind: ConditionType) -> (&str, &str, &str) {
+fn shown(status: &MultiNetworkServiceStatus, kind: ConditionType) -> (&str, &str, &str) {
     let condition = find(&status.conditions, kind).unwrap();
     assert_eq!(condition.observed_generation, Some(7));
     (&condition.status, &condition.reason, &condition.message)
@@ -61,12 +61,12 @@ fn a_correct_service_has_good_conditions() {
     let tally = counted(3, 4);
     let status =
         evaluated(&collected(Collected { tally: tally.clone(), pods: 4, ..Collected::default() }), Ok(()));
-    assert_eq!(says(&status, EndpointsReady), ("True", "EndpointsReady", ""));
+    assert_eq!(shown(&status, EndpointsReady), ("True", "EndpointsReady", ""));
     assert_eq!(status.networks, tally.networks);
-    assert_eq!(says(&status, Accepted), ("True", "Accepted", ""));
-    assert_eq!(says(&status, ResolvedRefs), ("True", "ResolvedRefs", ""));
-    assert_eq!(says(&status, Programmed), ("True", "Programmed", ""));
-    assert_eq!(says(&status, AddressConflict), ("False", "NoConflict", ""));
+    assert_eq!(shown(&status, Accepted), ("True", "Accepted", ""));
+    assert_eq!(shown(&status, ResolvedRefs), ("True", "ResolvedRefs", ""));
+    assert_eq!(shown(&status, Programmed), ("True", "Programmed", ""));
+    assert_eq!(shown(&status, AddressConflict), ("False", "NoConflict", ""));
     assert_eq!(status.endpoints, Some(tally.endpoints));
     assert_eq!(status.hostname.as_deref(), Some("infer.vision.svc.z.test"));
 }
@@ -84,8 +84,8 @@ fn a_service_that_breaks_rules_lists_them() {
     });
     let status = status(&service(before), &evaluation, Ok(()), "z.test", &at(100));
     let message = "spec.networks: must be something else; spec.selector: must be something else";
-    assert_eq!(says(&status, Accepted), ("False", "Invalid", message));
-    assert_eq!(says(&status, Programmed).1, "Invalid");
+    assert_eq!(shown(&status, Accepted), ("False", "Invalid", message));
+    assert_eq!(shown(&status, Programmed).1, "Invalid");
     assert!(find(&status.conditions, ResolvedRefs).is_none(), "the references are not checked");
     let old = find(&status.conditions, AddressConflict).unwrap();
     assert_eq!(old.observed_generation, Some(6), "it was not checked again");
@@ -103,16 +103,16 @@ fn a_service_without_selector_counts_the_slices_of_others() {
     service.spec.mirror = None;
     let status = status(&service);
     for (status, is_mirrored) in [(&mirrored, true), (&status, false)] {
-        let (_, reason, message) = says(status, Programmed);
+        let (_, reason, message) = shown(status, Programmed);
         assert_eq!((reason, message.contains("remove spec.mirror")), ("NoSelector", is_mirrored));
     }
-    assert_eq!(says(&status, ResolvedRefs).1, "NetworkNotFound");
+    assert_eq!(shown(&status, ResolvedRefs).1, "NetworkNotFound");
     assert_eq!(status.endpoints, Some(EndpointCounts { ready: 1, total: 2 }));
-    assert_eq!(says(&status, EndpointsReady), ("True", "EndpointsReady", ""));
+    assert_eq!(shown(&status, EndpointsReady), ("True", "EndpointsReady", ""));
     let none = evaluated(&Evaluation::NoSelector(Tally::default(), Vec::new()), Ok(()));
-    assert_eq!(says(&none, EndpointsReady).1, "NoSlices");
+    assert_eq!(shown(&none, EndpointsReady).1, "NoSlices");
     let failed = evaluated(&evaluation, Err("the API server does not allow it"));
-    assert_eq!(says(&failed, Programmed), ("False", "WriteFailed", "the API server does not allow it"));
+    assert_eq!(shown(&failed, Programmed), ("False", "WriteFailed", "the API server does not allow it"));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn endpoints_ready_explains_a_missing_name() {
         |tally, pods| evaluated(&collected(Collected { tally, pods, ..Collected::default() }), Ok(()));
     let unready = evaluated(counted(0, 4), 5);
     assert_eq!(
-        says(&unready, EndpointsReady),
+        shown(&unready, EndpointsReady),
         (
             "False",
             "NoneReady",
@@ -129,9 +129,9 @@ fn endpoints_ready_explains_a_missing_name() {
              condition Ready is not True, or set spec.publishNotReadyAddresses"
         )
     );
-    assert_eq!(says(&evaluated(Tally::default(), 0), EndpointsReady).1, "NoPods");
+    assert_eq!(shown(&evaluated(Tally::default(), 0), EndpointsReady).1, "NoPods");
     let none = evaluated(Tally::default(), 3);
-    let (status, reason, message) = says(&none, EndpointsReady);
+    let (status, reason, message) = shown(&none, EndpointsReady);
     assert_eq!((status, reason), ("False", "NoAddresses"));
     assert!(message.starts_with("none of the 3 selected pods has an address"), "{message}");
 }
@@ -153,7 +153,7 @@ fn a_failed_write_keeps_the_counts() {
     let before = json!({"endpoints": {"ready": 1, "total": 1}});
     let evaluation = collected(Collected { tally: counted(3, 4), pods: 4, ..Collected::default() });
     let status = status(&service(before), &evaluation, Err("the API server has no room"), "z.test", &at(100));
-    assert_eq!(says(&status, Programmed), ("False", "WriteFailed", "the API server has no room"));
+    assert_eq!(shown(&status, Programmed), ("False", "WriteFailed", "the API server has no room"));
     assert_eq!(status.endpoints.map(|counts| counts.ready), Some(1));
 }
 
@@ -193,7 +193,7 @@ fn unresolved_references_are_named_with_advice() {
         let evaluation =
             Evaluation::Collected(Box::default(), vec![unresolved, Unresolved::NoMirror("last".into())]);
         let status = evaluated(&evaluation, Ok(()));
-        let (value, found, message) = says(&status, ResolvedRefs);
+        let (value, found, message) = shown(&status, ResolvedRefs);
         assert_eq!((value, found), ("False", reason), "the first one's");
         assert!(message.contains(text) && message.contains("Service last"), "{message}");
     }
@@ -203,7 +203,7 @@ fn unresolved_references_are_named_with_advice() {
 fn pods_without_endpoints_are_counted_and_the_first_named() {
     let none = evaluated(&collected(Collected::default()), Ok(()));
     assert_eq!(
-        says(&none, Programmed).2,
+        shown(&none, Programmed).2,
         "spec.selector matches no pod of namespace vision; correct it, or label the pods that it is meant for"
     );
 
@@ -216,7 +216,7 @@ fn pods_without_endpoints_are_counted_and_the_first_named() {
     ]);
     let some = evaluated(&collected(Collected { missing, pods: 9, ..Collected::default() }), Ok(()));
     assert_eq!(
-        says(&some, Programmed),
+        shown(&some, Programmed),
         (
             "True",
             "Programmed",
@@ -235,7 +235,7 @@ fn addresses_that_core_refuses_are_named() {
     let refused = ["169.254.7.1", "169.254.7.2"].into_iter().collect();
     let evaluation = collected(Collected { missing, refused, pods: 4, ..Collected::default() });
     assert_eq!(
-        says(&evaluated(&evaluation, Ok(())), Programmed).2,
+        shown(&evaluated(&evaluation, Ok(())), Programmed).2,
         "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; not mirrored, since \
          Kubernetes' EndpointSlices accept no link-local addresses: 169.254.7.1, 169.254.7.2"
     );
@@ -246,7 +246,7 @@ fn condition_capped_exists_only_if_addresses_are_left_out() {
     let capped = Capped { beyond: Some((CappedReason::AddressesPerService, 7)), ..Capped::default() };
     let evaluation = collected(Collected { capped, pods: 4, ..Collected::default() });
     let status = evaluated(&evaluation, Ok(()));
-    let (value, reason, message) = says(&status, ConditionType::Capped);
+    let (value, reason, message) = shown(&status, ConditionType::Capped);
     assert_eq!((value, reason), ("True", "AddressesPerService"));
     assert!(message.contains("7 addresses are left out"), "{message}");
     let again = |evaluation: &Evaluation| {
@@ -276,7 +276,7 @@ fn conflicts_name_the_holder_with_advice() {
     let address = |number: u8| (network("rdma-a"), IpAddr::from([10, 0, 0, number]));
     let one = BTreeMap::from([(address(1), conflict(&["a", "b", "c", "d", "e"]))]);
     let status = evaluated(&collected(Collected { conflicts: one, ..Collected::default() }), Ok(()));
-    let (value, reason, message) = says(&status, AddressConflict);
+    let (value, reason, message) = shown(&status, AddressConflict);
     assert_eq!((value, reason), ("True", "DuplicateAddress"));
     let wanted = "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is published for pod vision/a, \
                   and not for vision/b, vision/c, vision/d and 1 more; give every pod of a network an address of its own";
@@ -290,7 +290,7 @@ fn conflicts_name_the_holder_with_advice() {
     let status =
         evaluated(&collected(Collected { conflicts: others, elsewhere, ..Collected::default() }), Ok(()));
     assert_eq!(
-        says(&status, AddressConflict).2,
+        shown(&status, AddressConflict).2,
         "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is of ResourceClaim nic, which several pods share: it is published for \
          pod vision/a, and not for vision/b; 10.0.0.2 on NetworkAttachmentDefinition vision/rdma-a is also reported by vision/b, beside \
          pod vision/a, which is not ready or not selected; give every pod a claim of its own, by resourceClaimTemplateName in the place \
@@ -301,13 +301,13 @@ fn conflicts_name_the_holder_with_advice() {
     let elsewhere = [address(3)].into();
     let status = evaluated(&collected(Collected { elsewhere, ..Collected::default() }), Ok(()));
     assert_eq!(
-        (says(&status, AddressConflict).0, says(&status, AddressConflict).1),
+        (shown(&status, AddressConflict).0, shown(&status, AddressConflict).1),
         ("True", "OtherNamespace")
     );
 
     let many = (0..200).map(|number| (address(number), conflict(&["a", "b"]))).collect();
     let status = evaluated(&collected(Collected { conflicts: many, ..Collected::default() }), Ok(()));
-    let (_, _, message) = says(&status, AddressConflict);
+    let (_, _, message) = shown(&status, AddressConflict);
     assert!(message.contains("197 more addresses are shared; ") && message.len() < 1000, "{message}");
 }
 

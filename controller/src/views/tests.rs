@@ -150,7 +150,7 @@ fn hostnames_that_are_no_dns_labels_are_ignored() {
     }
     let mut object = running();
     object["spec"]["subdomain"] = json!(null);
-    assert!(pod(&object).hostname.is_some(), "a subdomain is not asked for");
+    assert!(pod(&object).hostname.is_some(), "a subdomain is not required");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn the_virtual_machine_of_a_pod_is_read_from_its_controller() {
 fn an_unreadable_annotation_does_not_keep_a_pod_from_being_decoded() {
     let pod = running_but("/metadata/annotations/k8s.v1.cni.cncf.io~1network-status", json!("{"));
     assert_eq!(pod.report.unreadable.len(), 1);
-    assert!(pod.serving, "everything else is known");
+    assert!(pod.serving, "the other fields are parsed");
 }
 
 #[test]

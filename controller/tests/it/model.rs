@@ -1,5 +1,5 @@
-//! Compares the controller's pure core with a plain model. Whatever happens, and in whichever order
-//! the controller learns of it, slices, mirrors and statuses must finally be as specified.
+//! Compares the controller's pure core with a plain model. After any events in any order, slices,
+//! mirrors and statuses must finally be as specified.
 //!
 //! ```text
 //!  operations ──> Cluster ── Watches ──> ClusterIndex ── Queue ──> Job ──> Cluster
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn limits_are_kept(
+    fn published_addresses_stay_within_limits(
         limit in 1usize..8,
         operations in prop::collection::vec(operation(), 1..200),
     ) {

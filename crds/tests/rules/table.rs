@@ -72,7 +72,8 @@ pub fn rows(folder: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
         for row in table.rows {
             let name = format!("{file}: {}", row.name);
             rows.push(
-                finish(row, &name, &table.kind).ok_or_else(|| format!("{name}: not as README.md says"))?,
+                finish(row, &name, &table.kind)
+                    .ok_or_else(|| format!("{name}: not in the format of README.md"))?,
             );
         }
     }

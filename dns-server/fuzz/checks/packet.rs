@@ -132,10 +132,10 @@ fn check_signatures(packet: &[u8]) {
     // Signs the packet as if its sender had the key.
     let Some(&[high, low]) = packet.get(..2).filter(|_| slow::classify(packet).is_some()) else { return };
     let mut signed = packet.to_vec();
-    let key = KEYS.find(b"\x01k\0").expect("it is there");
+    let key = KEYS.find(b"\x01k\0").expect("the key exists");
     Signer::of_query(Arc::clone(&key), u16::from_be_bytes([high, low])).sign(&mut signed, 0, NOW);
     match tsig::verify(&signed, &KEYS, NOW) {
-        Ok(opened) => assert_eq!(opened.packet, packet, "what was signed comes back"),
+        Ok(opened) => assert_eq!(opened.packet, packet, "the packet is recovered unchanged"),
         Err(_) => assert!(Query::parse(packet).is_err(), "a good signature is refused"),
     }
     // A valid signature of now makes the server sign its answer; the packet's own signature may be
@@ -172,7 +172,7 @@ fn check_reply(packet: &[u8], reply: &[u8], datagram: Option<&PacketAction>) {
     let message = Message::from_vec(reply).expect("a reply is a message");
     let cookie = message.edns.as_ref().and_then(|edns| edns.option(EdnsCode::Cookie));
     assert!(cookie.is_none_or(|cookie| cookie.len() == 24), "a reply's cookie is whole");
-    assert_eq!(reply[..2], packet[..2], "the id comes back");
+    assert_eq!(reply[..2], packet[..2], "the reply has the query's id");
     assert_eq!(message.metadata.message_type, MessageType::Response);
     if let Some(action) = datagram {
         let most = action.edns().map_or(512, |edns| usize::from(edns.payload).min(query::MAX_UDP));
@@ -180,7 +180,11 @@ fn check_reply(packet: &[u8], reply: &[u8], datagram: Option<&PacketAction>) {
     }
     assert!(message.queries.len() <= 1);
     if let Some(question) = query::Question::read(packet).filter(|_| message.queries.len() == 1) {
-        assert_eq!(reply[12..question.end()], packet[12..question.end()], "the question comes back");
+        assert_eq!(
+            reply[12..question.end()],
+            packet[12..question.end()],
+            "the reply has the query's question"
+        );
     }
     if u16::from(message.metadata.response_code) == Rcode::NxDomain as u16 {
         assert!(message.answers.is_empty() && message.authorities.len() == 1);

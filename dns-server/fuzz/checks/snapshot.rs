@@ -19,6 +19,6 @@ fn check_as_it_is(bytes: &[u8]) {
     if let Ok(objects) = decode(bytes, now, age) {
         let mut again = Vec::new();
         encode(&mut again, now, &objects).expect("objects are encodable");
-        assert_eq!(decode(again.as_slice(), now, age).expect("what was written is read"), objects);
+        assert_eq!(decode(again.as_slice(), now, age).expect("a written snapshot"), objects);
     }
 }

@@ -59,7 +59,7 @@ impl Asker {
     pub(crate) fn ask(&self, name: &str, qtype: &'static str) -> Reply {
         let message = self.reader.message(name, qtype);
         let records: BTreeSet<String> = message.answers.iter().map(data).collect();
-        assert_eq!(records.len(), message.answers.len(), "{name} {qtype}: a record stands there twice");
+        assert_eq!(records.len(), message.answers.len(), "{name} {qtype}: a record occurs twice");
         check_additionals(&message);
         let rcode = match message.metadata.response_code {
             ResponseCode::NoError => "NOERROR",

@@ -51,7 +51,7 @@ pub(crate) enum Event {
     Slice(ObjectKey, Slice),
     DeleteService(ObjectKey),
     DeleteSlice(ObjectKey),
-    /// A watch lists again, and finds only some of the objects, chosen by these bits.
+    /// A watch lists again, with only some of the objects, chosen by these bits.
     Relist(u64),
     /// A commit without a change.
     Nothing,

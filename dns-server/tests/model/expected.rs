@@ -93,7 +93,7 @@ impl Expected {
         self.records.keys().map(|(owner, _)| owner.as_str())
     }
 
-    /// Returns the reply to a query for ANY: one record that stands for all (RFC 8482 §4.2).
+    /// Returns the reply to a query for ANY: one record instead of all (RFC 8482 §4.2).
     pub(crate) fn reply_to_any(&self, name: &str) -> Reply {
         let mut reply = self.reply(name, "none");
         let first = self.records.range((name.to_owned(), "")..).next();
@@ -131,7 +131,7 @@ fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
         add(&host, rtype, member.address.to_string());
         add(&host, "TXT", format!("addr={} net={}", member.address, member.network));
         for (name, protocol, port) in member.ports.iter().filter(|(name, _, _)| !name.is_empty()) {
-            // Every endpoint counts once, on however many networks or port numbers it has the port.
+            // Every endpoint counts once, with any number of networks and port numbers.
             let having = members.iter().filter(|other| {
                 other.ports.iter().any(|(other, proto, _)| (other, proto) == (name, protocol))
             });
@@ -145,7 +145,7 @@ fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
     }
 }
 
-/// Tells whether an address has a reverse name by default.
+/// Returns whether an address has a reverse name by default.
 fn is_private(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_private(),

@@ -46,7 +46,7 @@ fn each_change_after_the_first_sync_is_timed_once() {
     commit();
     Index::<MultiNetworkService>::reset(&state, &HashSet::new());
     commit();
-    assert_eq!(count(), 0, "what was there before is not a change");
+    assert_eq!(count(), 0, "objects of the first sync are no changes");
 
     let changed = slice("10.0.0.2", ago(7));
     Index::apply(&state, changed.clone());
@@ -61,7 +61,7 @@ fn each_change_after_the_first_sync_is_timed_once() {
 
     Index::apply(&state, slice("10.0.0.2", ago(1)));
     commit();
-    assert_eq!(count(), 1, "nor is one that tells of another time only");
+    assert_eq!(count(), 1, "another time stamp alone is no change");
 
     // The clock that set the time stamp may be ahead of ours.
     Index::apply(&state, slice("10.0.0.3", ago(-100)));

@@ -2,8 +2,8 @@
 //! those that the objects require: no address is served that is in no ready endpoint, and none is
 //! missing.
 //!
-//! The model ([`expected`]) builds the whole zone anew from all objects, in the simplest way; the
-//! state follows the events. [`paths`] sends every kind of query, and reads the replies with
+//! The model ([`expected`]) builds the whole zone from all objects, in the simplest way; the state
+//! follows the events. [`paths`] sends every kind of query, and reads the replies with
 //! another parser. [`publishing`] watches answers while they change; the crate
 //! `multinet-dns-orders` does the same under a scheduler.
 

@@ -17,7 +17,7 @@ use crate::ask::{Asker, ZONE};
 use crate::events::{self, Endpoint, Event, NAMESPACES, NETWORKS, Service, Slice, World};
 use crate::expected::{Expected, universe};
 
-/// Types that the model knows.
+/// Types of the model.
 const TYPES: [&str; 5] = ["A", "AAAA", "SRV", "TXT", "PTR"];
 
 /// Query type for all types (RFC 8482).
@@ -168,7 +168,7 @@ fn check(asker: &Asker, expected: &Expected, asked: &Asked) -> Result<(), TestCa
         check_padded(asker, asked, &fast)?;
     }
     let question = packet.len() - if asked.edns.is_some() { 11 } else { 0 };
-    prop_assert_eq!(&fast[12..question], &packet[12..question], "the question comes back");
+    prop_assert_eq!(&fast[12..question], &packet[12..question], "the reply has the query's question");
 
     let (is_truncated, seen) = read(&fast)?;
     let wanted = match asked.qtype {
@@ -245,7 +245,7 @@ fn read(reply: &[u8]) -> Result<(bool, Seen), TestCaseError> {
     let [answers, authorities, additionals] = sections;
     let texts: BTreeSet<String> =
         answers.iter().map(|record| format!("{} {}", record.ttl().as_secs(), data(record.data()))).collect();
-    prop_assert_eq!(texts.len(), answers.len(), "a record stands there twice");
+    prop_assert_eq!(texts.len(), answers.len(), "a record occurs twice");
     let rcode = match header.rcode().to_int() {
         0 => "NOERROR",
         3 => "NXDOMAIN",

@@ -1,7 +1,7 @@
 //! Answers while they change: a name in one answer exists for the next query.
 //!
-//! Every change uses new host names. So when a reader finds a host gone, every record that pointed
-//! to it must be gone too by the next query.
+//! Every change uses new host names. So when a host no longer exists, every record that pointed to
+//! it must be missing from the next answer, too.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -54,7 +54,7 @@ fn targets(message: &Message) -> BTreeSet<String> {
     targets.map(|name| name.trim_end_matches('.').to_owned()).collect()
 }
 
-/// Tells whether the name has addresses.
+/// Returns whether the name has addresses.
 fn has_addresses(asker: &Reader, name: &str) -> bool {
     !asker.message(name, "A").answers.is_empty()
 }
@@ -92,7 +92,7 @@ fn a_list_changes_nothing_before_it_is_complete() {
     service(9);
     commit(state);
     assert_eq!(records(), before);
-    assert_eq!(state.objects(), None, "a snapshot would be as wrong");
+    assert_eq!(state.objects(), None, "a snapshot would be incomplete, too");
     // The list breaks off, and another one begins.
     Index::<MultiNetworkEndpointSlice>::start(state);
     commit(state);
@@ -140,27 +140,30 @@ fn a_name_in_an_answer_exists() {
                 while !done.load(Ordering::Acquire) {
                     let named = targets(&asker.message(&owner, qtype));
                     // The service always has endpoints, so none of its names ever disappears.
-                    assert!(!named.is_empty(), "{owner} {qtype} was gone for a moment");
+                    assert!(!named.is_empty(), "{owner} {qtype} did not exist for a moment");
                     let rounds: BTreeSet<_> =
                         named.iter().filter_map(|name| name.split('-').next()).collect();
                     assert_eq!(rounds.len(), 1, "{owner} {qtype} is a mixture: {named:?}");
                     for name in named {
                         if !has_addresses(&asker, &name) {
                             let again = targets(&asker.message(&owner, qtype));
-                            assert!(!again.contains(&name), "{owner} still names {name}, which is gone");
+                            assert!(
+                                !again.contains(&name),
+                                "{owner} still names {name}, which no longer exists"
+                            );
                         }
                         checked.fetch_add(1, Ordering::Relaxed);
                     }
                     for parent in [format!("_tcp.{base}"), format!("red.svc.{ZONE}"), format!("_net.{base}")]
                     {
                         let rcode = asker.message(&parent, "A").metadata.response_code;
-                        assert_eq!(rcode, ResponseCode::NoError, "{parent} was gone for a moment");
+                        assert_eq!(rcode, ResponseCode::NoError, "{parent} did not exist for a moment");
                     }
                     let addresses = asker.message(base, "A").answers.len();
-                    assert_eq!(addresses, 3, "{base} was cut short for a moment");
+                    assert_eq!(addresses, 3, "{base} lacked addresses for a moment");
                 }
             });
         }
     });
-    assert!(checked.into_inner() > 100, "hardly anything was asked meanwhile");
+    assert!(checked.into_inner() > 100, "too few queries during the changes");
 }

@@ -98,7 +98,7 @@ proptest! {
                 let before = versions.insert((number, newest), now.clone());
                 prop_assert!(before.is_none_or(|zone| zone == now), "a change under serial {}", newest);
                 for (&(_, serial), before) in versions.range((number, 0)..=(number, u32::MAX)) {
-                    // No difference is given if it exceeds the zone, and zones are small here.
+                    // A difference larger than the zone is not sent, and zones are small here.
                     let Some((version, steps)) = state.zone_since(apex, serial) else { continue };
                     prop_assert_eq!(version.serial, newest);
                     let mut zone = before.clone();

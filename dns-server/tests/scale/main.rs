@@ -21,10 +21,10 @@ const MOST: usize = 600;
 /// our manifests.
 const MOST_EVER: usize = 1500;
 
-/// Limit in bytes for what a service takes besides, with as many ports as the schema allows.
+/// Limit in bytes for a service without its endpoints, with as many ports as the schema allows.
 const MOST_OF_A_SERVICE: usize = 32 << 10;
 
-/// Shape of the services that are measured.
+/// Shape of the measured services.
 #[derive(Clone, Copy)]
 struct Shape {
     services: u32,
@@ -44,7 +44,7 @@ const USUAL: Shape =
 const LARGE: Shape =
     Shape { services: 1, networks: 4, slices: 400, endpoints: 25, ports: 100, is_long: true };
 
-/// Many ports, and hardly any endpoints.
+/// Many ports, and few endpoints.
 const SMALL: Shape = Shape { services: 500, networks: 2, slices: 1, endpoints: 1, ports: 100, is_long: true };
 
 fn key(name: String) -> ObjectKey {
@@ -69,7 +69,7 @@ fn service(name: &str) -> MultiNetworkService {
     serde_json::from_value(object).expect("a service")
 }
 
-/// Pads a text to its maximum length, if the shape asks for that.
+/// Pads a text to its maximum length, if the shape has long texts.
 fn text(begin: String, length: usize, shape: Shape) -> String {
     if shape.is_long { format!("{begin:x<length$}") } else { begin }
 }

@@ -215,7 +215,7 @@ fn a_query_for_a_cookie_only_is_never_limited() {
     for _ in 0..50 {
         let reply = ask(&[5; 8]);
         assert_eq!((rcode(&reply), cookie_of(&reply).unwrap().len()), (0, 24));
-        // The client's cookie is valid. Beside BADCOOKIE there is a valid one.
+        // The client's cookie is valid. The BADCOOKIE reply has a valid one, too.
         assert_eq!(rcode(&ask(&cookie_of(&reply).unwrap())), 0);
         let bad = ask(&[[5; 8], [7; 8], [7; 8]].concat());
         assert_eq!((rcode(&bad), rcode(&ask(&cookie_of(&bad).unwrap()))), (23, 0));
@@ -259,7 +259,7 @@ fn names() -> impl Strategy<Value = &'static str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Replies to addresses that may be forged are bounded by what the query itself allows.
+    /// Replies to addresses that may be forged stay within the limit of the query.
     #[test]
     fn replies_over_udp_are_bounded(
         name in names(),

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{A, BIG, BIG_ADDRESSES, PEER, SMALL, answers, engine, query};
 
-/// A body whose rest never comes.
+/// A body whose rest never arrives.
 struct Half(Option<Bytes>);
 
 impl Body for Half {
@@ -40,7 +40,7 @@ impl Body for Half {
     }
 }
 
-/// A body of this many chunks. The sender tells when all of them have been read.
+/// A body of `count` chunks. The sender reports when all of them were read.
 struct Chunks(usize, Option<oneshot::Sender<()>>);
 
 impl Body for Chunks {
@@ -207,7 +207,7 @@ async fn a_hundred_concurrent_requests_are_answered() {
     let begun = Instant::now();
     let mut under_way = Vec::new();
     for _ in 0..100 {
-        // Refused, but the rest of the request may still come.
+        // Refused, but the rest of the request may still arrive.
         under_way.push(post_as(&mut requests, "text/plain", Half(Some(vec![0; 9].into()))).await);
     }
     // If requests waited for each other, this would take as long as a request may take.

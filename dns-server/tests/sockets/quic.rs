@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// Sends bytes on a new stream, and returns all bytes that come back.
+/// Sends bytes on a new stream, and returns the whole reply.
 async fn send(connection: &Connection, octets: &[u8]) -> Vec<u8> {
     let (mut to, mut from) = connection.open_bi().await.unwrap();
     to.write_all(octets).await.unwrap();
@@ -144,7 +144,7 @@ async fn send_half(connection: &Connection) -> Option<(SendStream, RecvStream)> 
     Some((to, from))
 }
 
-/// Tells whether the server still waits for the rest after a while.
+/// Returns whether the server still waits for the rest after some time.
 async fn is_waited_for(half: Option<(SendStream, RecvStream)>) -> bool {
     let Some((_to, mut from)) = half else { return false };
     timeout(Duration::from_millis(500), from.read(&mut [0])).await.is_err()
@@ -194,8 +194,7 @@ async fn silent_handshakes_do_not_delay_others() {
     server.silent_handshakes(1).await;
     let first = timeout(UNDELAYED, server.connect()).await.unwrap();
     assert_eq!(answers(&ask(&first, SMALL, A).await), 1);
-    // So many that the next client must prove its address; they must not use up the connections
-    // either.
+    // Enough that the next client must prove its address. They must not use up the connections.
     server.silent_handshakes(50).await;
     let second = timeout(UNDELAYED, server.connect()).await.unwrap();
     assert_eq!(answers(&ask(&second, SMALL, A).await), 1);
@@ -264,7 +263,7 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection() {
         (vec![0, 0], "an empty message"),
         (frame(&reply), "a reply"),
         (frame(&keepalive), "an option of TCP"),
-        (frame(&beside), "an option of TCP beside another record"),
+        (frame(&beside), "an option of TCP with another record"),
     ] {
         let connection = server.connect().await;
         let (mut to, _from) = connection.open_bi().await.unwrap();

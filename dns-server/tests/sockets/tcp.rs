@@ -143,7 +143,7 @@ async fn an_incomplete_message_times_out_after_ten_seconds() {
     let mut wire = Wire::new(1 << 20);
     wire.ask(1, SMALL, A).await;
     wire.next().await.unwrap();
-    // Neither a byte now and then nor the announced length extends the time.
+    // Neither single bytes nor the announced length extend the time.
     let drip = tokio::spawn(async move {
         while wire.client.write_all(&[255]).await.is_ok() {
             sleep(Duration::from_secs(3)).await;
@@ -168,7 +168,7 @@ async fn a_client_that_does_not_read_is_not_read_from_and_times_out() {
 
 #[tokio::test(start_paused = true)]
 async fn unread_replies_of_all_connections_are_bounded() {
-    // Each of these connections would hold some 128 KiB.
+    // Each of these connections would buffer about 128 KiB.
     let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 10)).collect();
     for wire in &mut wires {
@@ -284,7 +284,7 @@ async fn three_transfers_share_a_connection_and_later_queries_wait() {
     for query in 1..=4 {
         assert_eq!(ids.iter().filter(|&&id| id == query).count(), length, "{ids:?}");
     }
-    // Messages come in turns, and the fourth transfer begins when one has ended.
+    // The transfers take turns, and the fourth begins when one has ended.
     let first = |query| ids.iter().position(|&id| id == query).unwrap();
     let last = |query| ids.iter().rposition(|&id| id == query).unwrap();
     assert!(first(3) < last(1) && last(1) < first(4), "{ids:?}");

@@ -40,7 +40,7 @@ impl Drop for Server {
 fn client(from: IpAddr, to: impl Into<SocketAddr>) -> UdpSocket {
     let client = UdpSocket::bind((from, 0)).unwrap();
     client.connect(to.into()).unwrap();
-    // Makes the test fail rather than hang if a reply never comes.
+    // Without a reply, the test fails instead of hanging.
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client
 }
@@ -92,7 +92,7 @@ fn a_worker_survives_anything_that_is_sent() {
     let local = "127.0.0.1".parse().unwrap();
     let good = client(local, server.addr);
     for round in 0..20 {
-        // The client is gone before its reply, which comes back as an ICMP error.
+        // The client closes its socket before the reply, which causes an ICMP error.
         client(local, server.addr).send(&query(round, SMALL, A)).unwrap();
         good.send(b"").unwrap();
         good.send(b"short").unwrap();
@@ -131,7 +131,7 @@ fn queries_that_arrived_before_the_stop_are_answered() {
     }
 }
 
-/// A worker that cannot keep up drops queries whose clients have given up, and recovers fully
+/// An overloaded worker drops queries whose clients have timed out, and recovers fully
 /// afterwards.
 #[test]
 fn old_datagrams_are_dropped_under_overload() {

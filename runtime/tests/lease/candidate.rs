@@ -21,9 +21,9 @@ pub(crate) const DURATION: Duration = Duration::from_secs(15);
 
 pub(crate) struct Candidate {
     pub(crate) leadership: Leadership,
-    /// Tells the candidate to end.
+    /// Ends the candidate.
     pub(crate) shutdown: CancellationToken,
-    /// Tells the candidate that its writers have ended.
+    /// Reports to the candidate that its writers have ended.
     pub(crate) stopped: CancellationToken,
     pub(crate) task: JoinHandle<()>,
     registry: Registry,

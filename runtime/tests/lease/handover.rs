@@ -184,7 +184,7 @@ async fn a_holder_written_by_hand_does_not_lead_before_the_leader_has_noticed() 
     assert!(a.loses().await <= 2.1);
     let early = timeout(12 * SECOND, b.leadership.changed(false)).await;
     assert!(early.is_err() && !a.leadership.is_leader());
-    // The edited lease is not renewed, so that either candidate takes it over.
+    // The edited lease is not renewed, so one of the candidates acquires it.
     sleep(5 * SECOND).await;
     assert_ne!(a.leadership.is_leader(), b.leadership.is_leader());
 }

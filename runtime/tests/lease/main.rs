@@ -3,7 +3,7 @@
 //! The clock is paused: an hour of the candidates' time passes in a moment, and is measured
 //! exactly.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic fails the test")]
 
 mod candidate;
 mod faults;

@@ -5,7 +5,7 @@
 //! So a test reads as a conversation. The clock is paused: pauses and limits pass at once, and are
 //! measured exactly.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic fails the test")]
 
 mod coalescing;
 mod lists;

@@ -52,7 +52,7 @@ async fn every_undecodable_version_is_logged_once() {
     let events = world.api.next_watch("1").await.stream();
     events.added(&bad_object("a", "2"));
     events.error(410, "too old");
-    // The list has the version that is known already. The watch after it has a new one.
+    // The list has the current version. The watch after it has a new one.
     world.api.next_list().await.list("5", &[bad_object("a", "2")]);
     world.calls.expect(["reset a", "commit"]).await;
     let events = world.api.next_watch("5").await.stream();

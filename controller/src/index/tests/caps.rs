@@ -54,11 +54,7 @@ fn a_service_keeps_its_published_addresses_then_those_of_older_pods() {
         index.apply(aged(name, second));
     }
     let (addresses, reason) = written(&index, "infer", 2);
-    assert_eq!(
-        addresses,
-        ["10.0.0.2", "10.0.0.5", "10.0.0.9"],
-        "the youngest pod but for the one that was there"
-    );
+    assert_eq!(addresses, ["10.0.0.2", "10.0.0.5", "10.0.0.9"], "the youngest pod except the published one");
     assert_eq!(reason.as_deref(), Some("AddressesPerService"));
     let status = index.lock().services[&key("infer")].status.clone().unwrap();
     assert_eq!(status.networks[0].missing, 1);

@@ -55,7 +55,7 @@ fn a_mirror_without_its_manager_label_is_repaired() {
     let name = whole.metadata.name.clone().unwrap();
     Index::<EndpointSlice>::delete(&index, &ObjectKey { namespace: "vision".into(), name });
     let work = index.work(&key("infer"));
-    assert!(work.needs_list, "it may be gone, or not");
+    assert!(work.needs_list, "the slice may still exist");
     index.replace_listed(
         &key("infer"),
         Vec::new(),

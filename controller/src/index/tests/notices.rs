@@ -24,7 +24,7 @@ fn a_problem_of_a_pod_is_reported_once() {
     assert_eq!(reasons(&outcome.notices), [("a", "NetworkStatusUnreadable"), ("b", "NetworkStatusRejected")]);
     assert_eq!(outcome.notices[0].regarding.uid.as_deref(), Some("uid-a"));
     assert!(reasons(&write(&index, "infer", 2).notices).is_empty());
-    assert!(reasons(&write(&index, "both", 3).notices).is_empty(), "whichever service it is");
+    assert!(reasons(&write(&index, "both", 3).notices).is_empty(), "for any service");
 
     index.apply(pod("a", "infer", "", annotate("{}")));
     assert_eq!(
@@ -40,7 +40,7 @@ fn a_problem_of_a_pod_is_reported_once() {
         "another pod"
     );
     Index::<views::Pod>::reset(&index, &HashSet::new());
-    assert!(index.lock().notified.is_empty(), "nothing is kept of pods that are gone");
+    assert!(index.lock().notified.is_empty(), "deleted pods leave no entry");
 }
 
 /// The problem was solved in between, and its first event may have expired.
@@ -131,7 +131,7 @@ fn a_problem_of_a_service_is_reported_when_it_begins() {
     let restarted = self::index();
     restarted.apply(with_status(&status));
     Index::<views::NetworkAttachmentDefinition>::reset(&restarted, &HashSet::new());
-    assert!(reasons(&write(&restarted, "infer", 4).notices).is_empty(), "it stands in the status");
+    assert!(reasons(&write(&restarted, "infer", 4).notices).is_empty(), "the status has it already");
 
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     index.apply(pod("b", "infer", "10.0.0.1", |_| {}));
@@ -150,8 +150,8 @@ fn a_template_of_another_namespace_is_unresolved() {
         let network = json!({"kind": "ResourceClaimTemplate", "name": "nic", "namespace": namespace});
         index.apply(service("infer", version, |service| service["spec"]["networks"] = json!([network])));
         let outcome = write(&index, "infer", version);
-        let said: Vec<&str> = outcome.notices.iter().map(|notice| notice.reason).collect();
-        assert_eq!(said, expected, "whether it exists is not known yet");
+        let found: Vec<&str> = outcome.notices.iter().map(|notice| notice.reason).collect();
+        assert_eq!(found, expected, "its existence is unknown yet");
         let is_resolved = |status: &MultiNetworkServiceStatus| {
             let condition = find(&status.conditions, ConditionType::ResolvedRefs);
             condition.map(|condition| condition.status == "True")
@@ -179,11 +179,11 @@ fn a_growing_conflict_is_reported_once() {
         let outcome = write(&index, "infer", version);
         status = outcome.status.unwrap();
         let is_first = name == "b";
-        let said: &[_] = if is_first { &[("infer", "DuplicateAddress")] } else { &[] };
-        assert_eq!((reasons(&outcome.notices), status.urgent), (said.to_vec(), is_first), "{name}");
+        let reported: &[_] = if is_first { &[("infer", "DuplicateAddress")] } else { &[] };
+        assert_eq!((reasons(&outcome.notices), status.urgent), (reported.to_vec(), is_first), "{name}");
         assert!(reasons(&write(&index, "infer", version).notices).is_empty(), "before it is written");
     }
-    // Another address comes first in the order. This process knows only the status.
+    // Another address is first in the order. This process has only the status.
     let restarted = self::index();
     stored(&restarted, &status, 10);
     for (name, address) in [("a", "10.0.0.9"), ("b", "10.0.0.9"), ("x", "10.0.0.1"), ("y", "10.0.0.1")] {
@@ -193,7 +193,7 @@ fn a_growing_conflict_is_reported_once() {
     let status = outcome.status.unwrap();
     assert_eq!((reasons(&outcome.notices), status.urgent), (vec![], false));
 
-    // The conflict ends, and comes back.
+    // The conflict ends, and starts again.
     stored(&restarted, &status, 11);
     ["b", "y"].iter().for_each(|name| Index::<views::Pod>::delete(&restarted, &key(name)));
     let ended = write(&restarted, "infer", 10).status.unwrap();

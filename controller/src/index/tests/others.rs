@@ -1,4 +1,4 @@
-//! Tests of changes that others make to the controller's objects or next to them.
+//! Tests of changes by other writers to the controller's objects, and to objects beside them.
 
 use super::*;
 

@@ -57,7 +57,7 @@ fn a_slice_has_the_time_of_its_earliest_change() {
     assert_eq!(
         written_at(&last.slices.update),
         Some("1970-01-01T00:02:10.000000Z"),
-        "what came while it was written"
+        "the changes during the write"
     );
 }
 
@@ -79,7 +79,7 @@ fn the_time_of_an_unready_pod_is_that_of_its_condition() {
     assert_eq!(
         written_at(&work.slices.update),
         Some("1970-01-01T00:02:40.000000Z"),
-        "not when it was heard of"
+        "not the time of the event"
     );
 }
 

@@ -106,7 +106,7 @@ fn slices_are_merged_into_the_fullest_with_room_for_any() {
         assert_eq!(merged(4, "abcde", found), "= =", "{found}: no two fit into one");
     }
     assert_eq!(merged(4, ".", "0:"), "=", "the placeholder of an empty group");
-    assert_eq!(merged(4, "abx", "0:a 0:bc"), "- 0:bxa", "beside other changes");
+    assert_eq!(merged(4, "abx", "0:a 0:bc"), "- 0:bxa", "with other changes");
 }
 
 #[test]

@@ -349,7 +349,7 @@ fn invalid_attributes_are_ignored() {
         "resource.kubernetes.io/numaNode": {"ints": [0, 1]},
     });
     let expected = Device { pci_address: Some("0000:18:00.3".into()), ..Device::default() };
-    assert_eq!(known("dra.net", attributes), expected, "the next best that is one");
+    assert_eq!(known("dra.net", attributes), expected, "the next valid one");
 }
 
 #[test]

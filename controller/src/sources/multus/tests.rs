@@ -1,5 +1,5 @@
-//! The files contain what net-attach-def-client 1.7.6, the version in Multus 4.2.2, makes of CNI
-//! results. `antrea.json` follows Antrea's source code instead.
+//! The files contain the output of net-attach-def-client 1.7.6, the version in Multus 4.2.2, for
+//! CNI results. `antrea.json` follows Antrea's source code instead.
 
 use std::net::IpAddr;
 
@@ -125,7 +125,7 @@ fn an_attachment_may_have_several_interfaces() {
             attachment("vision/two", &["10.1.0.1"], device(["net1", "02:00:00:00:00:01", "-", "-"])),
             attachment("vision/two", &["10.2.0.1"], device(["net1-b", "02:00:00:00:00:02", "-", "-"])),
         ],
-        "and none of the default network, although only one of its two says so"
+        "none of the default network, although only one of its two entries is marked"
     );
 }
 

@@ -51,11 +51,11 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
     check_totals(simulation)?;
     for (name, slice) in cluster.slices.iter().filter(|(_, slice)| is_alive(*slice)) {
         let orphan = slice.service().is_some_and(|service| cluster.services.get(&service).is_none());
-        prop_assert!(!orphan, "{} is of a service that is gone", name);
+        prop_assert!(!orphan, "{} belongs to a deleted service", name);
     }
     for (name, slice) in cluster.mirrors.iter().filter(|(_, slice)| is_alive(*slice)) {
         let orphan = slice.service().is_some_and(|service| cluster.services.get(&service).is_none());
-        prop_assert!(!orphan, "mirror {} is of a service that is gone", name);
+        prop_assert!(!orphan, "mirror {} belongs to a deleted service", name);
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ fn check_leaving(cluster: &Cluster, key: &ObjectKey, expected: &Expected) -> Che
     for endpoint in slices_of(cluster, key).into_iter().flat_map(|slice| &slice.spec.endpoints) {
         let shown = shown(endpoint, ours);
         let is_true = ours.groups.iter().any(|(_, _, endpoints)| endpoints.contains(&shown));
-        prop_assert!(is_true, "{} is being deleted, and still says {:?}", key, endpoint);
+        prop_assert!(is_true, "{} is being deleted, but has the wrong {:?}", key, endpoint);
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ fn check_slices(cluster: &Cluster, limit: usize, key: &ObjectKey, service: &Serv
         let found = sorted(slices.into_iter().flatten().collect());
         prop_assert_eq!(found, sorted(endpoints.iter().collect()), "{} {} {:?}", key, alias(*place), family);
     }
-    prop_assert!(found.is_empty(), "{}: slices of groups that are not wanted: {:?}", key, found);
+    prop_assert!(found.is_empty(), "{}: slices of unexpected groups: {:?}", key, found);
     Ok(())
 }
 
@@ -192,7 +192,7 @@ fn check_mirrors(
     let mut found: Vec<(IpAddr, Endpoint)> = Vec::new();
     let slices = mirrors_of(cluster, key);
     let Some((target, wanted)) = &ours.mirror else {
-        prop_assert!(slices.is_empty(), "{} is not to be mirrored", key);
+        prop_assert!(slices.is_empty(), "{} must have no mirror", key);
         return Ok(());
     };
     for slice in slices {

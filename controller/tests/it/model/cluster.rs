@@ -97,7 +97,7 @@ pub(crate) struct Cluster {
     uids: u64,
 }
 
-/// A write of the controller: what it did, and to which object.
+/// A write of the controller: the action and the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
     Create(ObjectKey),
@@ -122,7 +122,7 @@ impl Cluster {
         format!("uid-{:04}", self.uids)
     }
 
-    /// Creates or changes an object on behalf of its owner.
+    /// Creates or changes an object as its owner does.
     pub(crate) fn put<T: Object>(&mut self, key: &ObjectKey, object: T)
     where
         Self: Holds<T>,
@@ -135,7 +135,7 @@ impl Cluster {
         }
     }
 
-    /// Creates or changes a slice on behalf of a user.
+    /// Creates or changes a slice as a user does.
     pub(crate) fn put_slice<S: OwnedSlice>(&mut self, mut slice: S)
     where
         Self: Holds<S>,
@@ -226,7 +226,7 @@ impl Cluster {
         slice
     }
 
-    /// Deletes objects whose owner does not exist any more, as the garbage collector does.
+    /// Deletes objects whose owner no longer exists, as the garbage collector does.
     pub(crate) fn collect_garbage(&mut self) {
         let live: Vec<String> = self.services.iter().map(|(_, service)| service.uid.clone()).collect();
         collect(&mut self.slices, &live);

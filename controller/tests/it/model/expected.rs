@@ -42,7 +42,7 @@ struct Attachment {
     is_claimed: bool,
 }
 
-/// Objects that contain pods' addresses, as known to an observer.
+/// Objects that contain pods' addresses, as an observer has them.
 pub(crate) struct Sources<'a> {
     pub(crate) pods: BTreeMap<&'a ObjectKey, &'a Pod>,
     pub(crate) claims: BTreeMap<&'a ObjectKey, &'a Claim>,
@@ -239,8 +239,8 @@ pub(crate) struct Ours {
     pub(crate) unresolved: BTreeSet<&'static str>,
     /// Reason of condition AddressConflict.
     pub(crate) conflict: &'static str,
-    /// Endpoints whose device details the drivers do not publish. Details that the controller once
-    /// knew stay.
+    /// Endpoints whose device details the drivers do not publish. The controller keeps earlier
+    /// details.
     pub(crate) unshown: BTreeSet<(String, IpAddr)>,
     /// Number of selected pods with a sandbox and no address, by the place of the network.
     pub(crate) missing: BTreeMap<usize, u32>,

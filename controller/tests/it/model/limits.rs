@@ -1,5 +1,5 @@
-//! Checks of the cluster at rest with limits that are low enough to apply. They hold whichever pods
-//! had their addresses first.
+//! Checks of the cluster at rest with limits that are low enough to apply. They hold for any
+//! order in which pods got their addresses.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use super::simulation::Simulation;
 
 pub(crate) const CAPS: Caps = Caps { pod: 2, service: 5, namespace: 8 };
 
-/// Checks that published addresses are correct and within the limits, and that a limit is the
-/// reason for each one left out.
+/// Checks that published addresses are correct and within the limits, and that each omitted one
+/// exceeds a limit.
 pub(crate) fn check(simulation: &Simulation) -> Result<(), TestCaseError> {
     let cluster = &simulation.cluster;
     let mut namespaces: BTreeMap<&str, usize> = BTreeMap::new();
@@ -44,7 +44,7 @@ pub(crate) fn check(simulation: &Simulation) -> Result<(), TestCaseError> {
                         && *family == slice.spec.address_type
                         && endpoints.iter().any(|wanted| shown(wanted, &ours) == found)
                 });
-                prop_assert!(is_true, "{} says {:?}", key, endpoint);
+                prop_assert!(is_true, "{} has the wrong {:?}", key, endpoint);
                 published += 1;
                 let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
                 *by_pod.entry((alias_of, uid.unwrap_or_default())).or_default() += 1;
@@ -57,7 +57,7 @@ pub(crate) fn check(simulation: &Simulation) -> Result<(), TestCaseError> {
         let reason = reason(service);
         prop_assert_eq!(reason.is_some(), published < all, "{}: {:?}, {} of {}", key, reason, published, all);
         if reason == Some("AddressesPerNamespace") {
-            prop_assert!(total(cluster, key) >= CAPS.namespace, "{} waits, and there is room", key);
+            prop_assert!(total(cluster, key) >= CAPS.namespace, "{} waits below the limit", key);
         }
     }
     Ok(())

@@ -27,8 +27,8 @@ pub(crate) enum Operation {
     /// Begins to delete a pod.
     Terminate(ObjectKey),
     RemovePod(ObjectKey),
-    /// Creates a claim that is reserved for the pods with these names. The last name stands for a
-    /// deleted pod.
+    /// Creates a claim that is reserved for the pods with these names. The last name is that of
+    /// a deleted pod.
     Claim(ObjectKey, Claim, Vec<usize>),
     RemoveClaim(ObjectKey),
     Devices(ObjectKey, Option<DeviceSlice>),
@@ -63,7 +63,7 @@ pub(crate) enum Operation {
     Wait,
     /// Changes a slice while the writer lists it, or just before.
     Race(usize, Edit, bool),
-    /// Delivers all events and makes all writes.
+    /// Delivers all events and performs all writes.
     Rest,
     /// Ends leadership and begins it again.
     Lead,
@@ -84,7 +84,7 @@ pub(crate) enum Edit {
     Unready,
     Ports,
     Labels,
-    /// Removes a label that tells which service or writer the slice belongs to.
+    /// Removes the label of the slice's service or writer.
     Unmanage,
     Unname,
     /// Labels the slice as that of another service.

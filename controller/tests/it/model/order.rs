@@ -1,4 +1,4 @@
-//! Holders of each address, computed event by event from what the controller has learned.
+//! Holders of each address, computed event by event from the controller's inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -33,7 +33,7 @@ pub(crate) async fn planning_again_writes_nothing(simulation: &mut Simulation) -
         simulation.watches().break_watch(kind);
         simulation.watches().deliver(kind, usize::MAX);
         let queued: Vec<ObjectKey> = simulation.take_all().iter().map(Job::service).collect();
-        prop_assert_eq!(queued, [], "a list of what is known, of {:?}", kind);
+        prop_assert_eq!(queued, [], "a list of unchanged objects, of {:?}", kind);
     }
     Ok(())
 }
@@ -239,8 +239,8 @@ fn check_idle(index: &ClusterIndex, service: &ObjectKey) -> Checked {
     Ok(())
 }
 
-/// Returns services with contested addresses for which the slices do not tell which pod had them
-/// first. A new controller cannot know.
+/// Returns services with contested addresses whose slices do not show the first holder, which a new
+/// controller cannot find out.
 fn undecided(simulation: &Simulation) -> BTreeSet<ObjectKey> {
     let cluster = &simulation.cluster;
     let order = &simulation.told.order;

@@ -1,4 +1,4 @@
-//! A cluster with a controller, to which operations are applied until it comes to rest.
+//! A cluster with a controller. Operations are applied to it until it is at rest.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -101,10 +101,10 @@ impl Simulation {
         }
     }
 
-    /// Delivers all events and does all work, until nothing is left to do.
+    /// Delivers all events and does all work, until the cluster is at rest.
     ///
     /// # Panics
-    /// If the cluster never comes to rest.
+    /// If the cluster is never at rest.
     pub(crate) async fn rest(&mut self) {
         for _ in 0..100 {
             let mut is_busy = self.watches().deliver_all();
@@ -122,7 +122,7 @@ impl Simulation {
             }
         }
         let last: Vec<_> = self.cluster.writes.iter().rev().take(9).collect();
-        panic!("it never comes to rest; the last writes: {last:?}");
+        panic!("the cluster is never at rest; the last writes: {last:?}");
     }
 
     /// Gives a write a conflict, so that the writer lists the slices. A slice changes while the

@@ -88,7 +88,7 @@ impl Told {
     }
 }
 
-/// Returns the known objects of a kind.
+/// Returns the delivered objects of a kind.
 pub(crate) trait Knows<T> {
     fn known(&mut self) -> &mut BTreeMap<ObjectKey, T>;
 }

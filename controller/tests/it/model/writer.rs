@@ -24,7 +24,7 @@ const FAILURES_BEFORE_STATUS: u32 = 3;
 pub(crate) enum Fate {
     /// The request is processed normally.
     Fine,
-    /// The response is 409, whatever the reason.
+    /// The response is 409, for any reason.
     Conflict,
     /// The response is 500, and the write was not made.
     Failed,
@@ -249,7 +249,7 @@ fn write_status(index: &ClusterIndex, cluster: &mut Cluster, write: StatusWrite,
         return false;
     }
     let mut service = service.clone();
-    assert!(service.status != json!(write.status), "a status that is there already: {write:?}");
+    assert!(service.status != json!(write.status), "the status is unchanged: {write:?}");
     service.status = json!(write.status);
     cluster.put(&write.service, service);
     cluster.writes.push(Write::Status(write.service.clone()));

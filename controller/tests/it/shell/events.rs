@@ -97,7 +97,7 @@ async fn publishing_does_not_wait_for_a_slow_api_server() {
     assert!(lost.get() >= 700, "{}", lost.get());
     let before = lost.get();
     let _next = api.expect(Method::POST, EVENTS).await;
-    assert_eq!(lost.get(), before + 1, "the silent one is given up");
+    assert_eq!(lost.get(), before + 1, "the unanswered request is abandoned");
 }
 
 /// Such events result from an annotation that keeps changing.
@@ -147,10 +147,7 @@ async fn an_event_ends_with_the_term_it_began_in() {
     events.publish(vec![notice("a")]);
     let (under_way, begun) = (api.expect(Method::POST, EVENTS).await, Instant::now());
     while !under_way.is_cancelled() {
-        assert!(
-            begun.elapsed() < Duration::from_millis(5700),
-            "another process may hold the lease from now on"
-        );
+        assert!(begun.elapsed() < Duration::from_millis(5700), "another process may hold the lease now");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     events.publish(vec![notice("b")]);

@@ -114,7 +114,7 @@ async fn a_request_ends_with_the_term_it_began_in() {
     let under_way = rig.api.expect(Method::PUT, SLICES).await;
     while !under_way.is_cancelled() {
         tokio::time::sleep(SECOND / 10).await;
-        assert!(cut.elapsed() < 14 * SECOND, "another process may hold the lease from now on");
+        assert!(cut.elapsed() < 14 * SECOND, "another process may hold the lease now");
     }
 }
 

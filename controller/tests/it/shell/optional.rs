@@ -155,7 +155,7 @@ async fn a_group_that_disappears_is_dropped_after_a_while() {
     let there: &[(&str, &[&str])] = &[("k8s.cni.cncf.io", &["v1"])];
     rig.begin(there).await;
     let streams = answer(rig.lists().await);
-    // A failed request says nothing about the served groups.
+    // A failed request does not show the served groups.
     for _ in 0..20 {
         rig.api.expect(http::Method::GET, "/apis").await.refuse();
         streams[0].bookmark("7");

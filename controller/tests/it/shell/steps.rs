@@ -25,11 +25,7 @@ async fn a_pod_becomes_a_slice_and_then_a_status() {
     let status = rig.status_of("infer").await;
     assert_eq!(status.query("fieldManager").as_deref(), Some("multinet-controller"));
     assert_eq!(status.query("force").as_deref(), Some("true"));
-    assert_eq!(
-        status.at("/metadata/resourceVersion"),
-        "1",
-        "it is meant for what was seen and nothing later"
-    );
+    assert_eq!(status.at("/metadata/resourceVersion"), "1", "the write must apply to the read version only");
     assert_eq!(status.at("/status/endpoints"), &json!({"ready": 1, "total": 1}));
     status.apply_to(&service, "11");
     rig.api.expect_no_request_for(60 * SECOND).await;

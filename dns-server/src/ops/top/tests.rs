@@ -37,7 +37,7 @@ fn names() -> impl Strategy<Value = Vec<u16>> {
     prop::collection::vec(name, 0..400)
 }
 
-/// Checks that all frequent queries are there, and that each count is within its error.
+/// Checks that no frequent query is missing, and that each count is within its error.
 fn check(counts: &[(QueryKey, Estimate)], total: u64, truth: &BTreeMap<QueryKey, u64>, capacity: u16) {
     for (key, Estimate { count, error }) in counts {
         let real = truth[key];
@@ -110,7 +110,7 @@ fn queries_differ_by_type_and_code_and_show_their_names() {
     assert_eq!(merge(&[sketch.snapshot()], 10).describe(), expected);
 }
 
-/// Each name comes once, so the counters change hands all the time.
+/// Each name occurs once, so every query replaces a counter.
 #[test]
 fn a_flood_of_names_takes_no_memory() {
     let mut sketch = Sketch::new(100);

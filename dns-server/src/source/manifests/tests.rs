@@ -111,7 +111,7 @@ impl Followed {
         self.folder.path().join(name)
     }
 
-    /// Waits until these services are served. `x=1` stands for service x with a TTL of 1.
+    /// Waits until these services are served. `x=1` means service x with a TTL of 1.
     async fn serves(&self, expected: &str) {
         for _ in 0..1000 {
             if self.now() == expected {

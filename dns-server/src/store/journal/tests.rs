@@ -183,7 +183,7 @@ fn serials_are_found_across_the_wrap_around() {
         let newest = (number + 1).wrapping_mul(far);
         assert_eq!(serials(&journal, "z", newest), Some(vec![newest]));
         assert_eq!(serials(&journal, "z", newest.wrapping_sub(far)), Some(vec![newest]));
-        // A serial half a circle ago cannot be told from one half a circle ahead.
+        // A serial half the range behind is equal to one half the range ahead.
         assert_eq!(serials(&journal, "z", newest.wrapping_sub(2 * far)), None);
         assert_eq!(serials(&journal, "z", newest.wrapping_sub(1)), None);
     }

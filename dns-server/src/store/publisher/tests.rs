@@ -294,7 +294,7 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// The journal gets exactly the records that are gone and those that are new.
+    /// The journal gets exactly the removed records and the new ones.
     #[test]
     fn the_journal_gets_the_difference_of_two_versions(
         versions in prop::collection::vec((prop::sample::select(vec!["s", "t"]), any_service()), 1..12),

@@ -1,4 +1,4 @@
-//! Conversations of a candidate with the API server: the answers, their times, and what follows.
+//! Requests of a candidate to the API server: the answers, their times, and the consequences.
 
 use std::collections::BTreeMap;
 

@@ -28,8 +28,8 @@ impl Served {
         self
     }
 
-    /// Takes the changes, reads files again as asked, and returns what is served and the changed
-    /// problems.
+    /// Takes the changes, reads files again on request, and returns the served objects and the
+    /// changed problems.
     fn step(&mut self) -> (String, Vec<String>) {
         self.news.clear();
         let changes = self.files.take_changes();
@@ -110,7 +110,7 @@ const BROKEN: &str = "a: [\n";
 /// The new content of a file; `None` removes it.
 type Write<'a> = (&'a str, Option<String>);
 
-/// Runs steps. After each, checks what is served and which problems are reported.
+/// Runs steps. After each, checks the served objects and the reported problems.
 fn play(steps: Vec<(Vec<Write<'_>>, &str, &[&str])>) {
     let mut served = Served::default();
     for (number, (writes, expected, news)) in steps.into_iter().enumerate() {
@@ -228,8 +228,8 @@ fn a_bad_first_does_not_hide_a_good_second() {
             &["a x Bad(spec.ttlSeconds) serving Other"],
         ),
         (vec![("a", Some(service("x", 1)))], "x=1", &["b x Bad(metadata.name) serving Other", "a x healed"]),
-        // The second file goes bad while it waits, and then is the only one: no better version is
-        // known.
+        // The second file becomes invalid while it waits, and then is the only one: there is no
+        // valid version.
         (vec![("b", Some(service("x", 9999)))], "x=1", &["b x Bad(spec.ttlSeconds) serving Other"]),
         (vec![("a", None)], "x=1", &[]),
         (vec![("b", Some(service("x", 7)))], "x=7", &["b x healed"]),
@@ -336,7 +336,7 @@ proptest! {
             if is_settled {
                 served.step();
                 served.step();
-                prop_assert!(served.news.is_empty(), "told twice: {:?}", served.news);
+                prop_assert!(served.news.is_empty(), "reported twice: {:?}", served.news);
             }
         }
         let mut fresh = Served::default();

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::super::scan::FileStamp;
 use super::*;
 
-/// A tracker and a simulated file system, with a clock that moves only when told.
+/// A tracker and a simulated file system, with a clock that only the test advances.
 struct Simulation {
     tracker: Tracker,
     seen: BTreeMap<FileKey, FileState>,
@@ -102,7 +102,7 @@ fn a_file_that_is_removed_and_written_anew_is_not_removed() {
     simulation.steps();
     assert_eq!(simulation.after(QUIET).steps(), ["remove a"]);
     assert_eq!(simulation.steps(), NOTHING);
-    // A file that came and went between two reads causes no step.
+    // A file that existed only between two reads causes no step.
     simulation.file("b", 1);
     simulation.steps();
     simulation.seen.clear();
