@@ -17,12 +17,12 @@ const REFUSED: [(&str, &str); 12] = [
     ("fill_pages_of_a_write", "8:5: error[E0502]: cannot borrow `*pages` as mutable"),
     ("fill_pages_that_are_shared", "8:5: error[E0596]: cannot borrow data in an `Arc` as mutable"),
     ("keep_bytes_of_pages", "7:10: error[E0505]: cannot move out of `pages` because it is borrowed"),
-    ("keep_received_bytes", "7:5: error[E0515]: cannot return value referencing local variable `received`"),
+    ("keep_received_bytes", "8:5: error[E0515]: cannot return value referencing local variable `received`"),
     (
         "make_up_received_bytes",
         "6:21: error[E0451]: fields `buffer` and `range` of struct `ReceivedBytes` are private",
     ),
-    ("open_a_library_of_ones_own", "6:5: error[E0521]: borrowed data escapes outside of function"),
+    ("open_a_library_of_ones_own", "7:5: error[E0521]: borrowed data escapes outside of function"),
     (
         "write_before_connecting",
         "6:10: error[E0599]: no method named `post_writes` found for reference `&UnconnectedQueuePair`",
