@@ -64,12 +64,15 @@
     )
 )]
 
+mod blocking;
 mod buffer;
 mod cgroup;
+mod channel;
 mod choose;
 mod connector;
 mod endpoint;
 mod error;
+mod fallback;
 mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -97,7 +100,6 @@ mod staging;
 mod stream;
 mod tls;
 mod transport;
-mod way;
 mod wire;
 
 pub use buffer::Buffer;

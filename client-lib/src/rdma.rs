@@ -46,7 +46,7 @@ pub(crate) use receive_memory::ReceiveMemory;
 pub(crate) use role::Role;
 pub(crate) use setup::Prepared;
 pub(crate) use stripes::StripeAssembly;
-pub(crate) use unusable::Unusable;
+pub(crate) use unusable::{QueuePairError, Unusable};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -25,6 +25,8 @@ use super::notices::Kind;
 use super::receive::{Ended, receive};
 use super::room;
 use super::slots::{Memory, Slots};
+use crate::blocking::drop_blocking;
+use crate::channel::DataChannel;
 use crate::handshake::{
     Accept, Answer, Chosen, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, TransportKind,
     VERSION, encode,
@@ -33,10 +35,9 @@ use crate::nic::Keeper;
 use crate::peers::close;
 use crate::rdma::QueuePair;
 use crate::resolve::{List, service_of};
-use crate::stream::{Inlet, Outlet, Reading, Stream, tune};
+use crate::stream::{MessageReader, MessageWriter, ReadTask, Stream, tune};
 use crate::tls::{self, TlsError, holder_names, linger, peer_names};
 use crate::transport::Transport;
-use crate::way::{Way, discard};
 use crate::wire::CloseCode;
 
 /// How many may be in their handshake at a time.
@@ -231,18 +232,21 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     let connection = Connection::new(
         (hello, address, Arc::clone(&membership.key.owner)),
         shared.config.acknowledge,
-        (slots, Way::new(pair, Outlet::new(writer))),
+        (slots, DataChannel::new(pair, MessageWriter::new(writer))),
         Arc::clone(&membership.state),
         Arc::clone(&shared.flusher),
     );
-    let mut reading =
-        Reading::start(receive(Arc::clone(&shared), Arc::clone(&connection), Inlet::new(reader, AHEAD)));
+    let mut reading = ReadTask::start(receive(
+        Arc::clone(&shared),
+        Arc::clone(&connection),
+        MessageReader::new(reader, AHEAD),
+    ));
     #[cfg(feature = "rdma")]
     let landing = Landing::watch(&shared, &connection);
     let ended = tokio::select! {
         ended = reading.ended() => ended,
         // What the sender said before it went is here already.
-        error = connection.way().run(&*connection) => match error {
+        error = connection.channel().run(&*connection) => match error {
             Ended::Io(_) | Ended::Failed(_) => match timeout(GOODBYE, reading.ended()).await {
                 Ok(ended) if ended.is_goodbye() => ended,
                 _ => error,
@@ -271,10 +275,10 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
         // The other side learns of the end in any case; this only says why.
         // What our code has taken and acknowledged until now is said before, or the sender would count it as lost, or send it again.
         let goodbye = close(code, ended.to_string());
-        let _ = timeout(GOODBYE, connection.way().finish(&*connection, goodbye)).await;
+        let _ = timeout(GOODBYE, connection.channel().finish(&*connection, goodbye)).await;
     }
     // Our code may have frames of it, and with them the connection, for long.
-    connection.way().hang_up().await;
+    connection.channel().hang_up().await;
     connection.has_ended();
     let kind = if ended.is_violation() { Kind::Protocol } else { Kind::Ended };
     match shared.may_say(kind) {
@@ -359,7 +363,7 @@ async fn settle(
     let pair = match &chosen {
         Ok(Chosen { transport: TransportKind::Rdma, .. }) => Some(pair),
         _ => {
-            discard(pair).await;
+            drop_blocking(pair).await;
             None
         }
     };

@@ -9,10 +9,11 @@ use super::accept::Decision;
 use super::late::{KEPT, Late};
 use super::receive::Ended;
 use super::slots::Slots;
+use crate::blocking::drop_blocking;
+use crate::fallback::{NO_ENCRYPTION, NoRdma, try_rdma};
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind, said};
 use crate::rdma::{QueuePair, ReceiveMemory, Role};
 use crate::transport::Transport;
-use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
 /// Slots that a newcomer was granted, in the host's memory and in the GPU's, and registered memory
 /// that is ready for it.
@@ -41,7 +42,7 @@ pub(super) async fn agree(
     }
     let theirs = match &decision.hello.rdma {
         _ if transport == Transport::Tcp => Err("this listener does not allow it".to_owned()),
-        _ if transport == Transport::Auto && shared.config.tls.is_some() => Err(NOT_WITH_TLS.to_owned()),
+        _ if transport == Transport::Auto && shared.config.tls.is_some() => Err(NO_ENCRYPTION.to_owned()),
         Some(theirs) if may_rdma => Ok(theirs.clone()),
         _ => Err("the sender does not offer it".to_owned()),
     };
@@ -50,7 +51,7 @@ pub(super) async fn agree(
         Err(reason) => {
             // It had slots, and does not use the memory.
             if let Some(spare) = granted.spare {
-                discard(spare).await;
+                drop_blocking(spare).await;
             }
             (granted.slots, Err(reason))
         }
@@ -90,11 +91,11 @@ async fn connect(
     let turn = Arc::clone(&shared.turns).acquire_owned();
     let Ok(Ok(turn)) = tokio::time::timeout_at(until.into(), turn).await else {
         if let Some(spare) = granted.spare {
-            discard(spare).await;
+            drop_blocking(spare).await;
         }
         return Ok((granted.slots, Err(format!("the device takes more than {patience:?} for others"))));
     };
-    let making = blocking(until.saturating_duration_since(Instant::now()), move || {
+    let making = try_rdma(until.saturating_duration_since(Instant::now()), move || {
         let extra_pairs = their_end.further.len();
         let Granted { slots, gpu: gpus, spare } = granted;
         let gpu = gpu.map(|gpu| (gpu, gpus.as_ref().unwrap_or(&slots).count()));
@@ -133,7 +134,7 @@ fn expire(late: &Arc<Late>) {
     tokio::spawn(async move {
         tokio::time::sleep(KEPT).await;
         if let Some(late) = late.upgrade() {
-            discard(late.overdue(Instant::now())).await;
+            drop_blocking(late.overdue(Instant::now())).await;
         }
     });
 }

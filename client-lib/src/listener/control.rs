@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 use super::Acknowledge;
 use super::receive::Ended;
 use super::slots::{Slot, Slots, Usage};
+use crate::channel::DataChannel;
 use crate::handshake::{Delivery, Hello, SessionId};
 use crate::inbound::{Arrival, Seen, Teller};
 use crate::rdma::LocalSlots;
-use crate::stream::{Body, Message, SHORT, Source};
-use crate::way::Way;
+use crate::stream::{Body, Message, MessageSource, SHORT};
 use crate::wire::{Control, Data, Header, WINDOW};
 
 /// How long what is to be said waits for more.
@@ -86,7 +86,7 @@ pub(super) struct Connection {
     /// Whom the sender's certificate is for, if there is one.
     pub(super) owner: Arc<[String]>,
     acknowledge: Acknowledge,
-    way: Way<Ended>,
+    channel: DataChannel<Ended>,
     // Given back after what the sender may write to.
     slots: Slots,
     to_say: Mutex<ToSay>,
@@ -139,13 +139,13 @@ impl Connection {
     pub(super) fn new(
         (hello, address, owner): (Hello, SocketAddr, Arc<[String]>),
         acknowledge: Acknowledge,
-        (slots, way): (Slots, Way<Ended>),
+        (slots, channel): (Slots, DataChannel<Ended>),
         session: Arc<SessionState>,
         flusher: Arc<Flusher>,
     ) -> Arc<Self> {
-        let own_slots = match &way {
-            Way::Rdma(pair, _) => Some(pair.local_slots()),
-            Way::Tcp(_) => None,
+        let own_slots = match &channel {
+            DataChannel::Rdma(pair, _) => Some(pair.local_slots()),
+            DataChannel::Tcp(_) => None,
         };
         let mut to_say = ToSay { slots: own_slots, ..ToSay::default() };
         to_say.has_room(slots.count(), hello.window);
@@ -156,7 +156,7 @@ impl Connection {
             address,
             owner,
             acknowledge,
-            way,
+            channel,
             slots,
             to_say,
             session,
@@ -199,8 +199,8 @@ impl Connection {
         &self.session
     }
 
-    pub(super) fn way(&self) -> &Way<Ended> {
-        &self.way
+    pub(super) fn channel(&self) -> &DataChannel<Ended> {
+        &self.channel
     }
 
     pub(super) fn slots(&self) -> &Slots {
@@ -215,7 +215,7 @@ impl Connection {
 
     /// Whether it can have more or fewer slots than it began with.
     pub(super) fn is_limitable(&self) -> bool {
-        self.hello.is_limitable && !self.way.is_rdma()
+        self.hello.is_limitable && !self.channel.is_rdma()
     }
 
     /// Has the sender keep to a limit, unless it has still to answer another one.
@@ -297,7 +297,7 @@ impl Connection {
         // Under the lock, so that the slots are not raised again.
         let _to_say = lock(&self.to_say);
         self.has_ended.store(true, Ordering::Release);
-        if !self.way.is_rdma() {
+        if !self.channel.is_rdma() {
             self.slots.lower(0);
         }
     }
@@ -403,7 +403,7 @@ impl Connection {
             (is_due, !is_due && to_say.note(), !is_due && to_say.hurry())
         };
         if is_due {
-            return self.way.kick(&**self);
+            return self.channel.try_flush(&**self);
         }
         if is_news {
             self.flusher.note(Arc::downgrade(self));
@@ -422,15 +422,15 @@ impl Connection {
             delays
         };
         match delays {
-            Some(_) => self.way.expect_answers(),
-            None => self.way.kick(self),
+            Some(_) => self.channel.use_delayed_acks(),
+            None => self.channel.try_flush(self),
         }
         delays
     }
 
     fn flush_urgent(&self) {
         lock(&self.to_say).is_urgent = false;
-        self.way.kick(self);
+        self.channel.try_flush(self);
     }
 }
 
@@ -552,7 +552,7 @@ impl ToSay {
     }
 }
 
-impl Source for Connection {
+impl MessageSource for Connection {
     fn next(&self) -> Option<Message> {
         let mut to_say = lock(&self.to_say);
         to_say.is_something().then(|| to_say.message())

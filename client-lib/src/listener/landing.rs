@@ -7,8 +7,8 @@ use super::Shared;
 use super::control::Connection;
 use super::receive::{Ended, take_in};
 use super::slots::Slot;
+use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, Immediate, QueuePair, StripeAssembly, Violation};
-use crate::way::Way;
 use crate::wire::Header;
 
 /// Hears what comes on a connection.
@@ -120,8 +120,8 @@ impl CompletionHandler for Landing {
 }
 
 fn pair_of(connection: &Connection) -> Option<&QueuePair<Ended>> {
-    match connection.way() {
-        Way::Rdma(pair, _) => Some(pair),
-        Way::Tcp(_) => None,
+    match connection.channel() {
+        DataChannel::Rdma(pair, _) => Some(pair),
+        DataChannel::Tcp(_) => None,
     }
 }

@@ -11,9 +11,8 @@ use super::control::Connection;
 use super::queue::Arrived;
 use super::slots::Slot;
 use crate::inbound::Arrival;
-use crate::rdma::Violation;
-use crate::stream::Inlet;
-use crate::way::Failure;
+use crate::rdma::{QueuePairError, Violation};
+use crate::stream::MessageReader;
 use crate::wire::{Data, Header, WireError};
 
 /// After a payload of so many bytes our code comes first: it may give the slot back, which is in the caches still.
@@ -41,7 +40,7 @@ pub(super) enum Ended {
     #[error("the sender broke the protocol: {0}")]
     Rdma(#[from] Violation),
     #[error("RDMA has failed: {0}")]
-    Failed(#[from] Failure),
+    Failed(#[from] QueuePairError),
     #[error("the sender broke the protocol: it keeps to a limit that it was not told")]
     Unlimited,
     #[error("another connection of the same sender has taken its place")]
@@ -94,10 +93,14 @@ impl Allowance {
 }
 
 /// Until the sender ends, or breaks the rules.
-pub(super) async fn receive(shared: Arc<Shared>, connection: Arc<Connection>, mut inlet: Inlet) -> Ended {
+pub(super) async fn receive(
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+    mut reader: MessageReader,
+) -> Ended {
     let mut allowance = Allowance::default();
     loop {
-        if let Err(ended) = receive_one(&shared, &connection, &mut inlet, &mut allowance).await {
+        if let Err(ended) = receive_one(&shared, &connection, &mut reader, &mut allowance).await {
             return ended;
         }
     }
@@ -106,25 +109,25 @@ pub(super) async fn receive(shared: Arc<Shared>, connection: Arc<Connection>, mu
 async fn receive_one(
     shared: &Shared,
     connection: &Arc<Connection>,
-    inlet: &mut Inlet,
+    reader: &mut MessageReader,
     allowance: &mut Allowance,
 ) -> Result<(), Ended> {
     // A sender that is faster than we are must not keep the thread from everything else.
     consume_budget().await;
-    let header = inlet.header().await?.ok_or(Ended::Closed)?;
+    let header = reader.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
         Header::Control(_) => Err(Ended::Control),
-        Header::Data(_) | Header::Limited { .. } if connection.way().is_rdma() => Err(Ended::Beside),
+        Header::Data(_) | Header::Limited { .. } if connection.channel().is_rdma() => Err(Ended::Beside),
         Header::Limited { limit } => connection.limited(limit),
         Header::Close { text, .. } => {
             let mut said = vec![0; text];
-            inlet.fill(&mut said).await?;
+            reader.fill(&mut said).await?;
             let said = String::from_utf8_lossy(&said).escape_debug().to_string();
             Err(if said.is_empty() { Ended::Closed } else { Ended::Said(said) })
         }
         Header::Data(data) => {
             allowance.use_one(connection)?;
-            let slot = read(shared, connection, inlet, &data).await?;
+            let slot = read(shared, connection, reader, &data).await?;
             take_in(shared, connection, data, Slot::Own(slot))?;
             if data.payload >= LARGE {
                 yield_now().await;
@@ -164,7 +167,7 @@ fn deliver(shared: &Shared, connection: &Arc<Connection>, data: Data, slot: Slot
 async fn read(
     shared: &Shared,
     connection: &Connection,
-    inlet: &mut Inlet,
+    reader: &mut MessageReader,
     data: &Data,
 ) -> Result<Vec<u8>, Ended> {
     let most = shared.config.limits.frame_size;
@@ -173,7 +176,7 @@ async fn read(
     }
     let mut slot = connection.slots().take(data.body()).ok_or(Ended::Credit)?;
     match slot.get_mut(..data.body()) {
-        Some(place) => inlet.fill(place).await?,
+        Some(place) => reader.fill(place).await?,
         None => return Err(Ended::Credit),
     }
     connection.slots().has_read();

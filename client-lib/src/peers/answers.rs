@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::serve::{Ended, settle};
 use super::shared::Link;
+use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, QueuePair, Violation};
-use crate::way::Way;
 use crate::wire::{Header, Said, WireError};
 
 /// From now on the state machine is told.
@@ -44,8 +44,8 @@ impl CompletionHandler for Link {
 
 impl Link {
     fn pair(&self) -> Option<&QueuePair<Ended>> {
-        match self.way.get() {
-            Some(Way::Rdma(pair, _)) => Some(pair),
+        match self.channel.get() {
+            Some(DataChannel::Rdma(pair, _)) => Some(pair),
             _ => None,
         }
     }

@@ -13,9 +13,11 @@ use tokio_rustls::TlsStream;
 
 use super::rails::{Preference, usable};
 use super::serve::Ended;
+use crate::blocking::drop_blocking;
 use crate::choose::hash;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
+use crate::fallback::{NO_ENCRYPTION, NoRdma, try_rdma};
 use crate::handshake::{
     Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, RefusalCode, SessionId,
     TransportKind, VERSION, encode,
@@ -29,7 +31,6 @@ use crate::resolve::service_of;
 use crate::stream::{Stream, stay_in_cache, tune};
 use crate::tls::{self, Tls};
 use crate::transport::Transport;
-use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
 /// A connection to a peer.
 pub(crate) struct Dialed {
@@ -170,7 +171,7 @@ impl Dialer {
         match greeted.flatten() {
             Ok((stream, accept)) => self.agree(stream, accept, peer, own).await,
             Err(error) => {
-                discard(own.ok()).await;
+                drop_blocking(own.ok()).await;
                 Err(error)
             }
         }
@@ -228,7 +229,7 @@ impl Dialer {
                 let patience = self.patience / 2;
                 let connecting = move || own.connect(&theirs, peer.ip(), frame_size, patience);
                 // The listener waits for the outcome as long as we do, as a rule.
-                let connected = blocking(self.patience.mul_f64(0.8), connecting).await;
+                let connected = try_rdma(self.patience.mul_f64(0.8), connecting).await;
                 let connected = connected.map_err(|no_rdma| no_rdma.reason);
                 let (transport, reason) = match &connected {
                     Ok(_) => (TransportKind::Rdma, None),
@@ -250,7 +251,7 @@ impl Dialer {
                 let instead_of_rdma = match own {
                     Err(no_rdma) => no_rdma.map(|no_rdma| no_rdma.reason),
                     Ok(own) => {
-                        discard(own).await;
+                        drop_blocking(own).await;
                         accept.reason.as_ref().map(|reason| format!("{}: {reason}", accept.name))
                     }
                 };
@@ -264,12 +265,12 @@ impl Dialer {
     async fn prepare(&self, source: IpAddr, peer: IpAddr) -> Result<Prepared, Option<NoRdma>> {
         match self.transport {
             Transport::Tcp => return Err(None),
-            Transport::Auto if self.tls.is_some() => return Err(Some(NOT_WITH_TLS.to_owned().into())),
+            Transport::Auto if self.tls.is_some() => return Err(Some(NO_ENCRYPTION.to_owned().into())),
             Transport::Auto | Transport::Rdma => {}
         }
         let devices = Arc::clone(&self.rdma_devices);
         let preparing = move || devices.prepare(source, peer, Role::Sender, None);
-        blocking(self.patience, preparing).await.map_err(Some)
+        try_rdma(self.patience, preparing).await.map_err(Some)
     }
 
     fn hello(&self, endpoint: &Endpoint, link: LinkId, own: Option<&Prepared>) -> Hello {

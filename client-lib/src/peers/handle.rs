@@ -135,8 +135,8 @@ impl Handle {
             (sequence, state.links.get(&link).cloned(), may_linger)
         };
         match link {
-            Some(link) if may_linger => link.kick_or_linger(),
-            Some(link) => link.kick(),
+            Some(link) if may_linger => link.try_flush_later(),
+            Some(link) => link.try_flush(),
             None => {}
         }
         Ok(Sent { handle: Arc::clone(self), sequence })

@@ -89,7 +89,7 @@ impl Manager {
         forget(&mut state);
         let due = state.outbound.due();
         drop(state);
-        writes.iter().for_each(|link| link.kick());
+        writes.iter().for_each(|link| link.try_flush());
         if !writes.is_empty() {
             // Those behind these may go now.
             self.shared.progress.notify_waiters();
@@ -100,7 +100,7 @@ impl Manager {
     fn connect(&self, state: &mut State, id: LinkId, tasks: &mut JoinSet<()>) {
         let Some(endpoint) = state.endpoints.get(&id.peer).cloned() else { return };
         let end = self.shared.shutdown.child_token();
-        let link = Arc::new(Link { id, shared: Arc::clone(&self.shared), way: OnceLock::new(), end });
+        let link = Arc::new(Link { id, shared: Arc::clone(&self.shared), channel: OnceLock::new(), end });
         state.links.insert(id, Arc::clone(&link));
         tasks.spawn(serve(link, Arc::clone(&self.dialer), endpoint));
     }

@@ -10,13 +10,13 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use super::dial::{Dialed, Dialer};
 use super::shared::Link;
+use crate::channel::DataChannel;
 use crate::endpoint::Endpoint;
 use crate::gid;
 use crate::handshake::{Accept, TransportKind};
 use crate::outbound::{End, Impossible};
-use crate::rdma::Violation;
-use crate::stream::{Body, Inlet, Message, Outlet, Reading};
-use crate::way::{Failure, Silence, Way};
+use crate::rdma::{QueuePairError, Violation};
+use crate::stream::{Body, Message, MessageReader, MessageWriter, NoMessages, ReadTask};
 use crate::wire::{CloseCode, Control, HEADER, Header, MAX_TEXT, Said, WireError};
 
 /// What receivers say is short.
@@ -48,7 +48,7 @@ pub(crate) enum Ended {
     #[error("the peer broke the protocol: it answers by TCP, where RDMA was agreed")]
     Beside,
     #[error("RDMA has failed: {0}")]
-    Failed(#[from] Failure),
+    Failed(#[from] QueuePairError),
     #[error("it is no longer needed")]
     NotNeeded,
 }
@@ -100,8 +100,8 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                         link.shared.state().breaks.insert(link.id.peer, ended.to_string());
                     }
                 }
-                if let Some(way) = link.way.get() {
-                    way.hang_up().await;
+                if let Some(channel) = link.channel.get() {
+                    channel.hang_up().await;
                 }
             }
         }
@@ -134,7 +134,7 @@ fn say_once(link: &Link, reason: Option<&str>, is_wanted: bool) {
 async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     let Dialed { stream, accept: Accept { slots, frame_size, .. }, pair, .. } = dialed;
     let (reader, writer) = stream.split();
-    let way = link.way.get_or_init(|| Way::new(pair, Outlet::new(writer)));
+    let channel = link.channel.get_or_init(|| DataChannel::new(pair, MessageWriter::new(writer)));
     {
         let mut state = link.shared.state();
         state.failures.remove(&link.id.peer);
@@ -144,13 +144,13 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     link.shared.changed();
     #[cfg(feature = "rdma")]
     super::answers::watch(link);
-    let mut reading = Reading::start(listen(Arc::clone(link), Inlet::new(reader, AHEAD)));
+    let mut reading = ReadTask::start(listen(Arc::clone(link), MessageReader::new(reader, AHEAD)));
     let ended = tokio::select! {
         biased;
         // What nobody needs any more may have ended by itself meanwhile: then that is no news.
         () = link.end.cancelled() => Ok(Ended::NotNeeded),
         ended = reading.ended() => Ok(ended),
-        error = way.run(&**link) => Err(error),
+        error = channel.run(&**link) => Err(error),
     };
     // Both sides may take their time to say why; nothing new has to wait for that.
     link.shared.state().outbound.ending(link.id);
@@ -165,7 +165,7 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     let is_left = matches!(ended, Ended::NotNeeded) && link.shared.state().is_dropped;
     if is_left {
         // Whoever wants to know what becomes of it closes, or flushes.
-        let _ = timeout(LEAVE, leave(link, way, &mut reading)).await;
+        let _ = timeout(LEAVE, leave(link, channel, &mut reading)).await;
     }
     reading.stop().await;
     let goodbye = match &ended {
@@ -181,7 +181,7 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     };
     if let Some((code, text)) = goodbye {
         // The other side learns of the end in any case; this only says why.
-        let _ = timeout(GOODBYE, way.finish(&Silence, close(code, text))).await;
+        let _ = timeout(GOODBYE, channel.finish(&NoMessages, close(code, text))).await;
     }
     // What the receiver has said until now counts.
     #[cfg(feature = "rdma")]
@@ -190,9 +190,9 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
 }
 
 /// Writes what the connection has been given, says goodbye, and waits until the receiver has heard that.
-async fn leave(link: &Link, way: &Way<Ended>, reading: &mut Reading<Ended>) -> io::Result<()> {
-    way.flush(link).await?;
-    way.finish(&Silence, close(CloseCode::Done, String::new())).await?;
+async fn leave(link: &Link, channel: &DataChannel<Ended>, reading: &mut ReadTask<Ended>) -> io::Result<()> {
+    channel.flush(link).await?;
+    channel.finish(&NoMessages, close(CloseCode::Done, String::new())).await?;
     // What the receiver says is read until then: a connection that ends with something unread is reset, and what is on its way is lost.
     reading.ended().await;
     Ok(())
@@ -205,30 +205,30 @@ pub(crate) fn close(code: CloseCode, mut text: String) -> Message {
 }
 
 /// Tells the state machine what the receiver says.
-async fn listen(link: Arc<Link>, mut inlet: Inlet) -> Ended {
+async fn listen(link: Arc<Link>, mut reader: MessageReader) -> Ended {
     let mut body = Vec::new();
     loop {
-        match hear(&link, &mut inlet, &mut body).await {
+        match hear(&link, &mut reader, &mut body).await {
             Ok(()) => {}
             Err(ended) => return ended,
         }
     }
 }
 
-async fn hear(link: &Link, inlet: &mut Inlet, body: &mut Vec<u8>) -> Result<(), Ended> {
-    let header: [u8; HEADER] = inlet.header().await?.ok_or(Ended::Closed)?;
+async fn hear(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8>) -> Result<(), Ended> {
+    let header: [u8; HEADER] = reader.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
         Header::Data(_) | Header::Limited { .. } => Err(Ended::Data),
         Header::Close { text, .. } => {
             body.resize(text, 0);
-            inlet.fill(body).await?;
+            reader.fill(body).await?;
             let said = String::from_utf8_lossy(body).escape_debug().to_string();
             Err(if said.is_empty() { Ended::Closed } else { Ended::Said(said) })
         }
         Header::Control(control) => {
             body.resize(control.body(), 0);
-            inlet.fill(body).await?;
-            if link.way.get().is_some_and(Way::is_rdma) {
+            reader.fill(body).await?;
+            if link.channel.get().is_some_and(DataChannel::is_rdma) {
                 return Err(Ended::Beside);
             }
             settle(link, &control, Said::new(&control, body))?;
@@ -239,7 +239,7 @@ async fn hear(link: &Link, inlet: &mut Inlet, body: &mut Vec<u8>) -> Result<(), 
 
 pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(), Impossible> {
     // Under RDMA there is none.
-    let limit = control.limit.filter(|_| !link.way.get().is_some_and(Way::is_rdma));
+    let limit = control.limit.filter(|_| !link.channel.get().is_some_and(DataChannel::is_rdma));
     let is_something = {
         let outbound = &mut link.shared.state().outbound;
         outbound.control(
@@ -256,7 +256,7 @@ pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(
         outbound.has_actions() || control.rejected > 0
     };
     if limit.is_some() {
-        link.kick();
+        link.try_flush();
     }
     link.shared.progress.notify_waiters();
     // As a rule there is nothing to do but to let senders know, and this is the way of every frame.

@@ -13,6 +13,7 @@ use tracing::warn;
 
 use super::lock::{Guard, Lock};
 use super::serve::Ended;
+use crate::channel::DataChannel;
 use crate::endpoint::Endpoint;
 use crate::error::{DialError, SendError, TrySendError};
 use crate::frame::Frame;
@@ -20,8 +21,7 @@ use crate::handshake::TransportKind;
 use crate::outbound::{LinkId, Outbound, Outgoing, PeerId, Refused};
 use crate::resolve::ResolveError;
 use crate::staging::StagingPool;
-use crate::stream::{Body, Message, Source};
-use crate::way::Way;
+use crate::stream::{Body, Message, MessageSource};
 use crate::wire::{Data, Header};
 
 /// The state machine, and what the shell knows beside it.
@@ -69,7 +69,7 @@ pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) shared: Arc<Shared>,
     /// Set once it is up.
-    pub(crate) way: OnceLock<Way<Ended>>,
+    pub(crate) channel: OnceLock<DataChannel<Ended>>,
     /// It is to end.
     pub(crate) end: CancellationToken,
 }
@@ -168,9 +168,9 @@ impl State {
 
     /// How frames travel to a peer that is connected: by RDMA if one of its lanes is.
     pub(crate) fn transport(&self, peer: PeerId) -> TransportKind {
-        let mut ways =
-            self.links.iter().filter(|(id, _)| id.peer == peer).filter_map(|(_, link)| link.way.get());
-        if ways.any(Way::is_rdma) { TransportKind::Rdma } else { TransportKind::Tcp }
+        let mut channels =
+            self.links.iter().filter(|(id, _)| id.peer == peer).filter_map(|(_, link)| link.channel.get());
+        if channels.any(DataChannel::is_rdma) { TransportKind::Rdma } else { TransportKind::Tcp }
     }
 
     /// Whether frames are taken.
@@ -185,21 +185,21 @@ impl State {
 
 impl Link {
     /// Writes what there is for it.
-    pub(crate) fn kick(&self) {
-        if let Some(way) = self.way.get() {
-            way.kick(self);
+    pub(crate) fn try_flush(&self) {
+        if let Some(channel) = self.channel.get() {
+            channel.try_flush(self);
         }
     }
 
-    /// As [`kick`](Self::kick), or leaves it to the task, which writes more at once.
-    pub(crate) fn kick_or_linger(&self) {
-        if let Some(way) = self.way.get() {
-            way.kick_or_linger(self);
+    /// As [`try_flush`](Self::try_flush), or leaves it to the task, which writes more at once.
+    pub(crate) fn try_flush_later(&self) {
+        if let Some(channel) = self.channel.get() {
+            channel.try_flush_later(self);
         }
     }
 }
 
-impl Source for Link {
+impl MessageSource for Link {
     fn next(&self) -> Option<Message> {
         let outbound = &mut self.shared.state().outbound;
         outbound.answer(self.id).map(limited).or_else(|| outbound.take(self.id).map(message))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use multinet_memory::{Gpu, GpuSlice};
 
 use crate::handshake::RdmaEnd;
-use crate::stream::Source;
+use crate::stream::MessageSource;
 use crate::transport::Rdma;
 use crate::wire::Data;
 
@@ -38,6 +38,9 @@ pub(crate) enum LocalSlots {}
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Violation {}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QueuePairError {}
 
 impl RdmaDevices {
     pub(crate) fn new(_options: Rdma) -> Self {
@@ -94,19 +97,19 @@ impl<E> QueuePair<E> {
         match self.0 {}
     }
 
-    pub(crate) fn try_flush(&self, _source: &impl Source) {
+    pub(crate) fn try_flush(&self, _source: &impl MessageSource) {
         match self.0 {}
     }
 
-    pub(crate) fn try_flush_later(&self, _source: &impl Source) {
+    pub(crate) fn try_flush_later(&self, _source: &impl MessageSource) {
         match self.0 {}
     }
 
-    pub(crate) async fn run(&self, _source: &impl Source) -> E {
+    pub(crate) async fn run(&self, _source: &impl MessageSource) -> E {
         match self.0 {}
     }
 
-    pub(crate) async fn flush(&self, _source: &impl Source) {
+    pub(crate) async fn flush(&self, _source: &impl MessageSource) {
         match self.0 {}
     }
 

@@ -2,8 +2,8 @@
 //! ours.
 //!
 //! ```text
-//!   try_flush ── Source::next ──> reserve slot, memory, request ── copy or register ── post batch
-//!   poll ── completions ──┬─> of sent messages: free what they took, Source::written
+//!   try_flush ── MessageSource::next ──> reserve slot, memory, request ── copy or register ── post batch
+//!   poll ── completions ──┬─> of sent messages: free what they took, MessageSource::written
 //!                         └─> of received immediates: on_immediate, then post a receive request
 //! ```
 //!
@@ -14,11 +14,11 @@
 //!
 //! - `polling`: one thread polls at a time.
 //! - `batch`: one thread posts at a time. [`try_flush`](QueuePair::try_flush) never waits for it:
-//!   the thread that has it also posts the messages of others ([`Baton`]).
+//!   the thread that has it also posts the messages of others ([`HandoffLock`]).
 //! - `ledger` and `failure`: held for a few instructions.
 //!
 //! They are taken in this order. `polling` comes first: a handler of an immediate may flush, and
-//! add credits to the ledger. The locks of a [`Source`] come last: its methods are called with any
+//! add credits to the ledger. The locks of a [`MessageSource`] come last: its methods are called with any
 //! of these locks held, and it must not call into the queue pair while it holds one of its own.
 //!
 //! # Wake-ups
@@ -52,8 +52,9 @@ use super::ledger::{RemoteSlots, RingReader, SendQueue, StagedRange, StagingBuff
 use super::lock;
 use super::receive_memory::ReceiveMemory;
 use super::stripes::WorkRequestId;
-use crate::stream::{Baton, Source};
-use crate::way::{Failure, discard};
+use super::unusable::QueuePairError;
+use crate::blocking::drop_blocking;
+use crate::stream::{HandoffLock, MessageSource};
 
 /// Batches that one caller posts before it leaves the rest to the task. A caller that sends one
 /// frame must not post those of all others without end.
@@ -65,7 +66,7 @@ pub(crate) struct QueuePair<E> {
     local: Local,
     peer: Peer,
     ledger: Mutex<Ledger>,
-    batch: Baton<SendBatch>,
+    batch: HandoffLock<SendBatch>,
     polling: Mutex<Polling>,
     failure: Mutex<Option<E>>,
     /// Memory of the program could not be registered, so all payloads are copied. Only a hint: a
@@ -172,7 +173,7 @@ impl<E> QueuePair<E> {
             local,
             peer,
             ledger: Mutex::new(ledger),
-            batch: Baton::new(SendBatch::default()),
+            batch: HandoffLock::new(SendBatch::default()),
             polling: Mutex::default(),
             failure: Mutex::new(None),
             copies_only: AtomicBool::new(false),
@@ -208,12 +209,12 @@ impl<E> QueuePair<E> {
     pub(crate) async fn hang_up(&self) {
         self.stop();
         self.local.memory.device.remove_handler(self.local.queue_number);
-        discard(self.pairs.take()).await;
+        drop_blocking(self.pairs.take()).await;
         let domain = self.local.memory.domain.clone();
         // If the runtime ends first, dropping the last handle of the memory ends its registration.
         let _ = tokio::task::spawn_blocking(move || domain.release()).await;
         // The queue pairs are gone, so the device reads from none of this any more.
-        let unposted = std::mem::take(&mut self.batch.tools().messages);
+        let unposted = std::mem::take(&mut self.batch.lock().messages);
         let uncompleted = lock(&self.ledger).queue.clear();
         // Memory may be given back here, so no lock is held.
         drop((unposted, uncompleted));
@@ -237,7 +238,7 @@ impl<E> QueuePair<E> {
     }
 
     /// Posts writes to one of the queue pairs, counted from 0.
-    fn post(&self, pair: usize, writes: &[Write<'_>]) -> Result<(), Failure> {
+    fn post(&self, pair: usize, writes: &[Write<'_>]) -> Result<(), QueuePairError> {
         self.pairs.post_writes(pair, writes).map_err(|error| self.failure_of(&error, error.hint()))
     }
 
@@ -249,15 +250,15 @@ impl<E> QueuePair<E> {
     }
 
     /// Describes a failure of this connection.
-    fn failure_of(&self, what: &dyn std::fmt::Display, hint: Option<&str>) -> Failure {
+    fn failure_of(&self, what: &dyn std::fmt::Display, hint: Option<&str>) -> QueuePairError {
         let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        Failure(format!("{}: {what}{hint}", self.names))
+        QueuePairError(format!("{}: {what}{hint}", self.names))
     }
 }
 
-impl<E: From<Failure> + From<Violation>> QueuePair<E> {
+impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
     /// Posts the messages of the source, as far as there is room. It never waits.
-    pub(crate) fn try_flush(&self, source: &impl Source) {
+    pub(crate) fn try_flush(&self, source: &impl MessageSource) {
         let mut batches = 0;
         let post = |batch: &mut SendBatch| {
             batches += 1;
@@ -277,7 +278,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
             let Ledger { owed_ring_credits, is_waiting, is_blocked, .. } = *lock(&self.ledger);
             !is_blocked && (is_waiting || owed_ring_credits > 0 || source.has_work())
         };
-        if self.batch.pass(post, has_more).is_break() {
+        if self.batch.run(post, has_more).is_break() {
             self.wake.notify_one();
         }
     }
@@ -285,7 +286,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     /// Posts the messages of the source as [`try_flush`](Self::try_flush) does, if nothing is in
     /// flight. Otherwise the next completion wakes the task, which then posts what has come
     /// together with fewer calls and completions.
-    pub(crate) fn try_flush_later(&self, source: &impl Source) {
+    pub(crate) fn try_flush_later(&self, source: &impl MessageSource) {
         {
             let mut ledger = lock(&self.ledger);
             // The last request in flight is always signalled, and its completion is handled under
@@ -299,7 +300,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     }
 
     /// Posts all messages of the source, and waits until they have arrived or the connection ends.
-    pub(crate) async fn flush(&self, source: &impl Source) {
+    pub(crate) async fn flush(&self, source: &impl MessageSource) {
         loop {
             let mut progress = std::pin::pin!(self.progress.notified());
             progress.as_mut().enable();
@@ -313,16 +314,16 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         }
     }
 
-    fn is_idle(&self, source: &impl Source) -> bool {
+    fn is_idle(&self, source: &impl MessageSource) -> bool {
         // Waits for a thread that is posting, which has messages that are in no queue yet.
-        let _batch = self.batch.tools();
+        let _batch = self.batch.lock();
         let ledger = lock(&self.ledger);
         let is_posted = ledger.queue.is_empty() && !ledger.is_waiting && ledger.owed_ring_credits == 0;
         is_posted && !source.has_work()
     }
 
     /// Posts what could not be posted at once. Returns when the connection has failed.
-    pub(crate) async fn run(&self, source: &impl Source) -> E {
+    pub(crate) async fn run(&self, source: &impl MessageSource) -> E {
         loop {
             self.wake.notified().await;
             // Wake-ups may follow each other without a pause; let other tasks run in between.

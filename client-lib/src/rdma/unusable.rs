@@ -9,7 +9,11 @@ use multinet_verbs::{GpuAccessError, LoadError, LockedMemoryShortage};
 use thiserror::Error;
 
 use crate::gid::{DeviceGid, Rejection};
-use crate::way::Failure;
+
+/// Reason why a queue pair cannot be used any more, in words.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct QueuePairError(pub(super) String);
 
 /// Why RDMA cannot be used for a connection.
 #[derive(Debug, Error)]
@@ -47,7 +51,7 @@ pub(crate) enum Unusable {
     #[error("{}", each(.0))]
     All(Vec<(DeviceGid, Self)>),
     #[error("the RDMA test write failed {0}")]
-    Ping(#[from] Failure),
+    Ping(#[from] QueuePairError),
     #[error("RDMA {names} does not work: a test write has not completed within {after:?}")]
     Silent { names: String, after: Duration },
 }

@@ -8,8 +8,8 @@ use multinet_verbs::Write;
 use super::{QueuePair, lock};
 use crate::rdma::layout::Immediate;
 use crate::rdma::stripes::WorkRequestId;
+use crate::rdma::unusable::QueuePairError;
 use crate::rdma::unusable::Unusable;
-use crate::way::Failure;
 
 /// The longest wait for the completions. A device gives up its retransmissions earlier.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -37,7 +37,7 @@ impl<E> QueuePair<E> {
         Ok(())
     }
 
-    fn post_ping(&self, length: usize) -> Result<(), Failure> {
+    fn post_ping(&self, length: usize) -> Result<(), QueuePairError> {
         let Some(request) = lock(&self.ledger).queue.post(None, 0, true) else { return Ok(()) };
         let sge = Some((&self.local.staging, 0..length.min(self.peer.layout.stride)));
         let ping = Write { sge, ..self.immediate(request, Immediate::Ping) };

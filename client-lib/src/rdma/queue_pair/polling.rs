@@ -5,8 +5,8 @@ use multinet_verbs::{Completion, Status};
 use super::{QueuePair, SentMemory, lock};
 use crate::rdma::ledger::Violation;
 use crate::rdma::stripes::WorkRequestId;
-use crate::stream::Source;
-use crate::way::Failure;
+use crate::rdma::unusable::QueuePairError;
+use crate::stream::MessageSource;
 
 /// Buffers of the thread that polls, kept to avoid allocations.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl<E> QueuePair<E> {
 
     /// Returns the reason for a failed completion. When a queue pair fails, all its other requests
     /// complete as flushed, and some devices report those before the one that failed.
-    pub(super) fn root_failure(&self, status: &Status, mut later: Vec<Completion>) -> Failure {
+    pub(super) fn root_failure(&self, status: &Status, mut later: Vec<Completion>) -> QueuePairError {
         let mut count = usize::MAX;
         while status.is_flush() && count != later.len() {
             count = later.len();
@@ -40,12 +40,12 @@ impl<E> QueuePair<E> {
     }
 }
 
-impl<E: From<Failure> + From<Violation>> QueuePair<E> {
+impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
     /// Polls a batch of completions. Calls `on_immediate` for each immediate from the peer, with
     /// the number of its queue pair. Returns whether there was any completion.
     pub(crate) fn poll(
         &self,
-        source: &impl Source,
+        source: &impl MessageSource,
         mut on_immediate: impl FnMut(u8, u32) -> Result<(), E>,
     ) -> bool {
         let mut polling = lock(&self.polling);
@@ -81,7 +81,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     fn handle_completion(
         &self,
         completion: &Completion,
-        source: &impl Source,
+        source: &impl MessageSource,
         done: &mut Vec<SentMemory>,
         on_immediate: &mut impl FnMut(u8, u32) -> Result<(), E>,
     ) -> Result<(), E> {

@@ -15,8 +15,8 @@ use crate::buffer::Buffer;
 use crate::rdma::layout::Immediate;
 use crate::rdma::ledger::{StagedRange, WorkRequest};
 use crate::rdma::stripes::{STRIPE_THRESHOLD, WorkRequestId, stripe_range};
-use crate::stream::{Message, Source};
-use crate::way::Failure;
+use crate::rdma::unusable::QueuePairError;
+use crate::stream::{Message, MessageSource};
 use crate::wire::HEADER;
 
 /// The most bytes that are fetched from GPUs for one batch, so that the first of them are sent
@@ -60,7 +60,11 @@ struct Reservation {
 
 impl<E> QueuePair<E> {
     /// Posts a batch of messages, as far as there is room.
-    pub(super) fn post_batch(&self, batch: &mut SendBatch, source: &impl Source) -> Result<(), Failure> {
+    pub(super) fn post_batch(
+        &self,
+        batch: &mut SendBatch,
+        source: &impl MessageSource,
+    ) -> Result<(), QueuePairError> {
         let SendBatch { messages, reservations } = batch;
         self.take_messages(messages, source);
         if let Some(request) = self.reserve(messages, reservations) {
@@ -94,14 +98,18 @@ impl<E> QueuePair<E> {
     }
 
     /// Posts writes to one of the queue pairs by one call.
-    fn post_all<'a>(&'a self, pair: usize, all: impl Iterator<Item = Write<'a>>) -> Result<(), Failure> {
+    fn post_all<'a>(
+        &'a self,
+        pair: usize,
+        all: impl Iterator<Item = Write<'a>>,
+    ) -> Result<(), QueuePairError> {
         let unused = self.immediate(UNPOSTED, Immediate::RingCredit);
         let mut writes: [_; MAX_WRITES] = std::array::from_fn(|_| unused.clone());
         let used = writes.iter_mut().zip(all).map(|(to, write)| *to = write).count();
         self.post(pair, &writes[..used])
     }
 
-    fn take_messages(&self, messages: &mut VecDeque<PendingMessage>, source: &impl Source) {
+    fn take_messages(&self, messages: &mut VecDeque<PendingMessage>, source: &impl MessageSource) {
         let most = if self.peer.payloads.is_some() { MAX_WRITES / 2 } else { MAX_WRITES };
         take_up_to(most, messages, source, |message| self.register_payload(message));
     }
@@ -262,7 +270,7 @@ impl<E> QueuePair<E> {
 fn take_up_to(
     most: usize,
     messages: &mut VecDeque<PendingMessage>,
-    source: &impl Source,
+    source: &impl MessageSource,
     register: impl Fn(&Message) -> Result<Option<ZeroCopyPayload>, GpuError>,
 ) {
     let mut fetched = 0;
@@ -313,7 +321,7 @@ mod tests {
         given_up: Cell<usize>,
     }
 
-    impl Source for Endless {
+    impl MessageSource for Endless {
         fn next(&self) -> Option<Message> {
             self.taken.set(self.taken.get() + 1);
             Some(Message { header: [0; HEADER], body: Body::Short([0; 128], 0) })

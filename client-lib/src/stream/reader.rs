@@ -4,21 +4,21 @@ use std::io::{self, IoSliceMut};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::Reader;
+use super::ReadHalf;
 use crate::wire::HEADER;
 
 /// The reading side of a connection.
-pub(crate) struct Inlet {
-    reader: Reader,
+pub(crate) struct MessageReader {
+    reader: ReadHalf,
     /// What has been read and not yet asked for, from `start` to `end`.
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
-impl Inlet {
+impl MessageReader {
     /// Reads up to so many bytes ahead: many small messages at a time. What belongs to a large payload is read past them.
-    pub(crate) fn new(reader: Reader, ahead: usize) -> Self {
+    pub(crate) fn new(reader: ReadHalf, ahead: usize) -> Self {
         Self { reader, ahead: vec![0; ahead.max(HEADER)].into_boxed_slice(), start: 0, end: 0 }
     }
 
@@ -63,7 +63,7 @@ impl Inlet {
     }
 }
 
-impl Reader {
+impl ReadHalf {
     async fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(reader) => reader.read(to).await,

@@ -1,6 +1,6 @@
 //! Work that any thread may do, but only one at a time, without anybody waiting.
 //!
-//! Whoever adds work calls [`Baton::pass`]. If somebody is at it already, they will see the new work: they look once more after they
+//! Whoever adds work calls [`HandoffLock::run`]. If somebody is at it already, they will see the new work: they look once more after they
 //! have put the baton down. So nothing is left lying, and no thread ever waits for another.
 
 use std::ops::ControlFlow;
@@ -14,16 +14,16 @@ use std::sync::{PoisonError, TryLockError};
 
 /// What is needed for the work, and who has it may do the work.
 #[derive(Debug)]
-pub(crate) struct Baton<T>(Mutex<T>);
+pub(crate) struct HandoffLock<T>(Mutex<T>);
 
-impl<T> Baton<T> {
+impl<T> HandoffLock<T> {
     pub(crate) fn new(tools: T) -> Self {
         Self(Mutex::new(tools))
     }
 
     /// Does all the work that there is, unless somebody else is at it, and until `work` breaks off. Then whoever is to go on must be
     /// told, and only now: before, the baton was not free.
-    pub(crate) fn pass(
+    pub(crate) fn run(
         &self,
         mut work: impl FnMut(&mut T) -> ControlFlow<()>,
         has_more: impl Fn() -> bool,
@@ -42,7 +42,7 @@ impl<T> Baton<T> {
     }
 
     /// The tools, for something else than the work.
-    pub(crate) fn tools(&self) -> MutexGuard<'_, T> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,12 +59,12 @@ mod tests {
     fn nothing_is_left_lying() {
         let model = || {
             let queue = Arc::new(Mutex::new(Vec::new()));
-            let baton = Arc::new(Baton::new(Vec::new()));
+            let lock = Arc::new(HandoffLock::new(Vec::new()));
             let add = |item: u8| {
-                let (queue, baton) = (Arc::clone(&queue), Arc::clone(&baton));
+                let (queue, lock) = (Arc::clone(&queue), Arc::clone(&lock));
                 move || {
                     queue.lock().unwrap().push(item);
-                    let passed = baton.pass(
+                    let passed = lock.run(
                         |done: &mut Vec<u8>| {
                             done.append(&mut queue.lock().unwrap());
                             ControlFlow::Continue(())
@@ -77,7 +77,7 @@ mod tests {
             let other = thread::spawn(add(1));
             add(2)();
             other.join().unwrap();
-            let mut done = baton.tools().clone();
+            let mut done = lock.lock().clone();
             done.sort_unstable();
             assert_eq!(done, [1, 2]);
         };

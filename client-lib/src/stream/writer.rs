@@ -12,8 +12,8 @@ use socket2::SockRef;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Notify;
 
-use super::Writer;
-use super::baton::Baton;
+use super::WriteHalf;
+use super::handoff::HandoffLock;
 use crate::buffer::Buffer;
 use crate::frame::Frame;
 use crate::wire::HEADER;
@@ -22,19 +22,19 @@ use crate::wire::HEADER;
 const BATCH: usize = 16;
 
 /// How many pieces one call writes.
-const PIECES: usize = 64;
+const MAX_SLICES: usize = 64;
 
 /// So many bytes are fetched from GPUs before they are written: more would take memory, and be no faster.
-const FETCHED: usize = 256 << 10;
+const MAX_FETCHED: usize = 256 << 10;
 
 /// A small message waits for the task's turn if another has been written so short a time ago: a few system calls' time.
-const LINGER: Duration = Duration::from_micros(20);
+const COALESCE_WITHIN: Duration = Duration::from_micros(20);
 
 /// So many batches one caller writes, before it leaves the rest to the task.
-const BATCHES: usize = 4;
+const MAX_BATCHES: usize = 4;
 
 /// So many times one caller looks whether others have added something, before it leaves that to the task.
-const ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 
 /// A message that is being written.
 pub(crate) struct Message {
@@ -54,7 +54,7 @@ pub(crate) enum Body {
 pub(crate) const SHORT: usize = 128;
 
 /// Where messages come from.
-pub(crate) trait Source {
+pub(crate) trait MessageSource {
     /// The next one, if there is one now.
     fn next(&self) -> Option<Message>;
 
@@ -73,19 +73,32 @@ pub(crate) trait Source {
     fn give_up(&self, _message: &Message, _reason: &GpuError) {}
 }
 
+/// No messages at all.
+pub(crate) struct NoMessages;
+
+impl MessageSource for NoMessages {
+    fn next(&self) -> Option<Message> {
+        None
+    }
+
+    fn has_work(&self) -> bool {
+        false
+    }
+}
+
 /// The writing side of a connection.
-pub(crate) struct Outlet {
+pub(crate) struct MessageWriter {
     /// `None` with TLS, where only the task writes.
     plain: Option<tokio::net::tcp::OwnedWriteHalf>,
-    tls: tokio::sync::Mutex<Secured>,
-    state: Baton<State>,
+    tls: tokio::sync::Mutex<TlsState>,
+    state: HandoffLock<State>,
     /// The task has something to do.
     wake: Notify,
 }
 
 /// What is written to with TLS.
-struct Secured {
-    writer: Option<Writer>,
+struct TlsState {
+    writer: Option<WriteHalf>,
     /// What has been begun, and how many bytes of it have been written: nothing else can come between.
     begun: Option<(Message, usize)>,
 }
@@ -108,28 +121,28 @@ enum Progress {
     Failed(io::Error),
 }
 
-impl Outlet {
-    pub(crate) fn new(writer: Writer) -> Self {
+impl MessageWriter {
+    pub(crate) fn new(writer: WriteHalf) -> Self {
         let (plain, tls) = match writer {
-            Writer::Plain(writer) => (Some(writer), None),
-            tls @ Writer::Tls(_) => (None, Some(tls)),
+            WriteHalf::Plain(writer) => (Some(writer), None),
+            tls @ WriteHalf::Tls(_) => (None, Some(tls)),
         };
-        let tls = tokio::sync::Mutex::new(Secured { writer: tls, begun: None });
-        Self { plain, tls, state: Baton::new(State::default()), wake: Notify::new() }
+        let tls = tokio::sync::Mutex::new(TlsState { writer: tls, begun: None });
+        Self { plain, tls, state: HandoffLock::new(State::default()), wake: Notify::new() }
     }
 
     /// Writes what there is, without waiting; the task goes on with the rest.
-    pub(crate) fn kick(&self, source: &impl Source) {
+    pub(crate) fn try_flush(&self, source: &impl MessageSource) {
         self.write(source, Duration::ZERO);
     }
 
-    /// As [`kick`](Self::kick), but leaves all to the task if something has been written just now. The task has its turn when
+    /// As [`try_flush`](Self::try_flush), but leaves all to the task if something has been written just now. The task has its turn when
     /// whoever calls this waits for something, and writes by one call what has come together.
-    pub(crate) fn kick_or_linger(&self, source: &impl Source) {
-        self.write(source, LINGER);
+    pub(crate) fn try_flush_later(&self, source: &impl MessageSource) {
+        self.write(source, COALESCE_WITHIN);
     }
 
-    fn write(&self, source: &impl Source, linger: Duration) {
+    fn write(&self, source: &impl MessageSource, coalesce_within: Duration) {
         let Some(writer) = &self.plain else {
             return self.wake.notify_one();
         };
@@ -137,14 +150,14 @@ impl Outlet {
         let write = |state: &mut State| {
             rounds += 1;
             // Whoever sends one frame must not write those of all others for ever.
-            if rounds > ROUNDS
+            if rounds > MAX_ROUNDS
                 || state.error.is_some()
                 || state.is_finished
-                || state.was_written_within(linger)
+                || state.was_written_within(coalesce_within)
             {
                 return ControlFlow::Break(());
             }
-            state.written = (!linger.is_zero()).then(Instant::now);
+            state.written = (!coalesce_within.is_zero()).then(Instant::now);
             match state.write(source, |pieces| writer.try_write_vectored(pieces)) {
                 Progress::Drained => return ControlFlow::Continue(()),
                 Progress::Blocked => {}
@@ -152,28 +165,28 @@ impl Outlet {
             }
             ControlFlow::Break(())
         };
-        if self.state.pass(write, || source.has_work()).is_break() {
+        if self.state.run(write, || source.has_work()).is_break() {
             self.wake.notify_one();
         }
     }
 
     /// The task's part: writes what could not be written at once. Ends with an error only.
-    pub(crate) async fn run(&self, source: &impl Source) -> io::Error {
+    pub(crate) async fn run(&self, source: &impl MessageSource) -> io::Error {
         match &self.plain {
             Some(writer) => loop {
                 self.wake.notified().await;
-                if let Some(error) = self.state.tools().error.take() {
+                if let Some(error) = self.state.lock().error.take() {
                     return error;
                 }
                 if let Err(error) = writer.writable().await {
                     return error;
                 }
-                self.kick(source);
+                self.try_flush(source);
             },
             None => {
-                let mut secured = self.tls.lock().await;
+                let mut tls = self.tls.lock().await;
                 loop {
-                    if let Err(error) = secured.write(source).await {
+                    if let Err(error) = tls.write(source).await {
                         return error;
                     }
                     self.wake.notified().await;
@@ -183,14 +196,14 @@ impl Outlet {
     }
 
     /// Writes all that there is, in place of the task, however long the other side needs for it.
-    pub(crate) async fn flush(&self, source: &impl Source) -> io::Result<()> {
+    pub(crate) async fn flush(&self, source: &impl MessageSource) -> io::Result<()> {
         let Some(writer) = &self.plain else {
             return self.tls.lock().await.write(source).await;
         };
         loop {
-            self.kick(source);
+            self.try_flush(source);
             {
-                let mut state = self.state.tools();
+                let mut state = self.state.lock();
                 if let Some(error) = state.error.take() {
                     return Err(error);
                 }
@@ -205,7 +218,7 @@ impl Outlet {
     /// Writes the rest, and the last messages; then nothing more.
     pub(crate) async fn finish(&self, last: impl IntoIterator<Item = Message>) -> io::Result<()> {
         let rest = {
-            let mut state = self.state.tools();
+            let mut state = self.state.lock();
             // Whoever kicks from now on must not write between what is left.
             state.is_finished = true;
             let offset = std::mem::take(&mut state.offset);
@@ -229,7 +242,7 @@ impl Outlet {
                 }
                 Ok(())
             }
-            (None, Secured { writer: Some(Writer::Tls(writer)), begun: None }) => {
+            (None, TlsState { writer: Some(WriteHalf::Tls(writer)), begun: None }) => {
                 writer.write_all(&rest).await?;
                 writer.shutdown().await
             }
@@ -240,7 +253,7 @@ impl Outlet {
     /// The other side sends one message after the other, waiting for something each time, and gets its answers on another connection. So
     /// the kernel does not see that it need not acknowledge each segment by a packet of its own; it forgets what it is told here
     /// after a while.
-    pub(crate) fn expect_answers(&self) {
+    pub(crate) fn use_delayed_acks(&self) {
         if let Some(writer) = &self.plain {
             // Only speed is lost.
             let _ = SockRef::from(writer.as_ref()).set_tcp_quickack(false);
@@ -257,10 +270,10 @@ impl Outlet {
     }
 }
 
-impl Secured {
+impl TlsState {
     /// Writes all that there is. Who stops waiting for it loses nothing: what has been begun is gone on with the next time.
-    async fn write(&mut self, source: &impl Source) -> io::Result<()> {
-        let Self { writer: Some(Writer::Tls(writer)), begun } = self else {
+    async fn write(&mut self, source: &impl MessageSource) -> io::Result<()> {
+        let Self { writer: Some(WriteHalf::Tls(writer)), begun } = self else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         loop {
@@ -298,7 +311,7 @@ impl State {
 
     fn write(
         &mut self,
-        source: &impl Source,
+        source: &impl MessageSource,
         mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
     ) -> Progress {
         let (mut is_last, mut batches) = (false, 0);
@@ -308,11 +321,11 @@ impl State {
                     return Progress::Drained;
                 }
                 batches += 1;
-                if batches > BATCHES {
+                if batches > MAX_BATCHES {
                     return Progress::Blocked;
                 }
                 self.batch.extend(std::iter::from_fn(|| source.next()).take(BATCH));
-                // Whoever adds more from now on sees to it, as [`Baton`] has it.
+                // Whoever adds more from now on sees to it, as [`HandoffLock`] has it.
                 is_last = self.batch.len() < BATCH;
                 if self.batch.is_empty() {
                     return Progress::Drained;
@@ -322,7 +335,7 @@ impl State {
             if self.batch.is_empty() {
                 continue;
             }
-            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut pieces = [IoSlice::new(&[]); MAX_SLICES];
             let count = self.pieces(&mut pieces);
             match write(&pieces[..count]) {
                 Ok(0) => return Progress::Failed(io::ErrorKind::WriteZero.into()),
@@ -340,9 +353,9 @@ impl State {
     }
 
     /// Has what is written next fetched from GPUs.
-    fn fetch(&mut self, source: &impl Source) {
+    fn fetch(&mut self, source: &impl MessageSource) {
         let (mut bytes, mut number) = (0, 0);
-        while bytes < FETCHED
+        while bytes < MAX_FETCHED
             && let Some(message) = self.batch.get_mut(number)
         {
             match source.fetch(message) {
@@ -357,7 +370,7 @@ impl State {
     }
 
     /// What is still to be written, as far as there is room.
-    fn pieces<'a>(&'a self, to: &mut [IoSlice<'a>; PIECES]) -> usize {
+    fn pieces<'a>(&'a self, to: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut skip = self.offset;
         let readable = self.batch.iter().take_while(|message| message.is_readable());
         let all = readable.flat_map(Message::pieces).filter_map(|piece| {

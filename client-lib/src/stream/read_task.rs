@@ -6,9 +6,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Reads until the connection ends, for a reason `E`. Everything else that a connection waits for is waited for elsewhere: to look
 /// at all of it with each message would cost as much as the message.
-pub(crate) struct Reading<E>(AbortOnDropHandle<E>);
+pub(crate) struct ReadTask<E>(AbortOnDropHandle<E>);
 
-impl<E: From<io::Error> + Send + 'static> Reading<E> {
+impl<E: From<io::Error> + Send + 'static> ReadTask<E> {
     pub(crate) fn start(reading: impl Future<Output = E> + Send + 'static) -> Self {
         Self(AbortOnDropHandle::new(tokio::spawn(reading)))
     }

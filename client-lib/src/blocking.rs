@@ -1,0 +1,27 @@
+//! Work that may block, on the runtime's threads for it.
+
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// Runs `work`, and waits for its result for at most `patience`. It goes on afterwards, for it cannot be stopped.
+///
+/// # Errors
+///
+/// In words, if it took longer, or panicked.
+pub(crate) async fn run_blocking<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    match timeout(patience, spawn_blocking(work)).await {
+        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the device takes more than {patience:?}")),
+    }
+}
+
+/// Drops a value whose release may take long, such as memory that a device has registered.
+pub(crate) async fn drop_blocking<T: Send + 'static>(value: T) {
+    // If the runtime shuts down, the value is dropped at once.
+    let _ = spawn_blocking(move || drop(value)).await;
+}
