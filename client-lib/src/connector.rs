@@ -175,7 +175,7 @@ impl Connector {
             delivery: config.delivery,
             choice: config.choice,
             replay: config.replay,
-            lanes: config.connections,
+            connections: config.connections,
         };
         let session = SessionId(random());
         let shared = Arc::new(Shared::new(Outbound::new(settings, random() as u64)));
@@ -188,7 +188,7 @@ impl Connector {
             transport: config.transport,
             rdma_devices: Arc::clone(&self.rdma_devices),
             gpu: config.gpu.as_ref().and_then(|gpu| near::Gpu::new(&**gpu, config.rdma.clone())),
-            window: u32::try_from(settings.share()).unwrap_or(u32::MAX),
+            window: u32::try_from(settings.max_per_connection()).unwrap_or(u32::MAX),
             network: config.network.clone(),
             allow_default_network: config.allow_default_network,
             tls: config.tls.clone(),

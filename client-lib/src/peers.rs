@@ -214,7 +214,7 @@ impl PeerSet {
         let mut peers: Vec<Peer> = state
             .endpoints
             .iter()
-            .filter(|(id, _)| state.outbound.stays(**id))
+            .filter(|(id, _)| state.outbound.is_active(**id))
             .map(|(&id, endpoint)| Peer::new(&self.handle, id, Arc::clone(endpoint)))
             .collect();
         drop(state);
@@ -240,7 +240,7 @@ impl PeerSet {
         let mut all: Vec<PeerStatus> = state
             .endpoints
             .iter()
-            .filter(|(id, _)| state.outbound.stays(**id))
+            .filter(|(id, _)| state.outbound.is_active(**id))
             .map(|(id, endpoint)| PeerStatus {
                 endpoint: Arc::clone(endpoint),
                 is_connected: connected.contains_key(id),

@@ -7,7 +7,7 @@ use multinet_memory::Gpu;
 
 use super::Connector;
 use crate::choose::Choice;
-use crate::handshake::{Delivery, MAX_LANES};
+use crate::handshake::{Delivery, MAX_CONNECTIONS_PER_PEER};
 use crate::identity::Identity;
 #[cfg(doc)]
 use crate::peers::PeerSet;
@@ -219,7 +219,7 @@ impl ConnectorBuilder {
     /// # Ok(()) }
     /// ```
     pub fn connections_per_peer(mut self, count: u16) -> Self {
-        self.connections = count.clamp(1, MAX_LANES);
+        self.connections = count.clamp(1, MAX_CONNECTIONS_PER_PEER);
         self
     }
 

@@ -36,7 +36,7 @@ use crate::peers::close;
 use crate::rdma::QueuePair;
 use crate::resolve::{List, service_of};
 use crate::stream::{MessageReader, MessageWriter, ReadTask, Stream, tune};
-use crate::tls::{self, TlsError, holder_names, linger, peer_names};
+use crate::tls::{self, TlsError, drain_and_close, holder_names, peer_names};
 use crate::transport::Transport;
 use crate::wire::CloseCode;
 
@@ -338,7 +338,7 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decis
         }
         Err(refusal) => {
             match stream {
-                Stream::Plain(stream) => linger(stream).await,
+                Stream::Plain(stream) => drain_and_close(stream).await,
                 Stream::Tls(stream) => tls::close(stream).await,
             }
             Err(Turned::Away(refusal))

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::handshake::{Answer, Refusal, RefusalCode, encode};
-use crate::tls::{NOT_ADMITTED, linger};
+use crate::tls::{NOT_ADMITTED, drain_and_close};
 
 /// Connections that have been refused and are kept open for a moment, so that the refusal arrives;
 /// others are closed at once.
@@ -61,7 +61,7 @@ impl Door {
         let _ = SockRef::from(&stream).send(&said);
         if let Ok(place) = Arc::clone(&self.lingering).try_acquire_owned() {
             tasks.spawn(async move {
-                linger(stream).await;
+                drain_and_close(stream).await;
                 drop(place);
             });
         }

@@ -25,7 +25,7 @@ impl GivenUp {
     }
 
     /// Whether a frame that is not kept any more has been given up, or may have been.
-    pub(super) fn has(&self, sequence: u64) -> bool {
+    pub(super) fn contains(&self, sequence: u64) -> bool {
         sequence < self.forgotten || self.sequences.contains(&sequence)
     }
 
@@ -45,10 +45,10 @@ mod tests {
         // Every other one, the first of them late.
         (2..=REMEMBERED as u64).for_each(|number| given_up.add(2 * number));
         given_up.add(2);
-        assert!(given_up.has(2) && !given_up.has(3) && given_up.has(4));
+        assert!(given_up.contains(2) && !given_up.contains(3) && given_up.contains(4));
         given_up.add(1_000_000);
-        assert!([0, 1, 2, 4, 1_000_000].into_iter().all(|sequence| given_up.has(sequence)));
-        assert!([3, 5, 999_999].into_iter().all(|sequence| !given_up.has(sequence)));
+        assert!([0, 1, 2, 4, 1_000_000].into_iter().all(|sequence| given_up.contains(sequence)));
+        assert!([3, 5, 999_999].into_iter().all(|sequence| !given_up.contains(sequence)));
         assert_eq!(given_up.count(), REMEMBERED as u64 + 1);
     }
 }

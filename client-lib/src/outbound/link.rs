@@ -1,11 +1,8 @@
 //! One connection to a peer: its books of credits, and when it is to be made again.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
-
-use super::lanes::Keys;
+use super::ledger::CreditLedger;
 
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -23,9 +20,9 @@ pub(crate) struct Link {
     /// How often in a row it could not be made, or did not last.
     failures: u32,
     /// Frames of keys that it has been handed may still be on their way, whatever has become of it.
-    pub(super) has_had: bool,
-    pub(super) keys: Keys,
-    pub(crate) books: Books,
+    pub(super) may_have_keyed_frames: bool,
+    pub(super) keys: KeyPlacement,
+    pub(crate) ledger: CreditLedger,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,50 +46,32 @@ pub(crate) enum State {
     Closed,
 }
 
-/// What has been given to a connection, and what has become of it. All counters count since it was made.
-#[derive(Debug, Default)]
-pub(crate) struct Books {
-    /// Sequences that wait to be written.
-    pub(crate) queue: VecDeque<u64>,
-    /// How many frames the receiver has room for.
-    pub(crate) slots: u64,
-    /// It is about to end, and gets no more.
-    pub(crate) is_ending: bool,
-    /// The largest payload.
-    pub(crate) frame_size: usize,
-    /// How many frames have been given to it.
-    pub(crate) assigned: u64,
-    /// How many have been handed over to be written.
-    pub(crate) handed: u64,
-    /// Those among them that have not been written yet, where the ring does not keep them. `None` stands for a message that is no frame.
-    pub(crate) unwritten: VecDeque<Option<u64>>,
-    /// The limit that the receiver is to be told it is kept to.
-    pub(crate) to_answer: Option<u32>,
-    /// How many slots have become free again.
-    pub(crate) freed: u64,
-    /// How many frames the receiver's code has taken.
-    pub(crate) taken: u64,
-    /// How many frames the receiver's code has acknowledged or rejected; where that is not promised, it is what has been freed.
-    pub(crate) decided: u64,
+/// Where the frames of a lane's keys are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum KeyPlacement {
+    /// With it, or waiting for it.
+    #[default]
+    Here,
+    /// With the other lanes.
+    Away,
+    /// Waiting until what the other lanes had when it came has been taken.
+    Returning(Vec<Watermark>),
+}
+
+/// What a lane had been given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Watermark {
+    epoch: u64,
+    assigned: u64,
 }
 
 /// How an attempt to have a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum DownReason {
     /// It could not be made, or has broken.
     Broken,
     /// The receiver does not want it, and has said so.
     Refused,
-}
-
-/// What a receiver says that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("it says that {now} frames {what}, after it said {before}, of {sent} that were sent")]
-pub(crate) struct Impossible {
-    what: &'static str,
-    now: u64,
-    before: u64,
-    sent: u64,
 }
 
 impl Link {
@@ -100,9 +79,9 @@ impl Link {
         Self {
             state: State::Waiting { until: now },
             failures: 0,
-            has_had: false,
-            keys: Keys::default(),
-            books: Books::default(),
+            may_have_keyed_frames: false,
+            keys: KeyPlacement::default(),
+            ledger: CreditLedger::default(),
         }
     }
 
@@ -133,26 +112,26 @@ impl Link {
     }
 
     /// When something is to be done with it: try it again, or end it if its peer leaves then.
-    pub(crate) fn due(&self, leaves: Option<Instant>) -> Option<Instant> {
+    pub(crate) fn due(&self, draining_until: Option<Instant>) -> Option<Instant> {
         match self.state {
-            State::Waiting { until } if leaves.is_none() => Some(until),
-            State::Connecting { .. } | State::Up { .. } => leaves,
+            State::Waiting { until } if draining_until.is_none() => Some(until),
+            State::Connecting { .. } | State::Up { .. } => draining_until,
             _ => None,
         }
     }
 
     /// It has been made, unless it is not wanted any more.
-    pub(crate) fn up(&mut self, now: Instant, slots: u64, frame_size: usize) {
+    pub(crate) fn on_up(&mut self, now: Instant, slots: u64, frame_size: usize) {
         if let State::Connecting { epoch } = self.state {
             self.state = State::Up { epoch, since: now };
-            self.has_had |= self.keys == Keys::Here;
-            self.books.reset(slots, frame_size);
+            self.may_have_keyed_frames |= self.keys == KeyPlacement::Here;
+            self.ledger.reset(slots, frame_size);
         }
     }
 
-    /// It could not be made, or has broken. `chance`, from 0 to 1, keeps many senders out of step.
-    pub(crate) fn down(&mut self, now: Instant, end: End, chance: f64) {
-        self.lend(end);
+    /// It could not be made, or has broken. `jitter`, from 0 to 1, keeps many senders out of step.
+    pub(crate) fn on_down(&mut self, now: Instant, reason: DownReason, jitter: f64) {
+        self.give_keys_away(reason);
         if let State::Up { since, .. } = self.state
             && now - since >= GOOD
         {
@@ -160,92 +139,37 @@ impl Link {
         }
         self.failures = self.failures.saturating_add(1);
         let doubled = FIRST_PAUSE.saturating_mul(1 << (self.failures - 1).min(16));
-        let pause = doubled.min(LONGEST_PAUSE).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+        let pause = doubled.min(LONGEST_PAUSE).mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
         self.state = State::Waiting { until: now + pause };
-        self.books.reset(0, 0);
-    }
-}
-
-impl Books {
-    fn reset(&mut self, slots: u64, frame_size: usize) {
-        self.queue.clear();
-        self.unwritten.clear();
-        // What follows is all there is: a field more must be thought of here.
-        let Self {
-            queue: _,
-            unwritten: _,
-            to_answer,
-            slots: has,
-            is_ending,
-            frame_size: size,
-            assigned,
-            handed,
-            freed,
-            taken,
-            decided,
-        } = self;
-        (*has, *size, *is_ending, *to_answer) = (slots, frame_size, false, None);
-        (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
+        self.ledger.reset(0, 0);
     }
 
-    /// Gives it a frame.
-    pub(crate) fn assign(&mut self, sequence: u64) {
-        self.assigned += 1;
-        self.queue.push_back(sequence);
-    }
-
-    /// Takes a frame away that has not been handed over.
-    pub(crate) fn withdraw(&mut self, sequence: u64) {
-        let count = self.queue.len();
-        self.queue.retain(|&waiting| waiting != sequence);
-        self.assigned -= (count - self.queue.len()) as u64;
-    }
-
-    /// One that has been handed over is not sent after all. A receiver that has told of it already cannot have had it.
-    pub(crate) fn not_sent(&mut self, sequence: u64, is_decided: bool) {
-        self.handed -= 1;
-        self.assigned -= 1;
-        self.freed = self.freed.min(self.handed);
-        self.taken = self.taken.min(self.handed);
-        self.decided = self.decided.saturating_sub(u64::from(is_decided)).min(self.assigned);
-        self.unwritten.retain(|&unwritten| unwritten != Some(sequence));
-    }
-
-    /// The receiver has room for so many frames from now on. Those that have been given to it and are too many: they have not been handed over.
-    pub(crate) fn limit(&mut self, slots: u64) -> Vec<u64> {
-        self.slots = slots;
-        let under_way = self.handed - self.freed.min(self.decided);
-        let kept = usize::try_from(slots.saturating_sub(under_way)).unwrap_or(usize::MAX);
-        self.queue.iter().skip(kept).copied().collect()
-    }
-
-    /// How many frames are under way.
-    pub(crate) fn outstanding(&self) -> u64 {
-        self.assigned - self.freed
-    }
-
-    /// How many more it gets: as many as the receiver has room for. A slot that is free, but whose frame has not been decided on, does not count: a receiver
-    /// that never decides would hold as many frames as all receivers together may.
-    pub(crate) fn credits(&self) -> u64 {
-        if self.is_ending {
-            return 0;
+    /// It is down.
+    fn give_keys_away(&mut self, reason: DownReason) {
+        // Whoever refuses a connection has ended the one before it.
+        self.may_have_keyed_frames &= reason != DownReason::Refused;
+        if !self.may_have_keyed_frames {
+            self.keys = KeyPlacement::Away;
         }
-        let undecided = self.assigned - self.decided;
-        self.slots.saturating_sub(undecided.max(self.outstanding()))
     }
 
-    /// The receiver says how many slots it has freed, and how many frames its code has taken.
-    pub(crate) fn settle(&mut self, freed: u64, taken: u64, is_kept: bool) -> Result<(), Impossible> {
-        let sent = self.handed;
-        let check = |what, now, before| {
-            if now < before || now > sent { Err(Impossible { what, now, before, sent }) } else { Ok(()) }
-        };
-        check("have left their slots", freed, self.freed)?;
-        check("have been taken", taken, self.taken)?;
-        (self.freed, self.taken) = (freed, taken);
-        if !is_kept {
-            self.decided = freed;
+    /// What it has been given so far, if it is up.
+    pub(super) fn watermark(&self) -> Watermark {
+        match self.state {
+            State::Up { epoch, .. } => Watermark { epoch, assigned: self.ledger.assigned },
+            _ => Watermark { epoch: 0, assigned: 0 },
         }
-        Ok(())
+    }
+
+    /// Whether nothing that it had been given by then can come later than what others are given now.
+    pub(super) fn has_passed(&self, watermark: Watermark) -> bool {
+        match self.state {
+            // One frame or another may have been taken back since.
+            State::Up { epoch, .. } if epoch == watermark.epoch => {
+                self.ledger.taken >= watermark.assigned.min(self.ledger.assigned)
+            }
+            State::Up { .. } => true,
+            _ => !self.may_have_keyed_frames,
+        }
     }
 }

@@ -14,35 +14,35 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl<F: Clone> Outbound<F> {
-    pub(super) fn rejected(&mut self, now: Instant, link: LinkId, sequence: u64) {
+    pub(super) fn on_rejected(&mut self, now: Instant, link: LinkId, sequence: u64) {
         let Some(entry) = self.ring.get_mut(sequence).filter(|entry| entry.is_with(link.peer)) else {
             return;
         };
-        let on = entry.on;
+        let assigned = entry.link;
         entry.release();
-        entry.not = Some(link.peer);
+        entry.avoid = Some(link.peer);
         let until = now + pause_after(entry.rejections);
         entry.rejections = entry.rejections.saturating_add(1);
         entry.not_before = Some(until);
         self.paused.insert((until, sequence));
-        on.into_iter().for_each(|on| self.decided(on));
+        assigned.into_iter().for_each(|link| self.count_decided(link));
         self.counts.rejected += 1;
     }
 
     /// Gives frames whose pause is over to somebody.
     pub(super) fn resume(&mut self, now: Instant) {
-        let count = self.again.len();
+        let count = self.requeued.len();
         while let Some(&(until, sequence)) = self.paused.first()
             && until <= now
         {
             self.paused.pop_first();
             if let Some(entry) = self.ring.get_mut(sequence) {
                 entry.not_before = None;
-                self.again.insert(sequence);
+                self.requeued.insert(sequence);
             }
         }
-        if self.again.len() > count {
-            self.pump();
+        if self.requeued.len() > count {
+            self.reassign();
         }
     }
 
@@ -53,7 +53,7 @@ impl<F: Clone> Outbound<F> {
             return oldest;
         }
         for &(_, sequence) in &self.paused {
-            if let Some(entry) = self.ring.get(sequence).filter(|entry| entry.to.is_none()) {
+            if let Some(entry) = self.ring.get(sequence).filter(|entry| entry.only.is_none()) {
                 let known = oldest.entry(entry.key).or_insert(sequence);
                 *known = sequence.min(*known);
             }

@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use super::lanes::Keys;
-use super::link::{Link, State};
+use super::link::{KeyPlacement, Link, State};
 use super::{LinkId, PeerId};
 use crate::choose::{Candidate, hash};
 
 /// What makes a peer the same peer, and how far it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct PeerInfo {
     /// Its name in DNS, with the port.
     pub(crate) target: String,
     /// Uid of its pod: one that is replaced is another peer.
@@ -21,33 +20,33 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) id: PeerId,
-    pub(super) identity: Identity,
+    pub(super) info: PeerInfo,
     /// Hash of its name: a pod that takes another's place gets its keys.
-    name: u64,
+    name_hash: u64,
     /// It gets nothing new any more, and its connections end then, or before if nothing is under way.
-    pub(super) leaves: Option<Instant>,
+    pub(super) draining_until: Option<Instant>,
     /// By lane.
     pub(super) links: Vec<Link>,
 }
 
 /// What tells peers apart: name and uid.
-pub(super) type Key = (String, Option<String>);
+pub(super) type PeerKey = (String, Option<String>);
 
-impl Identity {
-    pub(super) fn key(&self) -> Key {
+impl PeerInfo {
+    pub(super) fn key(&self) -> PeerKey {
         (self.target.clone(), self.uid.clone())
     }
 }
 
 impl Peer {
-    pub(super) fn new(id: PeerId, identity: Identity, links: Vec<Link>) -> Self {
-        let name = hash(identity.target.as_bytes());
-        Self { id, identity, name, leaves: None, links }
+    pub(super) fn new(id: PeerId, info: PeerInfo, links: Vec<Link>) -> Self {
+        let name_hash = hash(info.target.as_bytes());
+        Self { id, info, name_hash, draining_until: None, links }
     }
 
     /// It does not leave, or comes back before it has gone.
-    pub(super) fn stay(&mut self, now: Instant) {
-        self.leaves = None;
+    pub(super) fn stop_draining(&mut self, now: Instant) {
+        self.draining_until = None;
         self.links.iter_mut().for_each(|link| link.reopen(now));
     }
 
@@ -62,41 +61,41 @@ impl Peer {
 
     /// How many frames are under way.
     pub(super) fn outstanding(&self) -> u64 {
-        self.links.iter().map(|link| link.books.outstanding()).sum()
+        self.links.iter().map(|link| link.ledger.outstanding()).sum()
     }
 
     /// The largest payload that a connection takes; 0 if there is none.
     pub(super) fn frame_size(&self) -> usize {
-        self.links.iter().map(|link| link.books.frame_size).max().unwrap_or_default()
+        self.links.iter().map(|link| link.ledger.frame_size).max().unwrap_or_default()
     }
 
     pub(super) fn candidate(&self, length: usize) -> Candidate {
-        let credits = self.usable(None, length).map(|(_, link)| link.books.credits()).sum();
+        let credits = self.usable(None, length).map(|(_, link)| link.ledger.credits()).sum();
         Candidate {
-            name: self.name,
+            name: self.name_hash,
             credits,
             outstanding: self.outstanding(),
-            distance: self.identity.distance,
+            distance: self.info.distance,
         }
     }
 
     /// The connection with the most credits, of all or of one lane.
-    pub(super) fn freest(&self, lane: Option<usize>, length: usize) -> Option<LinkId> {
-        let (lane, link) = self.usable(lane, length).max_by_key(|(_, link)| link.books.credits())?;
+    pub(super) fn best_link(&self, index: Option<usize>, length: usize) -> Option<LinkId> {
+        let (index, link) = self.usable(index, length).max_by_key(|(_, link)| link.ledger.credits())?;
         match link.state {
-            State::Up { epoch, .. } if link.books.credits() > 0 => {
-                Some(LinkId { peer: self.id, lane, epoch })
+            State::Up { epoch, .. } if link.ledger.credits() > 0 => {
+                Some(LinkId { peer: self.id, index, epoch })
             }
             _ => None,
         }
     }
 
     /// The connections that may have a frame of that length.
-    fn usable(&self, lane: Option<usize>, length: usize) -> impl Iterator<Item = (u16, &Link)> {
-        let lanes = (0_u16..).zip(&self.links);
-        lanes.filter(move |&(at, link)| {
-            let has_key = |lane| lane == usize::from(at) && link.keys == Keys::Here;
-            link.is_up() && link.books.frame_size >= length && lane.is_none_or(has_key)
+    fn usable(&self, index: Option<usize>, length: usize) -> impl Iterator<Item = (u16, &Link)> {
+        let links = (0_u16..).zip(&self.links);
+        links.filter(move |&(at, link)| {
+            let has_key = |index| index == usize::from(at) && link.keys == KeyPlacement::Here;
+            link.is_up() && link.ledger.frame_size >= length && index.is_none_or(has_key)
         })
     }
 }

@@ -14,15 +14,15 @@ pub(crate) struct Entry<F> {
     /// Length of its payload.
     pub(crate) length: usize,
     /// The only peer that may have it.
-    pub(crate) to: Option<PeerId>,
+    pub(crate) only: Option<PeerId>,
     /// The peer that did not want it, to be passed over if there is another.
-    pub(crate) not: Option<PeerId>,
+    pub(crate) avoid: Option<PeerId>,
     /// The connection that it has been given to; `None`: it waits for one.
-    pub(crate) on: Option<LinkId>,
+    pub(crate) link: Option<LinkId>,
     /// Whether that connection has been handed it; else it is in its queue.
     pub(crate) is_handed: bool,
     /// The peer that was handed it before, by a connection that has broken. It may have got it: from then on this is a repeat.
-    pub(crate) had: Option<PeerId>,
+    pub(crate) previous_peer: Option<PeerId>,
     /// How often receivers' code did not want it.
     pub(crate) rejections: u32,
     /// Until then it is given to nobody.
@@ -31,16 +31,16 @@ pub(crate) struct Entry<F> {
 
 impl<F> Entry<F> {
     /// One that nobody has been given.
-    pub(crate) fn new(frame: F, (length, key): (usize, u64), to: Option<PeerId>) -> Self {
+    pub(crate) fn new(frame: F, length: usize, key: u64, only: Option<PeerId>) -> Self {
         Self {
             frame,
             key,
             length,
-            to,
-            not: None,
-            on: None,
+            only,
+            avoid: None,
+            link: None,
             is_handed: false,
-            had: None,
+            previous_peer: None,
             rejections: 0,
             not_before: None,
         }
@@ -48,19 +48,19 @@ impl<F> Entry<F> {
 
     /// Whether a peer has been handed it by the connection that it is on.
     pub(crate) fn is_with(&self, peer: PeerId) -> bool {
-        self.is_handed && self.on.is_some_and(|on| on.peer == peer)
+        self.is_handed && self.link.is_some_and(|link| link.peer == peer)
     }
 
     /// Whether a peer may have acknowledged it.
     pub(crate) fn is_known_to(&self, peer: PeerId) -> bool {
-        self.is_with(peer) || self.had == Some(peer)
+        self.is_with(peer) || self.previous_peer == Some(peer)
     }
 
     /// Takes it away from its connection.
     pub(crate) fn release(&mut self) {
-        let on = self.on.take();
+        let link = self.link.take();
         if std::mem::take(&mut self.is_handed) {
-            self.had = on.map(|link| link.peer);
+            self.previous_peer = link.map(|link| link.peer);
         }
     }
 }
@@ -103,17 +103,17 @@ impl<F> Ring<F> {
     }
 
     pub(crate) fn get(&self, sequence: u64) -> Option<&Entry<F>> {
-        self.entries.get(self.place(sequence)?)?.as_ref()
+        self.entries.get(self.index_of(sequence)?)?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut Entry<F>> {
-        let place = self.place(sequence)?;
-        self.entries.get_mut(place)?.as_mut()
+        let index = self.index_of(sequence)?;
+        self.entries.get_mut(index)?.as_mut()
     }
 
     pub(crate) fn remove(&mut self, sequence: u64) -> Option<Entry<F>> {
-        let place = self.place(sequence)?;
-        let entry = self.entries.get_mut(place)?.take()?;
+        let index = self.index_of(sequence)?;
+        let entry = self.entries.get_mut(index)?.take()?;
         self.count -= 1;
         while let Some(None) = self.entries.front() {
             self.entries.pop_front();
@@ -136,7 +136,7 @@ impl<F> Ring<F> {
         self.entries.iter().flatten().any(fulfils)
     }
 
-    fn place(&self, sequence: u64) -> Option<usize> {
+    fn index_of(&self, sequence: u64) -> Option<usize> {
         usize::try_from(sequence.checked_sub(self.floor)?).ok()
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn entry(frame: u64) -> Entry<u64> {
-        Entry::new(frame, (0, 0), None)
+        Entry::new(frame, 0, 0, None)
     }
 
     proptest! {

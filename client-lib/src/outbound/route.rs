@@ -9,17 +9,17 @@ use crate::wire::WINDOW;
 
 /// What decides who may have a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct Requirements {
     pub(super) length: usize,
     pub(super) key: u64,
-    pub(super) to: Option<PeerId>,
-    pub(super) not: Option<PeerId>,
+    pub(super) only: Option<PeerId>,
+    pub(super) avoid: Option<PeerId>,
 }
 
 impl<F: Clone> Outbound<F> {
     /// The connection that a new frame is for.
-    pub(super) fn place(&mut self, wanted: Wanted) -> Result<LinkId, Refused> {
-        if wanted.to.is_some_and(|to| !self.stays(to)) {
+    pub(super) fn place_new(&mut self, wanted: Requirements) -> Result<LinkId, Refused> {
+        if wanted.only.is_some_and(|only| !self.is_active(only)) {
             return Err(Refused::Gone);
         }
         if self.is_window_full() {
@@ -34,40 +34,45 @@ impl<F: Clone> Outbound<F> {
 
     /// Peers or connections have come or gone: takes back what has not been handed over and whose key is another's by now, so that
     /// what follows does not overtake it.
-    pub(super) fn recall(&mut self) {
+    pub(super) fn recall_moved(&mut self) {
         if self.settings.choice != Choice::ByKey {
             return;
         }
-        let is_new = |entry: &Entry<F>| !entry.is_handed && entry.had.is_none() && entry.to.is_none();
-        for sequence in self.ring.sequences(|entry| entry.on.is_some() && is_new(entry)) {
-            let Some(&Entry { length, key, on: Some(on), .. }) = self.ring.get(sequence) else { continue };
-            let peer = self.peer_for(Wanted { length, key, to: None, not: None });
-            if peer.is_some_and(|peer| (peer.id, peer.lane_of(key)) != (on.peer, usize::from(on.lane))) {
-                self.withdraw(sequence, on);
-                self.again.insert(sequence);
+        let is_new =
+            |entry: &Entry<F>| !entry.is_handed && entry.previous_peer.is_none() && entry.only.is_none();
+        for sequence in self.ring.sequences(|entry| entry.link.is_some() && is_new(entry)) {
+            let Some(&Entry { length, key, link: Some(link), .. }) = self.ring.get(sequence) else {
+                continue;
+            };
+            let peer = self.peer_for(Requirements { length, key, only: None, avoid: None });
+            if peer.is_some_and(|peer| {
+                (peer.id, peer.index_for_key(key)) != (link.peer, usize::from(link.index))
+            }) {
+                self.withdraw(sequence, link);
+                self.requeued.insert(sequence);
             }
         }
     }
 
     /// Gives frames that need another peer to one, oldest first; of each key, none before an older one.
-    pub(super) fn pump(&mut self) {
-        if self.again.is_empty() {
+    pub(super) fn reassign(&mut self) {
+        if self.requeued.is_empty() {
             return;
         }
         let (mut next, mut keys) = (0, self.paused_keys());
-        while let Some(&sequence) = self.again.range(next..).next()
+        while let Some(&sequence) = self.requeued.range(next..).next()
             && self.has_credit()
         {
             next = sequence + 1;
-            let Some(&Entry { length, key, to, not, .. }) = self.ring.get(sequence) else { continue };
-            let wanted = Wanted { length, key, to, not };
+            let Some(&Entry { length, key, only, avoid, .. }) = self.ring.get(sequence) else { continue };
+            let wanted = Requirements { length, key, only, avoid };
             let is_by_key = self.is_by_key(wanted);
             if is_by_key && keys.get(&key).is_some_and(|&oldest| oldest < sequence) {
                 continue;
             }
-            match self.place_again(wanted) {
+            match self.place_requeued(wanted) {
                 Some(link) => {
-                    self.again.remove(&sequence);
+                    self.requeued.remove(&sequence);
                     self.assign(sequence, link);
                     self.actions.push_back(Action::Write(link));
                 }
@@ -81,10 +86,10 @@ impl<F: Clone> Outbound<F> {
 
     pub(super) fn assign(&mut self, sequence: u64, link: LinkId) {
         if let Some(entry) = self.ring.get_mut(sequence) {
-            entry.on = Some(link);
+            entry.link = Some(link);
         }
         if let Some(at) = self.link_mut(link) {
-            at.books.assign(sequence);
+            at.ledger.assign(sequence);
         }
     }
 
@@ -94,27 +99,28 @@ impl<F: Clone> Outbound<F> {
             entry.release();
         }
         if let Some(at) = self.link_mut(link) {
-            at.books.withdraw(sequence);
+            at.ledger.withdraw(sequence);
         }
-        self.bring_back(link.peer);
+        self.return_keys(link.peer);
     }
 
-    fn place_again(&mut self, wanted: Wanted) -> Option<LinkId> {
+    fn place_requeued(&mut self, wanted: Requirements) -> Option<LinkId> {
         match self.choose(wanted) {
             Ok(link) => Some(link),
             // There is no other than the one that did not want it.
-            Err(Refused::NoPeer | Refused::TooLarge { .. }) if wanted.not.is_some() => {
-                self.choose(Wanted { not: None, ..wanted }).ok()
+            Err(Refused::NoPeer | Refused::TooLarge { .. }) if wanted.avoid.is_some() => {
+                self.choose(Requirements { avoid: None, ..wanted }).ok()
             }
             Err(_) => None,
         }
     }
 
-    fn choose(&mut self, wanted: Wanted) -> Result<LinkId, Refused> {
+    fn choose(&mut self, wanted: Requirements) -> Result<LinkId, Refused> {
         let is_by_key = self.is_by_key(wanted);
         let peer = self.peer_for(wanted);
-        let freest = |peer: &Peer| peer.freest(is_by_key.then(|| peer.lane_of(wanted.key)), wanted.length);
-        match peer.and_then(freest) {
+        let best_link =
+            |peer: &Peer| peer.best_link(is_by_key.then(|| peer.index_for_key(wanted.key)), wanted.length);
+        match peer.and_then(best_link) {
             Some(link) => Ok(link),
             None => {
                 let only = peer.map(|peer| peer.id);
@@ -124,8 +130,8 @@ impl<F: Clone> Outbound<F> {
     }
 
     /// The peer that is to have a frame, although it may have to wait for it.
-    pub(super) fn peer_for(&mut self, wanted: Wanted) -> Option<&Peer> {
-        let choice = if wanted.to.is_some() { Choice::RoundRobin } else { self.settings.choice };
+    pub(super) fn peer_for(&mut self, wanted: Requirements) -> Option<&Peer> {
+        let choice = if wanted.only.is_some() { Choice::RoundRobin } else { self.settings.choice };
         // A frame waits for the peer of its key, as long as that has not been tried.
         let is_awaited = |peer: &Peer| choice == Choice::ByKey && peer.is_untried();
         let is_there = |peer: &Peer| wanted.allows(peer) && (peer.is_up() || is_awaited(peer));
@@ -133,12 +139,12 @@ impl<F: Clone> Outbound<F> {
             let peer = self.peers.get(index).filter(|peer| is_there(peer))?;
             Some(peer.candidate(wanted.length))
         };
-        let at = choose(choice, wanted.key, &mut self.turn, self.peers.len(), candidate)?;
+        let at = choose(choice, wanted.key, &mut self.round_robin, self.peers.len(), candidate)?;
         self.peers.get(at)
     }
 
     /// Why nobody gets a frame now, or the one peer that is to have it does not.
-    fn refused(&self, wanted: Wanted, only: Option<PeerId>) -> Refused {
+    fn refused(&self, wanted: Requirements, only: Option<PeerId>) -> Refused {
         let only = only.and_then(|only| self.peers.get(self.position(only)?));
         let up = self.peers.iter().filter(|peer| wanted.allows(peer) && peer.is_up());
         let most = up.map(Peer::frame_size).max();
@@ -154,11 +160,15 @@ impl<F: Clone> Outbound<F> {
     }
 
     /// Whether it would go before one of the same key that is to be sent again.
-    fn is_overtaking(&self, wanted: Wanted) -> bool {
-        let is_before = |entry: &Entry<F>| entry.to.is_none() && entry.key == wanted.key;
+    fn is_overtaking(&self, wanted: Requirements) -> bool {
+        let is_before = |entry: &Entry<F>| entry.only.is_none() && entry.key == wanted.key;
         let paused = self.paused.iter().map(|(_, sequence)| sequence);
         self.is_by_key(wanted)
-            && self.again.iter().chain(paused).any(|&sequence| self.ring.get(sequence).is_some_and(is_before))
+            && self
+                .requeued
+                .iter()
+                .chain(paused)
+                .any(|&sequence| self.ring.get(sequence).is_some_and(is_before))
     }
 
     /// Whether receivers could not tell a further frame from those before it.
@@ -168,19 +178,19 @@ impl<F: Clone> Outbound<F> {
     }
 
     fn has_credit(&self) -> bool {
-        self.peers.iter().flat_map(|peer| &peer.links).any(|link| link.is_up() && link.books.credits() > 0)
+        self.peers.iter().flat_map(|peer| &peer.links).any(|link| link.is_up() && link.ledger.credits() > 0)
     }
 
-    fn is_by_key(&self, wanted: Wanted) -> bool {
-        self.settings.choice == Choice::ByKey && wanted.to.is_none()
+    fn is_by_key(&self, wanted: Requirements) -> bool {
+        self.settings.choice == Choice::ByKey && wanted.only.is_none()
     }
 }
 
-impl Wanted {
+impl Requirements {
     fn allows(&self, peer: &Peer) -> bool {
-        match self.to {
-            Some(to) => peer.id == to,
-            None => peer.leaves.is_none() && self.not != Some(peer.id),
+        match self.only {
+            Some(only) => peer.id == only,
+            None => peer.draining_until.is_none() && self.avoid != Some(peer.id),
         }
     }
 }

@@ -3,14 +3,14 @@
 mod attempts;
 mod choosing;
 mod delivery;
+mod draining;
 mod hostile;
-mod leaving;
 mod pauses;
 mod simulation;
 
 use std::time::{Duration, Instant};
 
-use super::{Action, End, Identity, LinkId, Outbound, Outgoing, PeerId, Refused, Settings};
+use super::{Action, DownReason, LinkId, Outbound, Outgoing, PeerId, PeerInfo, Refused, Settings};
 use crate::choose::Choice;
 use crate::handshake::Delivery;
 
@@ -23,7 +23,7 @@ struct Rig {
 
 impl Rig {
     fn new(delivery: Delivery, choice: Choice) -> Self {
-        Self::with(Settings { delivery, choice, replay: 1000, lanes: 1 })
+        Self::with(Settings { delivery, choice, replay: 1000, connections: 1 })
     }
 
     fn kept() -> Self {
@@ -36,12 +36,12 @@ impl Rig {
 
     /// What DNS says: targets, each with a uid if there is one behind a `#`.
     fn endpoints(&mut self, names: &[&str]) -> Vec<PeerId> {
-        let identity = |name: &&str| {
+        let info = |name: &&str| {
             let (target, uid) =
                 name.split_once('#').map_or((*name, None), |(target, uid)| (target, Some(uid)));
-            Identity { target: target.into(), uid: uid.map(Into::into), distance: 0 }
+            PeerInfo { target: target.into(), uid: uid.map(Into::into), distance: 0 }
         };
-        let ids = self.outbound.endpoints(self.now, names.iter().map(identity).collect());
+        let ids = self.outbound.set_endpoints(self.now, names.iter().map(info).collect());
         self.act();
         ids
     }
@@ -81,17 +81,17 @@ impl Rig {
     }
 
     fn up(&mut self, link: LinkId, slots: u32) {
-        self.outbound.up(self.now, link, slots, 100);
+        self.outbound.on_up(self.now, link, slots, 100);
         self.act();
     }
 
     fn down(&mut self, link: LinkId) {
-        self.outbound.down(self.now, link, End::Broken);
+        self.outbound.on_down(self.now, link, DownReason::Broken);
         self.act();
     }
 
     fn refused(&mut self, link: LinkId) {
-        self.outbound.down(self.now, link, End::Refused);
+        self.outbound.on_down(self.now, link, DownReason::Refused);
         self.act();
     }
 
@@ -119,9 +119,9 @@ impl Rig {
         }
     }
 
-    fn send_as(&mut self, header: (usize, u64), to: Option<PeerId>) -> Result<LinkId, Refused> {
+    fn send_as(&mut self, (length, key): (usize, u64), to: Option<PeerId>) -> Result<LinkId, Refused> {
         let next = self.outbound.ring.next();
-        match self.outbound.submit(next, header, to) {
+        match self.outbound.submit(next, length, key, to) {
             Ok((sequence, link)) => {
                 assert_eq!(sequence, next);
                 Ok(link)
@@ -141,7 +141,7 @@ impl Rig {
             (frame.sequence, frame.is_repeat)
         };
         let told: Vec<_> = frames.map(told).collect();
-        self.outbound.written(link, told.len());
+        self.outbound.on_written(link, told.len());
         told
     }
 
@@ -152,7 +152,7 @@ impl Rig {
 
     fn say(&mut self, link: LinkId, freed: u64, acked: &[u64], rejected: &[u64]) {
         let (acked, rejected) = (acked.iter().copied(), rejected.iter().copied());
-        self.outbound.control(self.now, link, (freed, freed), acked, rejected).unwrap();
+        self.outbound.on_control(self.now, link, (freed, freed), acked, rejected).unwrap();
         self.act();
     }
 
@@ -162,7 +162,7 @@ impl Rig {
         self.actions();
         self.pass(Duration::from_secs(10));
         let again =
-            self.connects().into_iter().find(|again| again.peer == link.peer && again.lane == link.lane);
+            self.connects().into_iter().find(|again| again.peer == link.peer && again.index == link.index);
         let again = again.expect("it is to be made again");
         self.up(again, 2);
         again

@@ -16,18 +16,18 @@ impl<F: Clone> Outbound<F> {
     /// How many frames no receiver's code has taken, by any connection that is there.
     pub(crate) fn untaken(&self) -> u64 {
         let links = self.peers.iter().flat_map(|peer| &peer.links).filter(|link| link.is_up());
-        let under_way: u64 = links.map(|link| link.books.assigned.saturating_sub(link.books.taken)).sum();
-        under_way + (self.again.len() + self.paused.len()) as u64
+        let under_way: u64 = links.map(|link| link.ledger.assigned.saturating_sub(link.ledger.taken)).sum();
+        under_way + (self.requeued.len() + self.paused.len()) as u64
     }
 
     /// Whether it still has a frame.
-    pub(crate) fn has(&self, sequence: u64) -> bool {
+    pub(crate) fn holds(&self, sequence: u64) -> bool {
         self.ring.get(sequence).is_some() || self.unwritten().any(|&other| other == sequence)
     }
 
     /// Whether a frame that it has no more has been given up.
     pub(crate) fn has_given_up(&self, sequence: u64) -> bool {
-        self.given_up.has(sequence)
+        self.given_up.contains(sequence)
     }
 
     /// How many frames have been given up: nobody got them, or they were not even written to a connection that has broken.
@@ -46,9 +46,9 @@ impl<F: Clone> Outbound<F> {
     }
 
     /// The peer that has a frame, or is to have it, or had it.
-    pub(crate) fn whose(&self, sequence: u64) -> Option<PeerId> {
+    pub(crate) fn peer_of(&self, sequence: u64) -> Option<PeerId> {
         let entry = self.ring.get(sequence)?;
-        entry.on.map(|on| on.peer).or(entry.to).or(entry.had)
+        entry.link.map(|link| link.peer).or(entry.only).or(entry.previous_peer)
     }
 
     /// Whether everything has been written, or acknowledged.
@@ -58,25 +58,25 @@ impl<F: Clone> Outbound<F> {
 
     /// The peers that are connected and stay, with the frames under way to each.
     pub(crate) fn connected(&self) -> impl Iterator<Item = (PeerId, u64)> {
-        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none() && peer.is_up());
+        let stay = self.peers.iter().filter(|peer| peer.draining_until.is_none() && peer.is_up());
         stay.map(|peer| (peer.id, peer.outstanding()))
     }
 
     /// How many connections there are to the peers that stay.
     pub(crate) fn connections(&self) -> usize {
-        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none());
+        let stay = self.peers.iter().filter(|peer| peer.draining_until.is_none());
         stay.flat_map(|peer| &peer.links).filter(|link| link.is_up()).count()
     }
 
     /// How many frames the peers that stay have room for.
     pub(crate) fn credits(&self) -> u64 {
-        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none());
-        stay.flat_map(|peer| &peer.links).map(|link| link.books.credits()).sum()
+        let stay = self.peers.iter().filter(|peer| peer.draining_until.is_none());
+        stay.flat_map(|peer| &peer.links).map(|link| link.ledger.credits()).sum()
     }
 
     /// Whether a peer gets new frames: DNS names it.
-    pub(crate) fn stays(&self, peer: PeerId) -> bool {
-        self.position(peer).is_some_and(|at| self.peers[at].leaves.is_none())
+    pub(crate) fn is_active(&self, peer: PeerId) -> bool {
+        self.position(peer).is_some_and(|at| self.peers[at].draining_until.is_none())
     }
 
     /// Whether it knows a peer.
@@ -88,6 +88,6 @@ impl<F: Clone> Outbound<F> {
     fn unwritten(&self) -> impl Iterator<Item = &u64> {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         let peers = if is_kept { &[][..] } else { &self.peers };
-        peers.iter().flat_map(|peer| &peer.links).flat_map(|link| link.books.unwritten.iter().flatten())
+        peers.iter().flat_map(|peer| &peer.links).flat_map(|link| link.ledger.unwritten.iter().flatten())
     }
 }

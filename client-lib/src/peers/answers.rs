@@ -6,7 +6,7 @@ use super::serve::{Ended, settle};
 use super::shared::Link;
 use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, QueuePair, Violation};
-use crate::wire::{Header, Said, WireError};
+use crate::wire::{ControlBody, Header, WireError};
 
 /// From now on the state machine is told.
 pub(super) fn watch(link: &Arc<Link>) {
@@ -63,7 +63,7 @@ fn on_immediate(link: &Link, pair: &QueuePair<Ended>, by: u8, entry: u32) -> Res
     if length > most {
         return Err(WireError::TooLong { what, length, most }.into());
     }
-    let said = Said::new(&control, body);
+    let said = ControlBody::new(&control, body);
     // The state machine gives out as many frames as slots have become free.
     pair.release_slots(said.slots())?;
     settle(link, &control, said)?;

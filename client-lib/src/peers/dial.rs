@@ -25,10 +25,10 @@ use crate::handshake::{
 use crate::identity::Identity;
 use crate::near::{Gpu, Near};
 use crate::nic;
-use crate::outbound::{End, LinkId};
+use crate::outbound::{DownReason, LinkId};
 use crate::rdma::{Prepared, QueuePair, RdmaDevices, Role};
 use crate::resolve::service_of;
-use crate::stream::{Stream, stay_in_cache, tune};
+use crate::stream::{Stream, tune, use_small_send_buffer};
 use crate::tls::{self, Tls};
 use crate::transport::Transport;
 
@@ -72,13 +72,17 @@ pub(crate) struct Dialer {
 impl Dialer {
     /// Tries a peer's addresses one after the other. If there is no way by any, the error is that of the one that led farthest, with whether
     /// the receiver itself has refused the connection, at whichever address.
-    pub(crate) async fn dial(&self, endpoint: &Endpoint, link: LinkId) -> Result<Dialed, (DialError, End)> {
+    pub(crate) async fn dial(
+        &self,
+        endpoint: &Endpoint,
+        link: LinkId,
+    ) -> Result<Dialed, (DialError, DownReason)> {
         let (mut telling, mut all_lasting): (Option<DialError>, _) = (None, true);
-        let mut end = End::Broken;
+        let mut end = DownReason::Broken;
         let wants_rdma = self.wants_rdma();
         let distances = self.distances(endpoint).await;
         let preference = Preference { network: self.network.as_deref(), wants_rdma, distances: &distances };
-        for address in preference.order(&endpoint.addresses, link.lane) {
+        for address in preference.order(&endpoint.addresses, link.index) {
             match self.dial_address(endpoint, address, link).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => {
@@ -86,7 +90,7 @@ impl Dialer {
                     all_lasting &=
                         matches!(error, DialError::Rdma { is_lasting: true, .. } | DialError::Route(_));
                     if error.is_of_the_receiver() {
-                        end = End::Refused;
+                        end = DownReason::Refused;
                     }
                     // Of two that came as far, the one that may be over soon.
                     let rank = |error: &DialError| (error.reach(), !error.is_lasting());
@@ -152,7 +156,7 @@ impl Dialer {
             let stream = route.tcp_socket()?.connect(peer).await?;
             tune(&stream, self.silence)?;
             if self.is_on_this_machine(endpoint) || route.source == address.ip {
-                stay_in_cache(&stream);
+                use_small_send_buffer(&stream);
             }
             io::Result::Ok(stream)
         };
@@ -287,7 +291,7 @@ impl Dialer {
             session: self.session,
             epoch: link.epoch,
             peer: hash(format!("{}:{}", endpoint.target, endpoint.port).as_bytes()),
-            lane: link.lane,
+            lane: link.index,
             delivery: self.delivery,
             window: Some(self.window),
             is_limitable: true,
@@ -384,7 +388,7 @@ async fn preamble(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<[u
         match stream.read(&mut preamble[length..]).await? {
             0 if length == 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             // An alert of TLS is shorter than a preamble.
-            0 => return Err(HandshakeError::stranger(&preamble[..length]).into()),
+            0 => return Err(HandshakeError::from_first_bytes(&preamble[..length]).into()),
             read => length += read,
         }
     }

@@ -71,7 +71,7 @@ impl Sent {
     pub async fn acknowledged(&self) -> Result<(), Unacknowledged> {
         let sequence = self.sequence;
         let outcome = |state: &mut State| match &state.outbound {
-            outbound if outbound.has(sequence) => state.is_closed.then_some(Err(Unacknowledged::Closed)),
+            outbound if outbound.holds(sequence) => state.is_closed.then_some(Err(Unacknowledged::Closed)),
             outbound if outbound.has_given_up(sequence) => Some(Err(Unacknowledged::GivenUp)),
             _ => Some(Ok(())),
         };
@@ -126,7 +126,7 @@ impl Handle {
             if let Err(error) = state.open() {
                 return Err((frame, error.into()));
             }
-            let submitted = state.outbound.submit(frame, (length, key), to);
+            let submitted = state.outbound.submit(frame, length, key, to);
             let (sequence, link) = submitted.map_err(|(frame, refused)| {
                 state.tell(refused);
                 (frame, refused.into_error(length))

@@ -51,7 +51,7 @@ impl DerefMut for Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let gone = self.state.outbound.gone();
+        let gone = self.state.outbound.released();
         if !gone.is_empty() {
             self.gone.frames = mem::replace(gone, mem::take(&mut *lock(self.gone.spare)));
         }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::choose::Choice;
     use crate::handshake::Delivery;
-    use crate::outbound::{Action, Identity, Outbound, Settings};
+    use crate::outbound::{Action, Outbound, PeerInfo, Settings};
 
     /// Says, when it ends, whether the lock was free.
     struct Owner(Arc<Shared>, mpsc::Sender<bool>);
@@ -103,29 +103,29 @@ mod tests {
     #[test]
     fn what_is_let_go_of_may_use_the_lock() {
         let delivery = Delivery::AtLeastOnce;
-        let settings = Settings { delivery, choice: Choice::RoundRobin, replay: 10, lanes: 1 };
+        let settings = Settings { delivery, choice: Choice::RoundRobin, replay: 10, connections: 1 };
         let shared = Arc::new(Shared::new(Outbound::new(settings, 1)));
         let (was_free, ended) = mpsc::channel();
         let now = Instant::now();
         let link = {
             let outbound = &mut shared.state().outbound;
-            outbound.endpoints(now, vec![Identity { target: "a".into(), uid: None, distance: 0 }]);
+            outbound.set_endpoints(now, vec![PeerInfo { target: "a".into(), uid: None, distance: 0 }]);
             outbound.tick(now);
             let Some(Action::Connect(link)) = outbound.next_action() else { panic!("nothing to do") };
-            outbound.up(now, link, 4, 100);
+            outbound.on_up(now, link, 4, 100);
             link
         };
         let mut places = Vec::new();
         for sequence in 1..=5 {
             let frame = Frame::new(Bytes::from_owner(Owner(Arc::clone(&shared), was_free.clone())));
-            shared.state().outbound.submit(frame, (7, 0), None).unwrap();
+            shared.state().outbound.submit(frame, 7, 0, None).unwrap();
             drop(shared.state().outbound.take(link));
             assert!(ended.try_recv().is_err(), "it is kept");
             let told = (sequence, sequence);
             let acked = std::iter::once(sequence);
-            shared.state().outbound.control(now, link, told, acked, std::iter::empty()).unwrap();
+            shared.state().outbound.on_control(now, link, told, acked, std::iter::empty()).unwrap();
             assert_eq!(ended.try_recv(), Ok(true));
-            places.push(shared.state().outbound.gone().as_ptr());
+            places.push(shared.state().outbound.released().as_ptr());
         }
         // Two lists take turns.
         assert_eq!(places[1..3], places[3..]);

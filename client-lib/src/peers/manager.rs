@@ -18,7 +18,7 @@ use super::shared::{Link, Shared, State};
 use crate::endpoint::Endpoint;
 use crate::near::{self, Attached};
 use crate::nic;
-use crate::outbound::{Action, Identity, LinkId, PeerId};
+use crate::outbound::{Action, LinkId, PeerId, PeerInfo};
 use crate::resolve::{Change, Resolved, Watch};
 use crate::transport::Rdma;
 
@@ -192,13 +192,13 @@ fn take_in(
     if others.is_empty() && count > 0 {
         state.unresolved = Some("this pod itself is its only endpoint so far".to_owned());
     }
-    let identity = |endpoint: &Arc<Endpoint>| Identity {
+    let info = |endpoint: &Arc<Endpoint>| PeerInfo {
         target: format!("{}:{}", endpoint.target, endpoint.port),
         uid: endpoint.uid().map(ToOwned::to_owned),
         distance: distances.of(endpoint),
     };
-    let identities = others.iter().map(identity).collect();
-    let ids = state.outbound.endpoints(Instant::now().into_std(), identities);
+    let infos = others.iter().map(info).collect();
+    let ids = state.outbound.set_endpoints(Instant::now().into_std(), infos);
     info!(service = %dialer.service, peers = ids.len(), "resolved");
     state.endpoints.extend(ids.into_iter().zip(others));
 }

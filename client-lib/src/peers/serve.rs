@@ -14,10 +14,10 @@ use crate::channel::DataChannel;
 use crate::endpoint::Endpoint;
 use crate::gid;
 use crate::handshake::{Accept, TransportKind};
-use crate::outbound::{End, Impossible};
+use crate::outbound::{DownReason, InvalidReport};
 use crate::rdma::{QueuePairError, Violation};
 use crate::stream::{Body, Message, MessageReader, MessageWriter, NoMessages, ReadTask};
-use crate::wire::{CloseCode, Control, HEADER, Header, MAX_TEXT, Said, WireError};
+use crate::wire::{CloseCode, Control, ControlBody, HEADER, Header, MAX_TEXT, WireError};
 
 /// What receivers say is short.
 const AHEAD: usize = 1 << 10;
@@ -42,7 +42,7 @@ pub(crate) enum Ended {
     #[error("the peer broke the protocol: a frame, where only receivers' messages are allowed")]
     Data,
     #[error("the peer broke the protocol: {0}")]
-    Impossible(#[from] Impossible),
+    InvalidReport(#[from] InvalidReport),
     #[error("the peer broke the protocol: {0}")]
     Rdma(#[from] Violation),
     #[error("the peer broke the protocol: it answers by TCP, where RDMA was agreed")]
@@ -57,14 +57,14 @@ pub(crate) enum Ended {
 /// it again otherwise, and what waits for it would wait for ever.
 struct Ending {
     link: Arc<Link>,
-    end: End,
+    end: DownReason,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
         let Self { link, end } = self;
         let mut state = link.shared.state();
-        state.outbound.down(tokio::time::Instant::now().into_std(), link.id, *end);
+        state.outbound.on_down(tokio::time::Instant::now().into_std(), link.id, *end);
         state.links.remove(&link.id);
         drop(state);
         link.shared.changed();
@@ -73,8 +73,8 @@ impl Drop for Ending {
 
 /// Until the connection has ended, for whatever reason.
 pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<Endpoint>) {
-    let mut ending = Ending { link: Arc::clone(&link), end: End::Broken };
-    let span = info_span!("peer", host = %endpoint.host, lane = link.id.lane, epoch = link.id.epoch);
+    let mut ending = Ending { link: Arc::clone(&link), end: DownReason::Broken };
+    let span = info_span!("peer", host = %endpoint.host, lane = link.id.index, epoch = link.id.epoch);
     async {
         let connecting = link.end.run_until_cancelled(dialer.dial(&endpoint, link.id));
         match connecting.await {
@@ -112,7 +112,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
 
 /// Says why frames do not go by RDMA, unless it has been said of this peer already.
 fn say_once(link: &Link, reason: Option<&str>, is_wanted: bool) {
-    let lane = (link.id.peer, link.id.lane);
+    let lane = (link.id.peer, link.id.index);
     let mut state = link.shared.state();
     let said = &mut state.instead_of_rdma;
     match reason {
@@ -139,7 +139,7 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
         let mut state = link.shared.state();
         state.failures.remove(&link.id.peer);
         let now = tokio::time::Instant::now().into_std();
-        state.outbound.up(now, link.id, slots, frame_size as usize);
+        state.outbound.on_up(now, link.id, slots, frame_size as usize);
     }
     link.shared.changed();
     #[cfg(feature = "rdma")]
@@ -153,7 +153,7 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
         error = channel.run(&**link) => Err(error),
     };
     // Both sides may take their time to say why; nothing new has to wait for that.
-    link.shared.state().outbound.ending(link.id);
+    link.shared.state().outbound.on_ending(link.id);
     let ended = match ended {
         Ok(ended) => ended,
         // What the receiver said before it went is here already: frames that it has taken are not lost.
@@ -169,7 +169,7 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     }
     reading.stop().await;
     let goodbye = match &ended {
-        Ended::Wire(_) | Ended::Data | Ended::Impossible(_) | Ended::Rdma(_) | Ended::Beside => {
+        Ended::Wire(_) | Ended::Data | Ended::InvalidReport(_) | Ended::Rdma(_) | Ended::Beside => {
             Some((CloseCode::Protocol, ended.to_string()))
         }
         // It has been said.
@@ -231,18 +231,18 @@ async fn hear(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8>) -> Re
             if link.channel.get().is_some_and(DataChannel::is_rdma) {
                 return Err(Ended::Beside);
             }
-            settle(link, &control, Said::new(&control, body))?;
+            settle(link, &control, ControlBody::new(&control, body))?;
             Ok(())
         }
     }
 }
 
-pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(), Impossible> {
+pub(super) fn settle(link: &Link, control: &Control, said: ControlBody<'_>) -> Result<(), InvalidReport> {
     // Under RDMA there is none.
     let limit = control.limit.filter(|_| !link.channel.get().is_some_and(DataChannel::is_rdma));
     let is_something = {
         let outbound = &mut link.shared.state().outbound;
-        outbound.control(
+        outbound.on_control(
             tokio::time::Instant::now().into_std(),
             link.id,
             (control.freed, control.taken),
@@ -250,7 +250,7 @@ pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(
             said.rejected(),
         )?;
         if let Some(limit) = limit {
-            outbound.limit(link.id, limit);
+            outbound.on_limit(link.id, limit);
         }
         // A frame that was not wanted is to be sent again, in its time.
         outbound.has_actions() || control.rejected > 0

@@ -138,7 +138,7 @@ impl State {
     pub(crate) fn tell(&mut self, refused: Refused) {
         let Refused::Undecided { sequence } = refused else { return };
         if self.undecided.replace(sequence) != Some(sequence) {
-            let host = self.outbound.whose(sequence).and_then(|peer| self.endpoints.get(&peer));
+            let host = self.outbound.peer_of(sequence).and_then(|peer| self.endpoints.get(&peer));
             let host = host.map_or("nobody now", |endpoint| &endpoint.host);
             warn!(sequence, host, "{}", TrySendError::Undecided { sequence });
         }
@@ -202,7 +202,7 @@ impl Link {
 impl MessageSource for Link {
     fn next(&self) -> Option<Message> {
         let outbound = &mut self.shared.state().outbound;
-        outbound.answer(self.id).map(limited).or_else(|| outbound.take(self.id).map(message))
+        outbound.take_limit_answer(self.id).map(limited).or_else(|| outbound.take(self.id).map(message))
     }
 
     fn has_work(&self) -> bool {
@@ -210,7 +210,7 @@ impl MessageSource for Link {
     }
 
     fn written(&self, count: usize) {
-        self.shared.state().outbound.written(self.id, count);
+        self.shared.state().outbound.on_written(self.id, count);
         self.shared.progress.notify_waiters();
     }
 
@@ -224,7 +224,7 @@ impl MessageSource for Link {
     fn give_up(&self, message: &Message, reason: &GpuError) {
         if let Ok(Header::Data(Data { sequence, .. })) = Header::decode(&message.header) {
             warn!(sequence, "a frame is given up, for it cannot be read from its GPU: {reason}");
-            self.shared.state().outbound.unreadable(self.id, sequence);
+            self.shared.state().outbound.on_unreadable(self.id, sequence);
             self.shared.changed();
         }
     }

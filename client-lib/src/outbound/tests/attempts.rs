@@ -25,10 +25,14 @@ fn pauses_double_up_to_ten_seconds() {
     let milliseconds = [50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000];
     let mut all = Vec::new();
     for seed in 0..50 {
-        let settings =
-            Settings { delivery: Delivery::AtMostOnce, choice: Choice::RoundRobin, replay: 1, lanes: 1 };
+        let settings = Settings {
+            delivery: Delivery::AtMostOnce,
+            choice: Choice::RoundRobin,
+            replay: 1,
+            connections: 1,
+        };
         let mut rig = Rig::with(settings);
-        rig.outbound.chance = fastrand::Rng::with_seed(seed);
+        rig.outbound.rng = fastrand::Rng::with_seed(seed);
         rig.endpoints(&["a"]);
         let link = rig.connects()[0];
         for (pause, most) in pauses(&mut rig, link, milliseconds.len()).into_iter().zip(milliseconds) {
@@ -74,10 +78,10 @@ fn a_rest_of_a_connection_is_not_taken_for_the_next() {
     rig.down(first);
     rig.say(first, 1, &[1], &[1]);
     assert!(rig.write(first).is_empty() && !rig.outbound.has_work(first));
-    assert!(rig.outbound.has(1) && rig.outbound.link(second).is_some_and(Link::is_up));
+    assert!(rig.outbound.holds(1) && rig.outbound.link(second).is_some_and(Link::is_up));
     // Twice the same news is once.
     rig.up(second, 100);
-    assert_eq!(rig.outbound.link(second).unwrap().books.slots, 2);
+    assert_eq!(rig.outbound.link(second).unwrap().ledger.slots, 2);
     rig.down(second);
     rig.down(second);
     assert_eq!(rig.outbound.counts().reconnects, 2);
@@ -89,7 +93,7 @@ fn epochs_rise_whatever_the_lane() {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::RoundRobin,
         replay: 10,
-        lanes: 3,
+        connections: 3,
     });
     rig.endpoints(&["a", "b"]);
     let mut links = rig.connects();
@@ -98,7 +102,7 @@ fn epochs_rise_whatever_the_lane() {
     rig.pass(Duration::from_secs(1));
     links.extend(rig.connects());
     assert!(links.windows(2).all(|pair| pair[0].epoch < pair[1].epoch), "{links:?}");
-    assert_eq!((links[6].peer, links[6].lane), (links[4].peer, links[4].lane));
+    assert_eq!((links[6].peer, links[6].index), (links[4].peer, links[4].index));
 }
 
 #[test]

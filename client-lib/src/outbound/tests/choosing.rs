@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::*;
 
-fn by_key(lanes: u16) -> Rig {
+fn by_key(connections: u16) -> Rig {
     let (delivery, choice) = (Delivery::AtLeastOnce, Choice::ByKey);
-    Rig::with(Settings { delivery, choice, replay: 1000, lanes })
+    Rig::with(Settings { delivery, choice, replay: 1000, connections })
 }
 
 /// A key of a peer.
@@ -17,7 +17,7 @@ fn key_of(rig: &mut Rig, peer: PeerId) -> u64 {
 
 /// The peer of a key.
 fn keeper(rig: &mut Rig, key: u64) -> PeerId {
-    let wanted = crate::outbound::route::Wanted { length: 1, key, to: None, not: None };
+    let wanted = crate::outbound::route::Requirements { length: 1, key, only: None, avoid: None };
     rig.outbound.peer_for(wanted).expect("somebody is there").id
 }
 
@@ -44,8 +44,8 @@ fn a_frame_that_is_too_large_for_one_goes_to_another() {
     let mut rig = Rig::kept();
     rig.endpoints(&["a", "b"]);
     let links = rig.connects();
-    rig.outbound.up(rig.now, links[0], 2, 10);
-    rig.outbound.up(rig.now, links[1], 2, 20);
+    rig.outbound.on_up(rig.now, links[0], 2, 10);
+    rig.outbound.on_up(rig.now, links[1], 2, 20);
     assert_eq!(rig.send_as((20, 0), None), Ok(links[1]));
     assert_eq!(rig.send_as((20, 0), None), Ok(links[1]));
     assert_eq!(rig.send_as((20, 0), None), Err(Refused::Full));
@@ -59,7 +59,7 @@ fn a_connection_that_is_about_to_end_gets_nothing_new() {
         let links = rig.connected(&["a", "b"]);
         rig.send_some(2);
         links.iter().for_each(|&link| assert_eq!(rig.write(link).len(), 1));
-        rig.outbound.ending(links[0]);
+        rig.outbound.on_ending(links[0]);
         // What it still says counts, and makes no room.
         rig.ack(links[0], 1, &[1]);
         assert_eq!([rig.send(), rig.send()], [Ok(links[1]), Err(Refused::Full)]);
@@ -75,7 +75,7 @@ fn frames_of_a_key_wait_for_a_connection_that_is_about_to_end() {
     let key = key_of(&mut rig, links[0].peer);
     assert_eq!(rig.send_as((1, key), None), Ok(links[0]));
     rig.write(links[0]);
-    rig.outbound.ending(links[0]);
+    rig.outbound.on_ending(links[0]);
     // The next one must not overtake the first, which may come again.
     assert_eq!(rig.send_as((1, key), None), Err(Refused::Full));
     rig.down(links[0]);
@@ -88,8 +88,8 @@ fn a_key_has_one_peer_only_however_large_its_frames() {
     let mut rig = by_key(1);
     rig.endpoints(&["a", "b"]);
     let links = rig.connects();
-    rig.outbound.up(rig.now, links[0], 2, 10);
-    rig.outbound.up(rig.now, links[1], 2, 20);
+    rig.outbound.on_up(rig.now, links[0], 2, 10);
+    rig.outbound.on_up(rig.now, links[1], 2, 20);
     let (a, b) = (key_of(&mut rig, links[0].peer), key_of(&mut rig, links[1].peer));
     assert_eq!(rig.send_as((20, b), None), Ok(links[1]));
     assert_eq!(rig.send_as((20, a), None), Err(Refused::TooLarge { most: 10 }));
@@ -185,7 +185,7 @@ fn a_frame_that_is_too_large_lets_none_of_its_key_pass() {
     rig.send_as((1, 1), None).unwrap();
     rig.down(link);
     let again = rig.retries()[0];
-    rig.outbound.up(rig.now, again, 3, 10);
+    rig.outbound.on_up(rig.now, again, 3, 10);
     assert_eq!(rig.write(again), []);
     assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
     assert_eq!(rig.send_as((1, 2), None), Ok(again));
@@ -222,14 +222,14 @@ fn keys_of_a_lane_that_cannot_be_had_have_another() {
     assert!(stand_ins.values().any(|&on| on == links[0]) && stand_ins.values().any(|&on| on == links[1]));
     // Those of the others stay where they are.
     rig.up(links[0], 10);
-    assert_eq!(rig.outbound.peers[0].lane_of(0), 0);
-    assert_eq!(rig.outbound.peers[0].lane_of(1), 1);
+    assert_eq!(rig.outbound.peers[0].index_for_key(0), 0);
+    assert_eq!(rig.outbound.peers[0].index_for_key(1), 1);
 }
 
 #[test]
 fn keys_come_back_to_a_lane_behind_what_the_others_have() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
-        let mut rig = Rig::with(Settings { delivery, choice: Choice::ByKey, replay: 1000, lanes: 2 });
+        let mut rig = Rig::with(Settings { delivery, choice: Choice::ByKey, replay: 1000, connections: 2 });
         rig.endpoints(&["a"]);
         let links = rig.connects();
         rig.up(links[0], 10);
@@ -267,7 +267,10 @@ fn keys_come_back_when_what_they_wait_for_is_taken_back() {
     assert!(rig.outbound.has_work(links[0]), "it is a's now");
     let connects = rig.retries();
     let again = |of: LinkId| {
-        *connects.iter().find(|link| (link.peer, link.lane) == (of.peer, of.lane)).expect("it is tried again")
+        *connects
+            .iter()
+            .find(|link| (link.peer, link.index) == (of.peer, of.index))
+            .expect("it is tried again")
     };
     rig.up(again(links[1]), 10);
     assert_eq!(rig.send_as((1, key), None), Err(Refused::Full));
@@ -314,7 +317,7 @@ fn without_keys_the_freest_lane_is_taken() {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::RoundRobin,
         replay: 1000,
-        lanes: 3,
+        connections: 3,
     });
     let links = rig.connected(&["a"]);
     let mut counts: HashMap<LinkId, usize> = HashMap::new();

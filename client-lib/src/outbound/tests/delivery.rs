@@ -28,13 +28,13 @@ fn what_has_not_been_written_is_not_done() {
     rig.send_some(2);
     rig.outbound.take(links[0]).unwrap();
     rig.outbound.take(links[0]).unwrap();
-    assert!(rig.outbound.has(1) && rig.outbound.has(2) && !rig.outbound.is_idle());
-    rig.outbound.written(links[0], 1);
-    assert!(!rig.outbound.has(1) && rig.outbound.has(2));
+    assert!(rig.outbound.holds(1) && rig.outbound.holds(2) && !rig.outbound.is_idle());
+    rig.outbound.on_written(links[0], 1);
+    assert!(!rig.outbound.holds(1) && rig.outbound.holds(2));
     assert_eq!((rig.outbound.held(), rig.outbound.is_idle()), (1, false));
     // What breaks with its connection is lost, and counted as that.
     rig.down(links[0]);
-    assert!(!rig.outbound.has(2) && rig.outbound.is_idle());
+    assert!(!rig.outbound.holds(2) && rig.outbound.is_idle());
     assert_eq!(rig.outbound.counts().lost, 2);
 }
 
@@ -50,7 +50,7 @@ fn frames_that_nobody_has_taken_are_counted() {
     assert_eq!(rig.outbound.untaken(), 2);
     // Both are in the hands of the receiver's code, which has not decided on them.
     let none = std::iter::empty::<u64>;
-    rig.outbound.control(rig.now, links[0], (0, 2), none(), none()).unwrap();
+    rig.outbound.on_control(rig.now, links[0], (0, 2), none(), none()).unwrap();
     assert_eq!(rig.outbound.untaken(), 0);
     rig.down(links[0]);
     assert_eq!(rig.outbound.untaken(), 2, "they are to be sent again");
@@ -59,9 +59,9 @@ fn frames_that_nobody_has_taken_are_counted() {
     assert_eq!(rig.outbound.untaken(), 2);
     rig.write(again[0]);
     // They are passed over, for it has them.
-    rig.outbound.control(rig.now, again[0], (2, 2), none(), none()).unwrap();
+    rig.outbound.on_control(rig.now, again[0], (2, 2), none(), none()).unwrap();
     assert_eq!(rig.outbound.untaken(), 0);
-    rig.outbound.control(rig.now, again[0], (2, 2), [1].into_iter(), [2].into_iter()).unwrap();
+    rig.outbound.on_control(rig.now, again[0], (2, 2), [1].into_iter(), [2].into_iter()).unwrap();
     assert_eq!(rig.outbound.untaken(), 1, "it is to be sent again after a pause");
 }
 
@@ -73,8 +73,8 @@ fn what_cannot_be_read_is_given_up_and_nothing_else() {
         rig.send_some(2);
         assert_eq!(rig.outbound.credits(), 0);
         let unreadable = rig.outbound.take(links[0]).unwrap();
-        rig.outbound.unreadable(links[0], unreadable.sequence);
-        assert!(!rig.outbound.has(1) && rig.outbound.has(2));
+        rig.outbound.on_unreadable(links[0], unreadable.sequence);
+        assert!(!rig.outbound.holds(1) && rig.outbound.holds(2));
         assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.credits()), (1, 1));
         // Its place is another's.
         assert_eq!(rig.send(), Ok(links[0]));
@@ -90,9 +90,9 @@ fn what_has_been_rejected_while_it_was_read_is_not_given_up() {
     let links = rig.connected(&["a", "b"]);
     rig.send_some(1);
     rig.outbound.take(links[0]).unwrap();
-    rig.outbound.control(rig.now, links[0], (0, 0), [].into_iter(), [1].into_iter()).unwrap();
-    rig.outbound.unreadable(links[0], 1);
-    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.has(1)), (0, true));
+    rig.outbound.on_control(rig.now, links[0], (0, 0), [].into_iter(), [1].into_iter()).unwrap();
+    rig.outbound.on_unreadable(links[0], 1);
+    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.holds(1)), (0, true));
     rig.pass(FIRST_PAUSE);
     assert_eq!(rig.outbound.credits(), 3, "all but the one at b");
     assert_eq!(rig.write(links[1]), [(1, true)]);
@@ -105,8 +105,8 @@ fn who_tells_of_what_was_never_sent_breaks_no_accounts() {
         let links = rig.connected(&["a"]);
         rig.send_some(1);
         rig.outbound.take(links[0]).unwrap();
-        rig.outbound.control(rig.now, links[0], (1, 1), [].into_iter(), [].into_iter()).unwrap();
-        rig.outbound.unreadable(links[0], 1);
+        rig.outbound.on_control(rig.now, links[0], (1, 1), [].into_iter(), [].into_iter()).unwrap();
+        rig.outbound.on_unreadable(links[0], 1);
         assert_eq!((rig.outbound.credits(), rig.outbound.is_idle()), (2, true));
         rig.down(links[0]);
         assert_eq!(rig.outbound.counts().lost, 0);
@@ -120,10 +120,10 @@ fn what_cannot_be_read_on_a_broken_connection_is_left_to_the_next() {
     rig.send_some(1);
     rig.outbound.take(links[0]).unwrap();
     rig.down(links[0]);
-    rig.outbound.unreadable(links[0], 1);
-    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.has(1)), (0, true));
+    rig.outbound.on_unreadable(links[0], 1);
+    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.holds(1)), (0, true));
     let next = rig.outbound.take(links[1]).unwrap();
-    rig.outbound.unreadable(links[1], next.sequence);
+    rig.outbound.on_unreadable(links[1], next.sequence);
     assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.is_idle()), (1, true));
 }
 
@@ -132,9 +132,9 @@ fn at_most_once_ends_with_the_handing_over() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let links = rig.connected(&["a", "b"]);
     rig.send_some(2);
-    assert!(rig.outbound.has(1) && rig.outbound.has_work(links[0]));
+    assert!(rig.outbound.holds(1) && rig.outbound.has_work(links[0]));
     assert_eq!(rig.write(links[0]), [(1, false)]);
-    assert!(!rig.outbound.has(1) && !rig.outbound.has_work(links[0]));
+    assert!(!rig.outbound.holds(1) && !rig.outbound.has_work(links[0]));
     assert_eq!(rig.outbound.held(), 1);
     rig.down(links[0]);
     // What had been handed over is lost; what had not goes to another, and nobody can have it twice.
@@ -157,7 +157,7 @@ fn what_was_taken_is_not_lost() {
         rig.send_some(2);
         rig.write(link);
         let nothing = std::iter::empty;
-        rig.outbound.control(rig.now, link, (0, 1), nothing(), nothing()).unwrap();
+        rig.outbound.on_control(rig.now, link, (0, 1), nothing(), nothing()).unwrap();
         rig.reconnect(link)
     };
     assert_eq!(rig.outbound.counts().lost, 1);
@@ -176,7 +176,7 @@ fn at_least_once_keeps_a_frame_until_it_is_acknowledged() {
     assert_eq!(rig.write(links[0]), [(1, false), (3, false)]);
     // A free slot is not an acknowledgement.
     rig.ack(links[0], 2, &[3]);
-    assert!(rig.outbound.has(1) && !rig.outbound.has(3));
+    assert!(rig.outbound.holds(1) && !rig.outbound.holds(3));
     rig.down(links[0]);
     // The second was never handed over, so it is no repeat; the first may have come.
     assert!(rig.actions().contains(&Action::Write(links[1])));
@@ -208,7 +208,7 @@ fn a_late_acknowledgement_spares_the_repeat() {
     let again = rig.reconnect(links[0]);
     assert_eq!(rig.outbound.counts().repeats, 0);
     // It waits to be written to b; a says that it has had it, by its new connection.
-    assert_eq!(rig.outbound.ring.get(1).unwrap().on, Some(links[1]));
+    assert_eq!(rig.outbound.ring.get(1).unwrap().link, Some(links[1]));
     rig.ack(again, 0, &[1]);
     assert!(rig.outbound.is_idle() && rig.write(links[1]).is_empty());
     // The slot at b is free again.
@@ -231,7 +231,7 @@ fn what_waits_for_a_peer_may_be_acknowledged_too() {
     rig.ack(again, 0, &[2]);
     assert_eq!(rig.write(again), [(1, true)]);
     rig.ack(again, 1, &[1]);
-    assert!(rig.outbound.is_idle() && rig.outbound.again.is_empty());
+    assert!(rig.outbound.is_idle() && rig.outbound.requeued.is_empty());
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_rejected_frame_goes_back_if_nobody_else_is_there() {
 #[test]
 fn no_more_wait_than_may() {
     for (delivery, most) in [(Delivery::AtLeastOnce, 3), (Delivery::AtMostOnce, 3)] {
-        let mut rig = Rig::with(Settings { delivery, choice: Choice::RoundRobin, replay: 3, lanes: 1 });
+        let mut rig = Rig::with(Settings { delivery, choice: Choice::RoundRobin, replay: 3, connections: 1 });
         rig.endpoints(&["a", "b", "c", "d"]);
         for link in rig.connects() {
             rig.up(link, 100);
@@ -294,7 +294,7 @@ fn frames_keep_within_the_window() {
             rig.outbound.take(links[1]).unwrap();
             let acked = std::iter::once(sequence);
             let heard = (sequence - 1, sequence - 1);
-            rig.outbound.control(rig.now, links[1], heard, acked, std::iter::empty()).unwrap();
+            rig.outbound.on_control(rig.now, links[1], heard, acked, std::iter::empty()).unwrap();
         }
         // The first has not been written: a receiver may have to tell it from all that follow.
         let outcome = to_a(&mut rig);
@@ -302,7 +302,7 @@ fn frames_keep_within_the_window() {
             true => assert_eq!(outcome, Err(Refused::Undecided { sequence: 1 })),
             false => assert_eq!(outcome, Ok(links[1])),
         }
-        assert_eq!(rig.outbound.whose(1), Some(links[0].peer));
+        assert_eq!(rig.outbound.peer_of(1), Some(links[0].peer));
         assert_eq!(rig.write(links[0]), [(1, false)]);
         rig.ack(links[0], 1, &[1]);
         assert_eq!(to_a(&mut rig), Ok(links[1]), "{delivery:?}");
@@ -317,8 +317,8 @@ fn a_frame_that_nobody_can_take_holds_up_no_other() {
     rig.down(links[1]);
     rig.down(links[0]);
     let again = rig.retries();
-    rig.outbound.up(rig.now, again[1], 2, 10);
-    assert!(rig.outbound.has(1) && !rig.outbound.has_work(again[1]));
+    rig.outbound.on_up(rig.now, again[1], 2, 10);
+    assert!(rig.outbound.holds(1) && !rig.outbound.has_work(again[1]));
     assert_eq!(rig.send_as((10, 0), None), Ok(again[1]));
     assert_eq!(rig.send_as((11, 0), None), Err(Refused::TooLarge { most: 10 }));
     rig.up(again[0], 2);
@@ -335,18 +335,18 @@ fn what_a_lower_limit_has_no_room_for_goes_to_another_peer() {
         rig.up(first, 4);
         rig.send_some(4);
         assert_eq!(rig.outbound.take(first).map(|frame| frame.sequence), Some(1));
-        rig.outbound.limit(first, 2);
+        rig.outbound.on_limit(first, 2);
         rig.up(second, 4);
         // One is under way, and one more has room.
-        assert_eq!(rig.outbound.answer(first), Some(2));
-        assert_eq!(rig.outbound.answer(first), None);
-        rig.outbound.written(first, 1);
+        assert_eq!(rig.outbound.take_limit_answer(first), Some(2));
+        assert_eq!(rig.outbound.take_limit_answer(first), None);
+        rig.outbound.on_written(first, 1);
         assert_eq!(rig.write(first).len(), 1);
         assert_eq!(rig.write(second).iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [3, 4]);
-        assert_eq!(rig.outbound.link(first).unwrap().books.credits(), 0);
+        assert_eq!(rig.outbound.link(first).unwrap().ledger.credits(), 0);
         // More room again.
-        rig.outbound.limit(first, 5);
-        assert_eq!(rig.outbound.link(first).unwrap().books.credits(), 3);
+        rig.outbound.on_limit(first, 5);
+        assert_eq!(rig.outbound.link(first).unwrap().ledger.credits(), 3);
         assert!(rig.outbound.has_work(first), "an answer is due");
     }
 }
@@ -355,15 +355,15 @@ fn what_a_lower_limit_has_no_room_for_goes_to_another_peer() {
 fn an_answer_is_no_frame_that_is_lost() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let link = rig.connected(&["a"])[0];
-    rig.outbound.limit(link, 1);
-    assert_eq!(rig.outbound.answer(link), Some(1));
+    rig.outbound.on_limit(link, 1);
+    assert_eq!(rig.outbound.take_limit_answer(link), Some(1));
     rig.send_some(1);
     rig.outbound.take(link).unwrap();
     assert_eq!(rig.outbound.held(), 1);
     // The answer has been written, and the frame has not.
-    rig.outbound.written(link, 1);
+    rig.outbound.on_written(link, 1);
     assert_eq!(rig.outbound.held(), 1);
     rig.down(link);
     assert_eq!((rig.outbound.given_up(), rig.outbound.counts().lost), (1, 1));
-    assert_eq!(rig.outbound.answer(link), None);
+    assert_eq!(rig.outbound.take_limit_answer(link), None);
 }

@@ -20,7 +20,7 @@ fn counters_that_cannot_be_end_the_connection() {
         rig.write(link);
         rig.ack(link, 1, &[]);
         let nothing = std::iter::empty;
-        let error = rig.outbound.control(rig.now, link, said, nothing(), nothing()).unwrap_err();
+        let error = rig.outbound.on_control(rig.now, link, said, nothing(), nothing()).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         // What it said before stands.
         rig.down(link);
@@ -60,11 +60,11 @@ fn slots_without_end_are_not_filled_without_end() {
         delivery: Delivery::AtMostOnce,
         choice: Choice::RoundRobin,
         replay: 10,
-        lanes: 1,
+        connections: 1,
     });
     rig.endpoints(&["a", "b", "c"]);
     for link in rig.connects() {
-        rig.outbound.up(rig.now, link, u32::MAX, usize::MAX);
+        rig.outbound.on_up(rig.now, link, u32::MAX, usize::MAX);
     }
     assert_eq!((0..100).filter(|_| rig.send().is_ok()).count(), 10);
 }
@@ -116,14 +116,14 @@ proptest! {
                 }
             }
             for (sequence, _) in &of_good {
-                prop_assert_eq!(rig.outbound.has(*sequence), is_kept, "{} has been let go of", sequence);
+                prop_assert_eq!(rig.outbound.holds(*sequence), is_kept, "{} has been let go of", sequence);
             }
-            let books = &rig.outbound.link(evil).unwrap().books;
-            prop_assert!(books.outstanding() <= 2 && books.queue.len() <= 2);
+            let ledger = &rig.outbound.link(evil).unwrap().ledger;
+            prop_assert!(ledger.outstanding() <= 2 && ledger.queue.len() <= 2);
         }
         of_good.extend(rig.write(good));
         let sequences: Vec<u64> = of_good.iter().map(|&(sequence, _)| sequence).collect();
         rig.ack(good, of_good.len() as u64, &sequences);
-        prop_assert!(sequences.iter().all(|&sequence| !rig.outbound.has(sequence)));
+        prop_assert!(sequences.iter().all(|&sequence| !rig.outbound.holds(sequence)));
     }
 }

@@ -16,7 +16,7 @@ fn what_nobody_wants_comes_less_and_less_often() {
         rig.say(link, freed, &[], &[1]);
         assert_eq!(rig.outbound.due(), Some(rig.now + pause));
         rig.pass(pause - MOMENT);
-        assert!(rig.write(link).is_empty() && rig.outbound.has(1));
+        assert!(rig.write(link).is_empty() && rig.outbound.holds(1));
         rig.pass(MOMENT);
         assert_eq!(rig.actions().pop(), Some(Action::Write(link)));
         assert_eq!(rig.write(link), [(1, true)]);

@@ -93,8 +93,8 @@ fn check(worlds: u64) {
 }
 
 #[expect(clippy::result_large_err, reason = "a failure happens once, and is told in full")]
-fn run(plan: Plan, tells: bool) -> Result<Tally, Failure> {
-    let mut world = World::new(plan, tells);
+fn run(plan: Plan, logs: bool) -> Result<Tally, Failure> {
+    let mut world = World::new(plan, logs);
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
     let outcome = outcome.unwrap_or_else(|_| Err("a panic".to_owned()));
     let (step, tally, events) = world.end();

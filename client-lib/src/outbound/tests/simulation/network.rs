@@ -35,7 +35,7 @@ pub(super) enum Sent {
 
 /// What a receiver says, on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct Control {
     pub(super) freed: u64,
     pub(super) taken: u64,
     pub(super) acked: Vec<u64>,
@@ -68,9 +68,9 @@ pub(super) struct Connection {
     /// The sender has been told to end it.
     pub(super) is_closing: bool,
     /// The sender has been told to write.
-    pub(super) is_kicked: bool,
+    pub(super) may_write: bool,
     pub(super) data: VecDeque<Sent>,
-    pub(super) control: VecDeque<Said>,
+    pub(super) control: VecDeque<Control>,
     pub(super) is_data_cut: bool,
     pub(super) is_control_cut: bool,
     /// It takes a while for what is on its way to go on.
@@ -83,8 +83,8 @@ pub(super) struct Connection {
     pub(super) limit: Option<(u32, bool)>,
     /// The sender's books: what it has written, and what it has heard.
     pub(super) handed: u64,
-    pub(super) heard_freed: u64,
-    pub(super) heard_taken: u64,
+    pub(super) known_freed: u64,
+    pub(super) known_taken: u64,
     /// The receiver's: what has come, and what has become of it.
     pub(super) arrived: u64,
     pub(super) freed: u64,
@@ -92,7 +92,7 @@ pub(super) struct Connection {
     pub(super) acked: VecDeque<u64>,
     pub(super) rejected: VecDeque<u64>,
     /// The receiver has something to say.
-    pub(super) is_news: bool,
+    pub(super) has_control_to_send: bool,
 }
 
 impl Connection {
@@ -108,7 +108,7 @@ impl Connection {
             at_sender: Side::Pending,
             at_receiver: Side::Pending,
             is_closing: false,
-            is_kicked: false,
+            may_write: false,
             data: VecDeque::new(),
             control: VecDeque::new(),
             is_data_cut: false,
@@ -119,14 +119,14 @@ impl Connection {
             room: 0,
             limit: None,
             handed: 0,
-            heard_freed: 0,
-            heard_taken: 0,
+            known_freed: 0,
+            known_taken: 0,
             arrived: 0,
             freed: 0,
             taken: 0,
             acked: VecDeque::new(),
             rejected: VecDeque::new(),
-            is_news: false,
+            has_control_to_send: false,
         }
     }
 
@@ -145,25 +145,25 @@ impl Connection {
     }
 
     /// Whether the sender has something to learn of its end.
-    pub(super) fn is_end_news_to_sender(&self) -> bool {
+    pub(super) fn has_ended_for_sender(&self) -> bool {
         let is_over = self.is_closing || self.is_cut() || self.at_receiver == Side::Gone;
         self.at_sender != Side::Gone && is_over
     }
 
     /// Whether the receiver has something to learn of its end.
-    pub(super) fn is_end_news_to_receiver(&self) -> bool {
+    pub(super) fn has_ended_for_receiver(&self) -> bool {
         let is_read_out = self.at_sender == Side::Gone && self.data.is_empty();
         self.at_receiver == Side::Open && (self.is_cut() || is_read_out)
     }
 
     /// Whether the sender has something to write, perhaps.
     pub(super) fn is_writable(&self) -> bool {
-        self.at_sender == Side::Open && self.is_kicked
+        self.at_sender == Side::Open && self.may_write
     }
 
     /// Whether the receiver has something to say.
-    pub(super) fn is_news_there(&self) -> bool {
-        self.at_receiver == Side::Open && self.is_news
+    pub(super) fn may_send_control(&self) -> bool {
+        self.at_receiver == Side::Open && self.has_control_to_send
     }
 
     /// Whether both sides have it.
@@ -177,12 +177,12 @@ impl Connection {
     }
 
     /// Whether a frame can come.
-    pub(super) fn is_data_there(&self) -> bool {
+    pub(super) fn has_data_to_deliver(&self) -> bool {
         !self.is_data_stuck && !self.data.is_empty()
     }
 
     /// Whether the sender can hear something.
-    pub(super) fn is_control_there(&self) -> bool {
+    pub(super) fn has_control_to_deliver(&self) -> bool {
         self.at_sender != Side::Gone && !self.is_control_stuck && !self.control.is_empty()
     }
 
@@ -207,17 +207,17 @@ impl Connection {
     }
 
     /// The receiver says what is new.
-    pub(super) fn say(&mut self) {
+    pub(super) fn send_control(&mut self) {
         let acked = self.acked.drain(..self.acked.len().min(MAX_IDS)).collect();
         let rejected = self.rejected.drain(..self.rejected.len().min(MAX_IDS)).collect();
-        self.is_news = !self.acked.is_empty() || !self.rejected.is_empty();
+        self.has_control_to_send = !self.acked.is_empty() || !self.rejected.is_empty();
         if !self.is_control_cut && self.at_sender != Side::Gone {
             let unsaid = self.limit.as_mut().filter(|(_, is_said)| !is_said);
             let limit = unsaid.map(|(limit, is_said)| {
                 *is_said = true;
                 *limit
             });
-            self.control.push_back(Said { freed: self.freed, taken: self.taken, acked, rejected, limit });
+            self.control.push_back(Control { freed: self.freed, taken: self.taken, acked, rejected, limit });
         }
     }
 }

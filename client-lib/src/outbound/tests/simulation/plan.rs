@@ -59,31 +59,31 @@ pub(super) struct Faults {
 
 impl Plan {
     pub(super) fn of(seed: u64, steps: usize) -> Self {
-        let chance = &mut fastrand::Rng::with_seed(seed);
+        let rng = &mut fastrand::Rng::with_seed(seed);
         let settings = Settings {
-            delivery: [Delivery::AtMostOnce, Delivery::AtLeastOnce, Delivery::AtLeastOnce][chance.usize(..3)],
+            delivery: [Delivery::AtMostOnce, Delivery::AtLeastOnce, Delivery::AtLeastOnce][rng.usize(..3)],
             choice: [
                 Choice::RoundRobin,
                 Choice::LeastOutstanding,
                 Choice::Nearest,
                 Choice::ByKey,
                 Choice::ByKey,
-            ][chance.usize(..5)],
-            replay: [1, 4, 32, 256][chance.usize(..4)],
-            lanes: [1, 1, 2, 3][chance.usize(..4)],
+            ][rng.usize(..5)],
+            replay: [1, 4, 32, 256][rng.usize(..4)],
+            connections: [1, 1, 2, 3][rng.usize(..4)],
         };
         Self {
             seed,
             steps,
             rounds: 4,
-            senders: chance.usize(1..=2),
-            targets: chance.usize(1..=5),
+            senders: rng.usize(1..=2),
+            targets: rng.usize(1..=5),
             settings,
-            keys: chance.u64(1..=6),
-            slots: [1, 4, 16][chance.usize(..3)],
-            limit: if chance.u8(..8) == 0 { 2 } else { 10_000 },
-            pace: [5, 30, 100][chance.usize(..3)],
-            faults: Faults::of(chance),
+            keys: rng.u64(1..=6),
+            slots: [1, 4, 16][rng.usize(..3)],
+            limit: if rng.u8(..8) == 0 { 2 } else { 10_000 },
+            pace: [5, 30, 100][rng.usize(..3)],
+            faults: Faults::of(rng),
         }
     }
 
@@ -91,7 +91,7 @@ impl Plan {
     pub(super) fn weight(&self) -> usize {
         let mut faults = self.faults;
         let faults = Faults::EACH.into_iter().filter(|fault| *fault(&mut faults)).count();
-        let settings = usize::from(self.settings.lanes) + self.settings.replay.min(5);
+        let settings = usize::from(self.settings.connections) + self.settings.replay.min(5);
         let sizes = self.rounds + self.senders + self.targets + self.keys as usize + self.slots as usize;
         faults + settings + sizes
     }
@@ -104,7 +104,7 @@ impl Plan {
             Self { faults, ..self }
         });
         let settings = [
-            Settings { lanes: 1, ..self.settings },
+            Settings { connections: 1, ..self.settings },
             Settings { replay: self.settings.replay.min(4), ..self.settings },
         ];
         let settings = settings.into_iter().map(move |settings| Self { settings, ..self });
@@ -138,7 +138,7 @@ impl Faults {
         |faults| &mut faults.limits,
     ];
 
-    fn of(chance: &mut fastrand::Rng) -> Self {
+    fn of(rng: &mut fastrand::Rng) -> Self {
         let mut faults = Self {
             dials: false,
             breaks: false,
@@ -155,9 +155,9 @@ impl Faults {
             rooms: false,
             limits: false,
         };
-        Self::EACH.into_iter().for_each(|fault| *fault(&mut faults) = chance.bool());
+        Self::EACH.into_iter().for_each(|fault| *fault(&mut faults) = rng.bool());
         // The order of a key's frames is promised for each name.
-        faults.names &= chance.u8(..4) == 0;
+        faults.names &= rng.u8(..4) == 0;
         faults
     }
 }

@@ -106,7 +106,7 @@ impl Process {
         if arrival != Arrival::Deliver {
             connection.freed += 1;
             connection.taken += 1;
-            connection.is_news = true;
+            connection.has_control_to_send = true;
         }
         Ok(arrival == Arrival::Deliver)
     }
@@ -149,17 +149,17 @@ impl Process {
         }
         let own = connections.iter_mut().find(|connection| connection.id == held.connection);
         if let Some(own) = own {
-            own.is_news = true;
+            own.has_control_to_send = true;
             own.freed += u64::from(verdict != Verdict::Acknowledge);
         }
         if is_kept && is_first {
-            self.tell(&held, verdict, connections);
+            self.report_outcome(&held, verdict, connections);
         }
         (held, is_first && verdict != Verdict::Reject)
     }
 
     /// Has the outcome told, if whoever is to tell it is still there.
-    fn tell(&mut self, held: &Held, verdict: Verdict, connections: &mut [Connection]) {
+    fn report_outcome(&mut self, held: &Held, verdict: Verdict, connections: &mut [Connection]) {
         let is_acked = verdict != Verdict::Reject;
         let teller = held.memory.lock().unwrap().decided(held.sequence, is_acked);
         self.had.insert((held.session, held.sequence), is_acked);
@@ -172,7 +172,7 @@ impl Process {
         for connection in connections.iter_mut().filter(is_it) {
             let to = if is_acked { &mut connection.acked } else { &mut connection.rejected };
             to.push_back(held.sequence);
-            connection.is_news = true;
+            connection.has_control_to_send = true;
         }
     }
 }

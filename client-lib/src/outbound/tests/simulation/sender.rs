@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use super::network::{Connection, Message, Packet, Said, Sent};
+use super::network::{Connection, Control, Message, Packet, Sent};
 use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
 use crate::outbound::link::{Link, State};
-use crate::outbound::{Action, End, Identity, LinkId, Outbound, PeerId, Refused, Settings};
+use crate::outbound::{Action, DownReason, LinkId, Outbound, PeerId, PeerInfo, Refused, Settings};
 use crate::wire::WINDOW;
 
 /// What DNS says of a pod.
@@ -91,13 +91,13 @@ impl Sender {
     }
 
     pub(super) fn endpoints(&mut self, now: Instant, addresses: &[Address]) -> Checked {
-        let identity = |address: &Address| Identity {
+        let info = |address: &Address| PeerInfo {
             target: format!("pod-{}", address.target),
             uid: address.uid.map(|uid| uid.to_string()),
             distance: (address.target % 3) as u8,
         };
         self.news += 1;
-        let ids = self.outbound.endpoints(now, addresses.iter().map(identity).collect());
+        let ids = self.outbound.set_endpoints(now, addresses.iter().map(info).collect());
         ensure!(ids.len() == addresses.len(), "{} peers of {} addresses", ids.len(), addresses.len());
         for (id, &address) in ids.into_iter().zip(addresses) {
             let before = self.names.insert(id, address);
@@ -111,7 +111,7 @@ impl Sender {
         self.outbound.tick(now);
         self.news += 1;
         let actions: Vec<Action> = std::iter::from_fn(|| self.outbound.next_action()).collect();
-        let links = self.outbound.peers.len() * usize::from(self.settings.lanes);
+        let links = self.outbound.peers.len() * usize::from(self.settings.connections);
         let most = std::mem::take(&mut self.news) * (2 * links + self.settings.replay + 1);
         ensure!(actions.len() <= most, "{} actions, where {most} are enough", actions.len());
         self.over()?;
@@ -126,7 +126,7 @@ impl Sender {
         to: Option<PeerId>,
     ) -> Result<Result<LinkId, Refused>, String> {
         let packet = Packet { number: self.next_number, key, length, is_named: to.is_some() };
-        let (sequence, link) = match self.outbound.submit(packet, (length, key), to) {
+        let (sequence, link) = match self.outbound.submit(packet, length, key, to) {
             Ok(done) => done,
             Err((back, refused)) => {
                 ensure!(back.number == packet.number, "another frame was given back");
@@ -158,37 +158,37 @@ impl Sender {
 
     pub(super) fn up(&mut self, now: Instant, connection: &mut Connection, frame_size: usize) {
         self.news += 1;
-        self.outbound.up(now, connection.link, connection.slots as u32, frame_size);
+        self.outbound.on_up(now, connection.link, connection.slots as u32, frame_size);
         if !connection.is_closing {
             self.up.insert(connection.link);
         }
     }
 
     pub(super) fn ending(&mut self, link: LinkId) {
-        self.outbound.ending(link);
+        self.outbound.on_ending(link);
     }
 
-    pub(super) fn down(&mut self, now: Instant, connection: &Connection, end: End) -> Checked {
+    pub(super) fn down(&mut self, now: Instant, connection: &Connection, reason: DownReason) -> Checked {
         // One that is ended on purpose does not break.
         let is_up = self.outbound.link(connection.link).is_some_and(Link::is_up);
         self.broken += u64::from(self.up.remove(&connection.link) && is_up);
         self.news += 1;
-        self.outbound.down(now, connection.link, end);
+        self.outbound.on_down(now, connection.link, reason);
         if !self.is_kept() {
-            self.lost += connection.handed - connection.heard_taken;
+            self.lost += connection.handed - connection.known_taken;
         }
         self.over()
     }
 
     /// Writes a frame, if there is one.
     pub(super) fn write(&mut self, connection: &mut Connection) -> Checked {
-        if let Some(limit) = self.outbound.answer(connection.link) {
+        if let Some(limit) = self.outbound.take_limit_answer(connection.link) {
             connection.send(Sent::Limited(limit));
-            self.outbound.written(connection.link, 1);
+            self.outbound.on_written(connection.link, 1);
             return Ok(());
         }
         let Some(outgoing) = self.outbound.take(connection.link) else {
-            connection.is_kicked = false;
+            connection.may_write = false;
             let has_work = self.outbound.has_work(connection.link);
             ensure!(!has_work, "work, and nothing to take");
             return Ok(());
@@ -212,17 +212,22 @@ impl Sender {
         record.handed += 1;
         let message = Message { sequence, floor, is_repeat: outgoing.is_repeat, packet: outgoing.frame };
         connection.write(message);
-        self.outbound.written(connection.link, 1);
-        let under_way = connection.handed - connection.heard_freed;
+        self.outbound.on_written(connection.link, 1);
+        let under_way = connection.handed - connection.known_freed;
         ensure!(under_way <= connection.slots, "{under_way} frames for {} slots", connection.slots);
         Ok(())
     }
 
-    pub(super) fn hear(&mut self, now: Instant, connection: &mut Connection, said: Said) -> Checked {
-        let Said { freed, taken, acked, rejected, limit } = said;
-        let had: Vec<u64> = acked.iter().copied().filter(|&sequence| self.outbound.has(sequence)).collect();
+    pub(super) fn receive_control(
+        &mut self,
+        now: Instant,
+        connection: &mut Connection,
+        said: Control,
+    ) -> Checked {
+        let Control { freed, taken, acked, rejected, limit } = said;
+        let had: Vec<u64> = acked.iter().copied().filter(|&sequence| self.outbound.holds(sequence)).collect();
         self.news += 1;
-        let control = self.outbound.control(
+        let control = self.outbound.on_control(
             now,
             connection.link,
             (freed, taken),
@@ -230,14 +235,15 @@ impl Sender {
             rejected.into_iter(),
         );
         ensure!(control.is_ok(), "{control:?}");
-        (connection.heard_freed, connection.heard_taken) = (freed, taken);
+        (connection.known_freed, connection.known_taken) = (freed, taken);
         if let Some(limit) = limit {
-            self.outbound.limit(connection.link, limit);
-            (connection.slots, connection.is_kicked) = (limit.into(), true);
+            self.outbound.on_limit(connection.link, limit);
+            (connection.slots, connection.may_write) = (limit.into(), true);
         }
         for sequence in had {
             // It may have been said twice.
-            if !self.outbound.has(sequence) && !std::mem::replace(&mut self.record(sequence).is_over, true) {
+            if !self.outbound.holds(sequence) && !std::mem::replace(&mut self.record(sequence).is_over, true)
+            {
                 self.acknowledged += 1;
             }
         }
@@ -253,7 +259,7 @@ impl Sender {
         let is_kept = self.is_kept();
         for (sequence, record) in (1..).zip(&mut self.records) {
             let was_there = !record.is_over && (is_kept || record.handed == 0);
-            if was_there && !self.outbound.has(sequence) {
+            if was_there && !self.outbound.holds(sequence) {
                 let is_gone = record.to.is_some_and(|to| !self.outbound.knows(to));
                 ensure!(is_gone, "{sequence} was given up: {record:?}");
                 record.is_over = true;
@@ -283,16 +289,16 @@ impl Sender {
 
     /// What must hold inside. Slower.
     pub(super) fn check_inside(&self) -> Checked {
-        let Outbound { peers, ring, again, paused, .. } = &self.outbound;
+        let Outbound { peers, ring, requeued, paused, .. } = &self.outbound;
         let mut given: HashMap<LinkId, u64> = HashMap::new();
         for link in peers.iter().flat_map(|peer| &peer.links) {
-            let books = &link.books;
+            let ledger = &link.ledger;
             // What has been handed over before there were fewer slots is under way still.
-            let is_within = |count: u64| count <= books.slots || books.queue.is_empty();
-            ensure!(is_within(books.outstanding()), "more than there are slots: {books:?}");
-            ensure!(books.assigned == books.handed + books.queue.len() as u64, "{books:?}");
-            ensure!(is_within(books.assigned - books.decided), "more than may wait: {books:?}");
-            let is_empty = books.slots == 0 && books.assigned == 0 && books.frame_size == 0;
+            let is_within = |count: u64| count <= ledger.slots || ledger.queue.is_empty();
+            ensure!(is_within(ledger.outstanding()), "more than there are slots: {ledger:?}");
+            ensure!(ledger.assigned == ledger.handed + ledger.queue.len() as u64, "{ledger:?}");
+            ensure!(is_within(ledger.assigned - ledger.decided), "more than may wait: {ledger:?}");
+            let is_empty = ledger.slots == 0 && ledger.assigned == 0 && ledger.frame_size == 0;
             let is_there = matches!(link.state, State::Up { .. } | State::Closing { .. });
             ensure!(is_there || is_empty, "{link:?} has something");
         }
@@ -300,21 +306,21 @@ impl Sender {
             let Some(entry) = ring.get(sequence) else { return Err("a hole in the ring".into()) };
             let is_paused = entry.not_before.is_some_and(|until| paused.contains(&(until, sequence)));
             ensure!(is_paused == entry.not_before.is_some(), "{sequence} pauses, or not: {entry:?}");
-            let waits = is_paused || again.contains(&sequence);
-            ensure!(entry.on.is_none() == waits, "{sequence} waits, or not: {entry:?}");
-            ensure!(!(is_paused && again.contains(&sequence)), "{sequence} pauses and goes on: {entry:?}");
-            if let Some(on) = entry.on {
+            let waits = is_paused || requeued.contains(&sequence);
+            ensure!(entry.link.is_none() == waits, "{sequence} waits, or not: {entry:?}");
+            ensure!(!(is_paused && requeued.contains(&sequence)), "{sequence} pauses and goes on: {entry:?}");
+            if let Some(on) = entry.link {
                 *given.entry(on).or_default() += 1;
             }
         }
         for (on, count) in given {
             let Some(link) = self.outbound.link(on) else { return Err(format!("{on:?} is gone")) };
-            let books = &link.books;
+            let ledger = &link.ledger;
             let expected =
-                if self.is_kept() { books.assigned - books.decided } else { books.queue.len() as u64 };
-            ensure!(count == expected, "{count} frames are on {on:?}: {books:?}");
+                if self.is_kept() { ledger.assigned - ledger.decided } else { ledger.queue.len() as u64 };
+            ensure!(count == expected, "{count} frames are on {on:?}: {ledger:?}");
         }
-        let mut waiting = again.iter().chain(paused.iter().map(|(_, sequence)| sequence));
+        let mut waiting = requeued.iter().chain(paused.iter().map(|(_, sequence)| sequence));
         ensure!(waiting.all(|&sequence| ring.get(sequence).is_some()), "what has gone waits");
         ensure!(ring.next() - ring.floor() <= WINDOW, "the ring is long");
         Ok(())

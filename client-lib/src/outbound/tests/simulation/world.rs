@@ -14,10 +14,10 @@ use super::sender::{Address, Sender};
 use super::tally::Tally;
 use super::{Checked, ensure};
 use crate::handshake::{Delivery, RefusalCode, SessionId};
-use crate::outbound::{Action, End, LinkId, PeerId};
+use crate::outbound::{Action, DownReason, LinkId, PeerId};
 
 /// How many events are told.
-const TOLD: usize = 200;
+const MAX_EVENTS: usize = 200;
 
 /// The largest payload that is sent. Some receivers take half of it only.
 const LARGEST: usize = 8;
@@ -26,12 +26,12 @@ const LARGEST: usize = 8;
 const TRIES: usize = 10;
 
 /// How often the insides are looked at, in steps.
-const LOOK: usize = 8;
+const INSIDE_EVERY: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct World {
     plan: Plan,
-    chance: fastrand::Rng,
+    rng: fastrand::Rng,
     now: Instant,
     start: Instant,
     senders: Vec<Sender>,
@@ -48,25 +48,25 @@ pub(super) struct World {
     moves: usize,
     step: usize,
     tally: Tally,
-    tells: bool,
+    logs: bool,
     events: VecDeque<String>,
 }
 
-macro_rules! tell {
+macro_rules! log {
     ($world:expr, $($message:tt)+) => {
-        if $world.tells {
-            $world.tell(format!($($message)+));
+        if $world.logs {
+            $world.log(format!($($message)+));
         }
     };
 }
-use tell;
+use log;
 
 impl World {
-    pub(super) fn new(plan: Plan, tells: bool) -> Self {
+    pub(super) fn new(plan: Plan, logs: bool) -> Self {
         let start = Instant::now();
         let mut world = Self {
             plan,
-            chance: fastrand::Rng::with_seed(plan.seed ^ 0x5eed),
+            rng: fastrand::Rng::with_seed(plan.seed ^ 0x5eed),
             now: start,
             start,
             senders: Vec::new(),
@@ -80,7 +80,7 @@ impl World {
             moves: 0,
             step: 0,
             tally: Tally::default(),
-            tells,
+            logs,
             events: VecDeque::new(),
         };
         for target in 0..plan.targets {
@@ -110,8 +110,8 @@ impl World {
         (self.step, self.tally, self.events.into())
     }
 
-    fn tell(&mut self, event: String) {
-        if self.events.len() == TOLD {
+    fn log(&mut self, event: String) {
+        if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
         self.events.push_back(format!("{} {:?}: {event}", self.step, self.now - self.start));
@@ -126,7 +126,7 @@ impl World {
             for _ in 0..self.plan.steps {
                 self.step += 1;
                 self.step()?;
-                if self.step.is_multiple_of(LOOK) {
+                if self.step.is_multiple_of(INSIDE_EVERY) {
                     self.senders.iter().try_for_each(Sender::check_inside)?;
                 }
             }
@@ -137,7 +137,7 @@ impl World {
     }
 
     fn step(&mut self) -> Checked {
-        if self.chance.u32(..1000) < self.plan.pace {
+        if self.rng.u32(..1000) < self.plan.pace {
             return self.fault();
         }
         let before = self.moves;
@@ -152,30 +152,33 @@ impl World {
 
     /// Something that may happen does, if it can.
     fn event(&mut self) -> Checked {
-        match self.chance.u32(..1000) {
-            0..90 => self.some(Self::submit),
-            90..270 => self.some(|world| world.on(Connection::is_writable, Self::write)),
-            270..410 => self.some(|world| world.on(Connection::is_data_there, Self::arrive)),
-            410..500 => self.some(Self::take),
-            500..610 => self.some(Self::decide),
-            610..710 => self.some(|world| world.on(Connection::is_news_there, Self::say)),
-            710..800 => self.some(|world| world.on(Connection::is_control_there, Self::hear)),
-            800..860 => self.on(|it| it.at_sender == Side::Pending, Self::dial),
-            860..890 => self.on(Connection::is_end_news_to_sender, Self::down),
-            890..900 => self.on(Connection::is_end_news_to_receiver, Self::end_at_receiver),
+        match self.rng.u32(..1000) {
+            0..90 => self.a_few_times(Self::submit),
+            90..270 => self.a_few_times(|world| world.on_any(Connection::is_writable, Self::write)),
+            270..410 => self.a_few_times(|world| world.on_any(Connection::has_data_to_deliver, Self::arrive)),
+            410..500 => self.a_few_times(Self::take),
+            500..610 => self.a_few_times(Self::decide),
+            610..710 => {
+                self.a_few_times(|world| world.on_any(Connection::may_send_control, Self::send_control))
+            }
+            710..800 => self
+                .a_few_times(|world| world.on_any(Connection::has_control_to_deliver, Self::receive_control)),
+            800..860 => self.on_any(|it| it.at_sender == Side::Pending, Self::dial),
+            860..890 => self.on_any(Connection::has_ended_for_sender, Self::down),
+            890..900 => self.on_any(Connection::has_ended_for_receiver, Self::end_at_receiver),
             900..935 => self.wait(),
-            935..965 => self.on(|it| it.is_data_stuck || it.is_control_stuck, Self::go_on),
+            935..965 => self.on_any(|it| it.is_data_stuck || it.is_control_stuck, Self::go_on),
             965..985 => self.recover(),
             _ => {
-                let sender = self.chance.usize(..self.senders.len());
+                let sender = self.rng.usize(..self.senders.len());
                 self.act(sender)
             }
         }
     }
 
     /// Does something once or a few times.
-    fn some(&mut self, what: impl Fn(&mut Self) -> Checked) -> Checked {
-        for _ in 0..self.chance.u8(1..=6) {
+    fn a_few_times(&mut self, what: impl Fn(&mut Self) -> Checked) -> Checked {
+        for _ in 0..self.rng.u8(1..=6) {
             let before = self.moves;
             what(self)?;
             if self.moves == before {
@@ -186,7 +189,7 @@ impl World {
     }
 
     /// Does something to one of the connections for which it can be done.
-    fn on(
+    fn on_any(
         &mut self,
         fits: impl Fn(&Connection) -> bool,
         what: impl Fn(&mut Self, usize) -> Checked,
@@ -195,7 +198,7 @@ impl World {
         if count == 0 {
             return Ok(());
         }
-        let first = self.chance.usize(..count);
+        let first = self.rng.usize(..count);
         match (first..first + count).map(|at| at % count).find(|&at| fits(&self.connections[at])) {
             Some(at) => what(self, at),
             None => Ok(()),
@@ -205,11 +208,11 @@ impl World {
     /// Time passes, mostly as far as something is due.
     fn wait(&mut self) -> Checked {
         let due = self.senders.iter().filter_map(|sender| sender.outbound.due()).min();
-        let pause = match self.chance.u32(..100) {
-            0..20 => Duration::from_millis(self.chance.u64(..20)),
+        let pause = match self.rng.u32(..100) {
+            0..20 => Duration::from_millis(self.rng.u64(..20)),
             20..90 => due.map_or(Duration::ZERO, |due| due.saturating_duration_since(self.now)),
-            90..99 => Duration::from_millis(self.chance.u64(..2_000)),
-            _ => Duration::from_millis(self.chance.u64(..40_000)),
+            90..99 => Duration::from_millis(self.rng.u64(..2_000)),
+            _ => Duration::from_millis(self.rng.u64(..40_000)),
         };
         self.pass(pause)
     }
@@ -217,7 +220,7 @@ impl World {
     fn pass(&mut self, pause: Duration) -> Checked {
         self.moves += 1;
         self.now += pause;
-        tell!(self, "{pause:?} pass");
+        log!(self, "{pause:?} pass");
         for sender in 0..self.senders.len() {
             if self.senders[sender].outbound.due().is_some_and(|due| due <= self.now) {
                 self.act(sender)?;
@@ -227,47 +230,47 @@ impl World {
     }
 
     fn submit(&mut self) -> Checked {
-        let at = self.chance.usize(..self.senders.len());
-        let key = self.chance.u64(..self.plan.keys);
-        let length = self.chance.usize(1..=LARGEST);
-        let is_named = self.plan.faults.named && self.chance.u8(..5) == 0;
+        let at = self.rng.usize(..self.senders.len());
+        let key = self.rng.u64(..self.plan.keys);
+        let length = self.rng.usize(1..=LARGEST);
+        let is_named = self.plan.faults.named && self.rng.u8(..5) == 0;
         let mut known: Vec<PeerId> = Vec::new();
         if is_named {
             known.extend(self.senders[at].names.keys());
             known.sort();
         }
-        let to = self.chance.choice(known);
+        let to = self.rng.choice(known);
         self.submit_one(at, (key, length), to)
     }
 
     fn submit_one(&mut self, at: usize, (key, length): (u64, usize), to: Option<PeerId>) -> Checked {
         let outcome = self.senders[at].submit((key, length), to)?;
-        tell!(self, "sender {at} submits key {key} to {to:?}: {outcome:?}");
+        log!(self, "sender {at} submits key {key} to {to:?}: {outcome:?}");
         self.tally.count(if outcome.is_ok() { "submitted" } else { "refused" });
         if let Ok(link) = outcome {
             self.moves += 1;
-            self.kick(at, link);
-            self.settle(at)?;
+            self.let_write(at, link);
+            self.check_and_act(at)?;
         }
         Ok(())
     }
 
-    fn kick(&mut self, sender: usize, link: LinkId) {
+    fn let_write(&mut self, sender: usize, link: LinkId) {
         let session = self.senders[sender].session;
         let mut all = self.connections.iter_mut();
         if let Some(connection) = all.find(|it| it.session == session && it.link == link) {
-            connection.is_kicked = true;
+            connection.may_write = true;
         }
     }
 
     fn write(&mut self, at: usize) -> Checked {
         self.moves += 1;
-        let is_slow = self.plan.faults.delays && !self.is_peace && self.chance.u8(..8) == 0;
+        let is_slow = self.plan.faults.delays && !self.is_peace && self.rng.u8(..8) == 0;
         let Self { senders, connections, .. } = self;
         let connection = &mut connections[at];
         senders[connection.sender].write(connection)?;
         connection.is_data_stuck |= is_slow;
-        tell!(self, "written {:?}", self.connections[at]);
+        log!(self, "written {:?}", self.connections[at]);
         self.senders[self.connections[at].sender].check()
     }
 
@@ -295,7 +298,7 @@ impl World {
         let is_new = process.arrived(plan, connection, &memory, message)?;
         self.tally.count(if is_new { "delivered" } else { "passed over" });
         let (sender, session) = (connection.sender, connection.session);
-        tell!(self, "arrived (delivered: {is_new}) {message:?} at {:?}", self.connections[at]);
+        log!(self, "arrived (delivered: {is_new}) {message:?} at {:?}", self.connections[at]);
         if is_new && self.senders[sender].session == session {
             let delivery = self.plan.settings.delivery;
             let record = self.senders[sender].record(message.sequence);
@@ -308,7 +311,7 @@ impl World {
 
     /// A process that runs and of which something holds.
     fn process(&mut self, fits: impl Fn(&Process) -> bool) -> Option<usize> {
-        let first = self.chance.usize(..self.running.len());
+        let first = self.rng.usize(..self.running.len());
         let (before, after) = self.running.split_at(first);
         let mut all = after.iter().chain(before).filter_map(|&process| process);
         all.find(|&process| fits(&self.processes[process]))
@@ -323,25 +326,25 @@ impl World {
         self.moves += 1;
         let Some(held) = self.processes[process].take() else { return Ok(()) };
         let (connection, sender, session) = (held.connection, held.sender, held.session);
-        tell!(self, "taken from {process}: {held:?}");
+        log!(self, "taken from {process}: {held:?}");
         if self.senders[sender].session == session {
             self.senders[sender].taken += 1;
         }
         if let Some(connection) = self.connections.iter_mut().find(|it| it.id == connection) {
             connection.taken += 1;
-            connection.is_news = true;
+            connection.has_control_to_send = true;
         }
         Ok(())
     }
 
     fn decide(&mut self) -> Checked {
         let Some(process) = self.process(|it| !it.is_stalled && !it.held.is_empty()) else { return Ok(()) };
-        let verdict = match self.chance.u8(..10) {
+        let verdict = match self.rng.u8(..10) {
             0 | 1 if self.plan.faults.rejects => Verdict::Reject,
             2 => Verdict::Acknowledge,
             _ => Verdict::Done,
         };
-        let held = self.chance.usize(..self.processes[process].held.len());
+        let held = self.rng.usize(..self.processes[process].held.len());
         self.decide_on(process, held, verdict)
     }
 
@@ -350,7 +353,7 @@ impl World {
         let Self { processes, connections, .. } = self;
         let is_kept = self.plan.settings.delivery == Delivery::AtLeastOnce;
         let (held, is_acked) = processes[process].decide(held, verdict, is_kept, connections);
-        tell!(self, "{verdict:?} at {process}: {held:?}");
+        log!(self, "{verdict:?} at {process}: {held:?}");
         let sender = &mut self.senders[held.sender];
         if is_acked && sender.session == held.session {
             sender.record(held.sequence).is_acked = true;
@@ -358,40 +361,40 @@ impl World {
         Ok(())
     }
 
-    fn say(&mut self, at: usize) -> Checked {
+    fn send_control(&mut self, at: usize) -> Checked {
         self.moves += 1;
-        self.connections[at].say();
-        tell!(self, "said {:?}", self.connections[at]);
+        self.connections[at].send_control();
+        log!(self, "said {:?}", self.connections[at]);
         Ok(())
     }
 
-    fn hear(&mut self, at: usize) -> Checked {
+    fn receive_control(&mut self, at: usize) -> Checked {
         self.moves += 1;
         let Self { senders, connections, now, .. } = self;
         let connection = &mut connections[at];
         let sender = connection.sender;
         if let Some(said) = connection.control.pop_front() {
-            senders[sender].hear(*now, connection, said)?;
+            senders[sender].receive_control(*now, connection, said)?;
         }
-        tell!(self, "heard {:?}", self.connections[at]);
-        self.settle(sender)
+        log!(self, "heard {:?}", self.connections[at]);
+        self.check_and_act(sender)
     }
 
     /// What a sender's shell does after it has told the state machine something, now or soon.
-    fn settle(&mut self, sender: usize) -> Checked {
+    fn check_and_act(&mut self, sender: usize) -> Checked {
         self.senders[sender].check()?;
-        if self.is_peace || self.chance.u8(..4) > 0 { self.act(sender) } else { Ok(()) }
+        if self.is_peace || self.rng.u8(..4) > 0 { self.act(sender) } else { Ok(()) }
     }
 
     fn act(&mut self, sender: usize) -> Checked {
         let session = self.senders[sender].session;
         for action in self.senders[sender].act(self.now)? {
-            tell!(self, "sender {sender}: {action:?}");
+            log!(self, "sender {sender}: {action:?}");
             let mut open =
                 self.connections.iter_mut().filter(|it| it.session == session && it.at_sender != Side::Gone);
             match action {
                 Action::Connect(link) => {
-                    let is_there = open.any(|it| (it.link.peer, it.link.lane) == (link.peer, link.lane));
+                    let is_there = open.any(|it| (it.link.peer, it.link.index) == (link.peer, link.index));
                     ensure!(!is_there, "{link:?} is there already");
                     self.connections.push(Connection::new(self.next_connection, sender, session, link));
                     self.next_connection += 1;
@@ -402,7 +405,7 @@ impl World {
                         connection.is_closing = true;
                     }
                 }
-                Action::Write(link) => self.kick(sender, link),
+                Action::Write(link) => self.let_write(sender, link),
                 Action::Resolve => {}
             }
         }

@@ -1,6 +1,6 @@
 //! How connections begin and end.
 
-use super::{Address, Checked, End, LinkId, RefusalCode, Side, World, ensure, tell};
+use super::{Address, Checked, DownReason, LinkId, RefusalCode, Side, World, ensure, log};
 
 impl World {
     /// The handshake goes on.
@@ -8,13 +8,13 @@ impl World {
         self.moves += 1;
         let is_bad = self.plan.faults.dials && !self.is_peace;
         let connection = &self.connections[at];
-        if connection.at_receiver == Side::Gone || (is_bad && self.chance.u8(..4) == 0) {
+        if connection.at_receiver == Side::Gone || (is_bad && self.rng.u8(..4) == 0) {
             return self.down(at);
         }
         if connection.at_receiver == Side::Pending {
             return match self.admit(at)? {
                 None => Ok(()),
-                Some(end) => self.down_by(at, end),
+                Some(reason) => self.down_by(at, reason),
             };
         }
         let Self { senders, connections, processes, now, .. } = self;
@@ -25,34 +25,34 @@ impl World {
         connection.at_sender = Side::Open;
         senders[sender].up(*now, connection, processes[connection.process].frame_size);
         self.tally.count("up");
-        tell!(self, "up {:?}", self.connections[at]);
-        self.settle(sender)
+        log!(self, "up {:?}", self.connections[at]);
+        self.check_and_act(sender)
     }
 
     /// Why the process at the other end does not let it in, if so.
-    fn admit(&mut self, at: usize) -> Result<Option<End>, String> {
-        let has_room = self.is_peace || !self.plan.faults.rooms || self.chance.u8(..3) > 0;
+    fn admit(&mut self, at: usize) -> Result<Option<DownReason>, String> {
+        let has_room = self.is_peace || !self.plan.faults.rooms || self.rng.u8(..3) > 0;
         let Self { senders, connections, processes, running, now, plan, .. } = self;
         let connection = &mut connections[at];
         let Some(&address) = senders[connection.sender].names.get(&connection.link.peer) else {
             return Err(format!("nobody knows {:?}", connection.link));
         };
         let Address { target, uid } = address;
-        let Some(running) = running[target % plan.targets] else { return Ok(Some(End::Broken)) };
+        let Some(running) = running[target % plan.targets] else { return Ok(Some(DownReason::Broken)) };
         let process = &mut processes[running];
         if uid.is_some() && process.uid != uid {
-            return Ok(Some(End::Refused));
+            return Ok(Some(DownReason::Refused));
         }
-        let LinkId { lane, epoch, .. } = connection.link;
+        let LinkId { index, epoch, .. } = connection.link;
         // A peer that has been forgotten and comes back has the same name: its connections take the places of those before.
-        let admitted = process.sessions.admit(*now, &connection.session, (target as u64, lane), epoch);
+        let admitted = process.sessions.admit(*now, &connection.session, (target as u64, index), epoch);
         ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
         process.may_forget |= process.sessions.len() == plan.limit;
         match admitted {
             // What was there of the lane before has been ended.
             Ok(_) if !has_room => {
                 process.sessions.leave(*now, &connection.session, |seen| seen.lock().unwrap().rest());
-                Ok(Some(End::Refused))
+                Ok(Some(DownReason::Refused))
             }
             Ok((memory, lane)) => {
                 connection.lane = lane;
@@ -66,19 +66,19 @@ impl World {
                 let is_late = refusal.code == RefusalCode::Epoch;
                 let is_full = refusal.code == RefusalCode::Full && process.may_forget;
                 ensure!(is_late || is_full, "{refusal:?}");
-                Ok(Some(End::Refused))
+                Ok(Some(DownReason::Refused))
             }
         }
     }
 
     /// The sender learns that a connection has ended.
     pub(super) fn down(&mut self, at: usize) -> Checked {
-        self.down_by(at, End::Broken)
+        self.down_by(at, DownReason::Broken)
     }
 
-    fn down_by(&mut self, at: usize, end: End) -> Checked {
+    fn down_by(&mut self, at: usize, reason: DownReason) -> Checked {
         self.moves += 1;
-        let is_lost = self.chance.bool();
+        let is_lost = self.rng.bool();
         let Self { senders, connections, now, .. } = self;
         let connection = &mut connections[at];
         let sender = connection.sender;
@@ -90,12 +90,12 @@ impl World {
             connection.cut_data();
         } else {
             // It may come when the next connection is there already.
-            connection.is_data_stuck |= self.chance.bool();
+            connection.is_data_stuck |= self.rng.bool();
         }
-        senders[sender].down(*now, connection, end)?;
-        tell!(self, "down {:?}", self.connections[at]);
+        senders[sender].down(*now, connection, reason)?;
+        log!(self, "down {:?}", self.connections[at]);
         self.sweep(at);
-        self.settle(sender)
+        self.check_and_act(sender)
     }
 
     /// The receiver learns that a connection has ended.
@@ -104,12 +104,12 @@ impl World {
         let connection = &mut self.connections[at];
         connection.at_receiver = Side::Gone;
         connection.data.clear();
-        if self.chance.bool() {
+        if self.rng.bool() {
             connection.cut_control();
         }
         let (process, session) = (connection.process, connection.session);
         self.processes[process].sessions.leave(self.now, &session, |seen| seen.lock().unwrap().rest());
-        tell!(self, "receiver knows the end of {:?}", self.connections[at]);
+        log!(self, "receiver knows the end of {:?}", self.connections[at]);
         self.sweep(at);
         Ok(())
     }

@@ -1,31 +1,33 @@
 //! What goes wrong.
 
-use super::{Address, Checked, LARGEST, Process, Side, World, tell};
+use super::{Address, Checked, LARGEST, Process, Side, World, log};
 
 impl World {
     pub(super) fn fault(&mut self) -> Checked {
         let faults = self.plan.faults;
-        match self.chance.u32(..28) {
-            0..4 if faults.breaks => self.on(|it| it.at_receiver == Side::Open && !it.is_cut(), Self::cut),
+        match self.rng.u32(..28) {
+            0..4 if faults.breaks => {
+                self.on_any(|it| it.at_receiver == Side::Open && !it.is_cut(), Self::cut)
+            }
             // What is on its way is what there is to lose.
-            4..9 if faults.breaks => self.on(|it| it.is_busy() && !it.is_cut(), Self::cut),
+            4..9 if faults.breaks => self.on_any(|it| it.is_busy() && !it.is_cut(), Self::cut),
             9..12 if faults.stalls => self.stall(),
             12..14 if faults.restarts => self.restart(false),
             14..16 if faults.replacements => self.restart(true),
             16..20 => {
-                let sender = self.chance.usize(..self.senders.len());
+                let sender = self.rng.usize(..self.senders.len());
                 self.resolve(sender)
             }
-            20 if faults.senders && self.chance.u8(..4) == 0 => self.restart_sender(),
-            21..25 if faults.delays => self.on(|it| it.at_receiver == Side::Open, Self::delay),
-            25..28 if faults.limits => self.on(|it| it.is_up() && it.limit.is_none(), Self::limit),
+            20 if faults.senders && self.rng.u8(..4) == 0 => self.restart_sender(),
+            21..25 if faults.delays => self.on_any(|it| it.at_receiver == Side::Open, Self::delay),
+            25..28 if faults.limits => self.on_any(|it| it.is_up() && it.limit.is_none(), Self::limit),
             _ => Ok(()),
         }
     }
 
     /// A connection breaks, in one direction or both, or the sender thinks so.
     fn cut(&mut self, at: usize) -> Checked {
-        let which = self.chance.u8(..6);
+        let which = self.rng.u8(..6);
         if which > 2 && self.connections[at].at_sender == Side::Open {
             return self.down(at);
         }
@@ -36,65 +38,65 @@ impl World {
         if which != 1 {
             connection.cut_control();
         }
-        if self.connections[at].at_sender == Side::Open && self.chance.bool() {
+        if self.connections[at].at_sender == Side::Open && self.rng.bool() {
             // It notices, and still hears what was said.
             let Self { senders, connections, .. } = self;
             senders[connections[at].sender].ending(connections[at].link);
         }
-        tell!(self, "cut {:?}", self.connections[at]);
+        log!(self, "cut {:?}", self.connections[at]);
         Ok(())
     }
 
     /// A receiver has less room for a sender, or more again.
     fn limit(&mut self, at: usize) -> Checked {
         let connection = &mut self.connections[at];
-        connection.limit = Some((self.chance.u32(1..=self.plan.slots), false));
-        connection.is_news = true;
-        tell!(self, "is to be limited {:?}", self.connections[at]);
+        connection.limit = Some((self.rng.u32(1..=self.plan.slots), false));
+        connection.has_control_to_send = true;
+        log!(self, "is to be limited {:?}", self.connections[at]);
         Ok(())
     }
 
     fn delay(&mut self, at: usize) -> Checked {
         let connection = &mut self.connections[at];
-        (connection.is_data_stuck, connection.is_control_stuck) = (self.chance.bool(), self.chance.bool());
-        tell!(self, "stuck {:?}", self.connections[at]);
+        (connection.is_data_stuck, connection.is_control_stuck) = (self.rng.bool(), self.rng.bool());
+        log!(self, "stuck {:?}", self.connections[at]);
         Ok(())
     }
 
     pub(super) fn go_on(&mut self, at: usize) -> Checked {
         let connection = &mut self.connections[at];
         (connection.is_data_stuck, connection.is_control_stuck) = (false, false);
-        tell!(self, "goes on {:?}", self.connections[at]);
+        log!(self, "goes on {:?}", self.connections[at]);
         Ok(())
     }
 
     fn stall(&mut self) -> Checked {
         if let Some(process) = self.process(|it| !it.is_stalled) {
             self.processes[process].is_stalled = true;
-            tell!(self, "{process} is stalled");
+            log!(self, "{process} is stalled");
         }
         Ok(())
     }
 
     /// A process that does not run is started, or one that stands still goes on.
     pub(super) fn recover(&mut self) -> Checked {
-        let target = self.chance.usize(..self.running.len());
+        let target = self.rng.usize(..self.running.len());
         if self.running[target].is_none() {
             let uid = self.uid_of(target);
             self.spawn(target, uid);
         } else if let Some(process) = self.process(|it| it.is_stalled) {
             self.processes[process].is_stalled = false;
-            tell!(self, "{process} goes on");
+            log!(self, "{process} goes on");
         }
         Ok(())
     }
 
     /// A process ends, and another one runs in its place, at once or later.
     fn restart(&mut self, is_replaced: bool) -> Checked {
-        let target = self.chance.usize(..self.running.len());
+        let target = self.rng.usize(..self.running.len());
         let Some(process) = self.running[target] else { return Ok(()) };
         self.kill(process);
-        if self.chance.bool() {
+        if self.rng.bool() {
             let uid = self.processes[process].uid;
             self.next_uid += u32::from(is_replaced);
             let uid = if is_replaced { uid.map(|_| self.next_uid) } else { uid };
@@ -109,14 +111,14 @@ impl World {
     }
 
     pub(super) fn kill(&mut self, process: usize) {
-        tell!(self, "{process} is killed");
+        log!(self, "{process} is killed");
         self.running[self.processes[process].target] = None;
         let all =
             self.connections.iter_mut().filter(|it| it.process == process && it.at_receiver == Side::Open);
         for connection in all {
             connection.at_receiver = Side::Gone;
             connection.data.clear();
-            if self.chance.bool() {
+            if self.rng.bool() {
                 connection.cut_control();
             }
         }
@@ -127,40 +129,40 @@ impl World {
     }
 
     pub(super) fn spawn(&mut self, target: usize, uid: Option<u32>) {
-        let slots = self.chance.u32(1..=self.plan.slots);
-        let is_small = self.plan.faults.sizes && !self.is_peace && self.chance.u8(..3) == 0;
+        let slots = self.rng.u32(1..=self.plan.slots);
+        let is_small = self.plan.faults.sizes && !self.is_peace && self.rng.u8(..3) == 0;
         let frame_size = if is_small { LARGEST / 2 } else { LARGEST };
         self.running[target] = Some(self.processes.len());
-        tell!(self, "{} runs as {target}, {uid:?}, {slots} slots of {frame_size}", self.processes.len());
+        log!(self, "{} runs as {target}, {uid:?}, {slots} slots of {frame_size}", self.processes.len());
         self.processes.push(Process::new(target, uid, self.plan.limit, (slots, frame_size)));
     }
 
     /// A sender asks DNS, which may know better or not.
     pub(super) fn resolve(&mut self, sender: usize) -> Checked {
-        let is_true = self.is_peace || !self.plan.faults.dns || self.chance.bool();
+        let is_true = self.is_peace || !self.plan.faults.dns || self.rng.bool();
         let mut addresses = Vec::new();
         let names = if self.plan.faults.names { 2 } else { 1 };
         for target in 0..self.running.len() * names {
             let pod = target % self.running.len();
             let uid = self.uid_of(pod);
-            let is_there = if is_true { self.running[pod].is_some() } else { self.chance.u8(..4) > 0 };
+            let is_there = if is_true { self.running[pod].is_some() } else { self.rng.u8(..4) > 0 };
             if is_there {
                 addresses.push(Address { target, uid });
             }
         }
-        tell!(self, "sender {sender} resolves {addresses:?}");
+        log!(self, "sender {sender} resolves {addresses:?}");
         self.senders[sender].endpoints(self.now, &addresses)?;
         self.moves += 1;
-        self.settle(sender)
+        self.check_and_act(sender)
     }
 
     fn restart_sender(&mut self) -> Checked {
-        let at = self.chance.usize(..self.senders.len());
-        tell!(self, "sender {at} starts over");
+        let at = self.rng.usize(..self.senders.len());
+        log!(self, "sender {at} starts over");
         for connection in self.connections.iter_mut().filter(|connection| connection.sender == at) {
             connection.at_sender = Side::Gone;
             connection.control.clear();
-            if self.chance.bool() {
+            if self.rng.bool() {
                 connection.cut_data();
             }
         }

@@ -65,11 +65,11 @@ impl World {
 
     /// Everything that can happen, does.
     fn round(&mut self) -> Checked {
-        self.all(Connection::is_end_news_to_receiver, Self::end_at_receiver)?;
-        self.all(Connection::is_end_news_to_sender, Self::down)?;
+        self.all(Connection::has_ended_for_receiver, Self::end_at_receiver)?;
+        self.all(Connection::has_ended_for_sender, Self::down)?;
         self.all(|it| it.at_sender == Side::Pending, Self::dial)?;
         self.all(Connection::is_writable, Self::write)?;
-        self.all(Connection::is_data_there, Self::arrive)?;
+        self.all(Connection::has_data_to_deliver, Self::arrive)?;
         for process in self.running.clone().into_iter().flatten() {
             while !self.processes[process].inbox.is_empty() {
                 self.take_from(process)?;
@@ -78,8 +78,8 @@ impl World {
                 self.decide_on(process, 0, Verdict::Done)?;
             }
         }
-        self.all(Connection::is_news_there, Self::say)?;
-        self.all(Connection::is_control_there, Self::hear)
+        self.all(Connection::may_send_control, Self::send_control)?;
+        self.all(Connection::has_control_to_deliver, Self::receive_control)
     }
 
     /// Does something to all connections, as long as it can be done.
@@ -99,13 +99,13 @@ impl World {
 
     /// Everybody is connected to everybody by every lane, and nothing is left to be done.
     fn is_quiet(&self) -> bool {
-        let lanes = usize::from(self.plan.settings.lanes);
+        let connections = usize::from(self.plan.settings.connections);
         self.senders.iter().all(|sender| {
             let peers = &sender.outbound.peers;
             let is_whole = |link: &crate::outbound::link::Link| link.is_up();
             sender.outbound.is_idle()
                 && peers.len() == self.plan.targets * if self.plan.faults.names { 2 } else { 1 }
-                && peers.iter().all(|peer| peer.links.len() == lanes && peer.links.iter().all(is_whole))
+                && peers.iter().all(|peer| peer.links.len() == connections && peer.links.iter().all(is_whole))
         })
     }
 

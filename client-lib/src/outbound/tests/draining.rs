@@ -1,7 +1,7 @@
 //! Peers that DNS no longer names, that come back, and that are replaced.
 
 use super::*;
-use crate::outbound::FAREWELL;
+use crate::outbound::DRAIN_TIMEOUT;
 use crate::outbound::pause::FIRST_PAUSE;
 
 #[test]
@@ -57,7 +57,7 @@ fn who_has_something_finishes_it() {
     rig.endpoints(&[]);
     assert_eq!(rig.send(), Err(Refused::NoPeer), "nothing new");
     assert_eq!(rig.send_as((1, 0), Some(link.peer)), Err(Refused::Gone), "nor what is for it alone");
-    assert!(rig.outbound.knows(link.peer) && !rig.outbound.stays(link.peer));
+    assert!(rig.outbound.knows(link.peer) && !rig.outbound.is_active(link.peer));
     assert_eq!(rig.write(link), [(2, false)], "what it was given already");
     // Slots are free, but an acknowledgement is missing; then the other way round.
     rig.ack(link, 2, &[1]);
@@ -85,8 +85,8 @@ fn patience_ends_and_what_is_left_goes_to_others_or_is_lost() {
         rig.send_some(3);
         rig.outbound.take(links[0]).unwrap();
         rig.endpoints(&["b"]);
-        assert_eq!(rig.outbound.due(), Some(rig.now + FAREWELL));
-        rig.pass(FAREWELL - Duration::from_nanos(1));
+        assert_eq!(rig.outbound.due(), Some(rig.now + DRAIN_TIMEOUT));
+        rig.pass(DRAIN_TIMEOUT - Duration::from_nanos(1));
         assert_eq!(rig.actions(), []);
         rig.pass(Duration::from_nanos(1));
         assert_eq!(rig.actions(), [Action::Close(links[0])]);
@@ -109,7 +109,7 @@ fn what_is_heard_during_the_farewell_counts() {
     rig.send_some(2);
     rig.write(link);
     rig.endpoints(&[]);
-    rig.pass(FAREWELL);
+    rig.pass(DRAIN_TIMEOUT);
     rig.ack(link, 1, &[]);
     rig.down(link);
     assert_eq!(rig.outbound.counts().lost, 1);
@@ -121,9 +121,9 @@ fn who_comes_back_in_time_stays_the_same() {
     let link = rig.connected(&["a"])[0];
     rig.send().unwrap();
     rig.endpoints(&[]);
-    rig.pass(FAREWELL / 2);
+    rig.pass(DRAIN_TIMEOUT / 2);
     assert_eq!(rig.endpoints(&["a"]), [link.peer]);
-    rig.pass(FAREWELL);
+    rig.pass(DRAIN_TIMEOUT);
     assert_eq!(rig.actions(), []);
     assert_eq!(rig.send(), Ok(link));
 }
@@ -146,8 +146,12 @@ fn who_comes_back_too_late_is_connected_anew() {
 
 #[test]
 fn who_comes_back_gets_all_lanes() {
-    let mut rig =
-        Rig::with(Settings { delivery: Delivery::AtLeastOnce, choice: Choice::ByKey, replay: 100, lanes: 3 });
+    let mut rig = Rig::with(Settings {
+        delivery: Delivery::AtLeastOnce,
+        choice: Choice::ByKey,
+        replay: 100,
+        connections: 3,
+    });
     let links = rig.connected(&["a"]);
     assert_eq!(rig.send_as((1, 0), None), Ok(links[0]));
     rig.down(links[1]);
@@ -159,7 +163,7 @@ fn who_comes_back_gets_all_lanes() {
     assert_eq!(rig.endpoints(&["a"]), [links[0].peer]);
     rig.pass(Duration::from_secs(1));
     let again = rig.connects();
-    assert_eq!(again.iter().map(|link| link.lane).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(again.iter().map(|link| link.index).collect::<Vec<_>>(), [1, 2]);
     again.iter().for_each(|&link| rig.up(link, 2));
     for key in 0..3 {
         rig.send_as((1, key), None).unwrap();
@@ -199,7 +203,7 @@ fn frames_for_a_peer_that_has_gone_are_given_up() {
         rig.endpoints(&["b"]);
         let counts = rig.outbound.counts();
         assert_eq!((counts.undeliverable, counts.lost), (undeliverable, lost), "{delivery:?}");
-        assert!(rig.outbound.is_idle() && rig.outbound.again.is_empty());
+        assert!(rig.outbound.is_idle() && rig.outbound.requeued.is_empty());
         assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::Gone));
     }
 }

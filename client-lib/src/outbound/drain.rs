@@ -9,21 +9,22 @@ use crate::handshake::Delivery;
 
 impl<F: Clone> Outbound<F> {
     /// Ends connections of peers that leave, and forgets the peers whose connections have ended.
-    pub(super) fn part(&mut self, now: Instant) {
+    pub(super) fn close_drained(&mut self, now: Instant) {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         for peer in &mut self.peers {
-            let Some(leaves) = peer.leaves else { continue };
-            for (lane, link) in (0..).zip(&mut peer.links) {
+            let Some(draining_until) = peer.draining_until else { continue };
+            for (index, link) in (0..).zip(&mut peer.links) {
                 match link.state {
                     State::Waiting { .. } => link.state = State::Closed,
                     State::Connecting { epoch } | State::Up { epoch, .. } => {
-                        let id = LinkId { peer: peer.id, lane, epoch };
-                        let has_work = !link.books.queue.is_empty() || link.books.outstanding() > 0;
+                        let id = LinkId { peer: peer.id, index, epoch };
+                        let has_work = !link.ledger.queue.is_empty() || link.ledger.outstanding() > 0;
                         let is_for_it = |entry: &Entry<F>| {
-                            entry.on == Some(id) || entry.not_before.is_some() && entry.to == Some(peer.id)
+                            entry.link == Some(id)
+                                || entry.not_before.is_some() && entry.only == Some(peer.id)
                         };
                         let waits = is_kept && self.ring.any(is_for_it);
-                        if now >= leaves || !(has_work || waits) {
+                        if now >= draining_until || !(has_work || waits) {
                             link.state = State::Closing { epoch };
                             self.actions.push_back(Action::Close(id));
                         }
@@ -43,7 +44,7 @@ impl<F: Clone> Outbound<F> {
     fn give_up_orphans(&mut self) {
         let peers = &self.peers;
         let gone = self.ring.sequences(|entry| {
-            entry.on.is_none() && entry.to.is_some_and(|to| peers.iter().all(|peer| peer.id != to))
+            entry.link.is_none() && entry.only.is_some_and(|to| peers.iter().all(|peer| peer.id != to))
         });
         gone.into_iter().for_each(|sequence| self.give_up(sequence));
     }
