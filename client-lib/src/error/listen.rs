@@ -1,0 +1,107 @@
+//! Errors of a listener.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use thiserror::Error;
+
+/// Why [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) failed.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::{BindError, Listener};
+///
+/// let taken = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
+/// let port = taken.local_addresses()[0].port();
+/// match Listener::builder().address("127.0.0.1".parse()?).port(port).bind().await {
+///     Err(BindError::Bind { address, source }) => println!("not at {address}: {source}"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// There is nothing to bind.
+    #[error(
+        "this host has no second NIC to listen on ({why}): name the address to listen on, or allow the default network"
+    )]
+    NoSecondNic {
+        /// The state of the host's NICs, such as `net1 is down`.
+        why: String,
+    },
+    /// The local addresses cannot be listed.
+    #[error("cannot list the local addresses: {0}")]
+    Interfaces(io::Error),
+    /// The kernel refused.
+    #[error("cannot listen on {address}: {source}{}", hint(source))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An address that another host has, too.
+    #[error(
+        "cannot listen on {address}: another host on its network has this address (duplicate address detection has failed); give this one another"
+    )]
+    Duplicate {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A link-local address of IPv6.
+    #[error(
+        "cannot listen on {address}: link-local addresses are not supported, for they do not say on which link they are: \
+         name another address of that NIC, IPv4 or of fd00::/8"
+    )]
+    LinkLocal {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A limit that cannot be.
+    #[error("{0}")]
+    Limit(&'static str),
+    /// The memory for all frames together is not enough for one.
+    #[error(
+        "a frame of frame_size ({frame_size} bytes) does not fit in the memory for frames ({memory}): raise memory, or lower frame_size"
+    )]
+    Memory {
+        /// The largest payload of a frame, in bytes.
+        frame_size: u32,
+        /// How much memory, and why so much.
+        memory: String,
+    },
+}
+
+/// The listener has been closed.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::{Listener, ListenerClosed};
+///
+/// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
+/// let worker = tokio::spawn({
+///     let listener = listener.clone();
+///     async move { listener.recv().await.map(|frame| frame.len()) }
+/// });
+/// listener.close().await;
+/// assert_eq!(worker.await?, Err(ListenerClosed));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the listener is closed")]
+pub struct ListenerClosed;
+
+/// Returns advice on an address that cannot be listened on; empty if there is none.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => " (another program listens there)",
+        io::ErrorKind::AddrNotAvailable => " (no interface has this address)",
+        io::ErrorKind::PermissionDenied => " (ports below 1024 need a privilege)",
+        _ => "",
+    }
+}
