@@ -144,7 +144,7 @@ impl Frame {
     }
 
     /// Which part of the header is longer than it may be: its name, its length, what it may have.
-    pub(crate) fn too_long(&self) -> Option<(&'static str, usize, usize)> {
+    pub(crate) fn oversized_part(&self) -> Option<(&'static str, usize, usize)> {
         [("key", self.key.len(), MAX_KEY), ("metadata", self.metadata.len(), MAX_METADATA)]
             .into_iter()
             .find(|&(_, length, most)| length > most)

@@ -40,6 +40,15 @@ pub struct Sent {
     sequence: u64,
 }
 
+/// Outcome of one attempt to send a frame.
+enum Attempt {
+    Sent(Sent),
+    /// The frame can never be sent.
+    Failed(SendError),
+    /// The frame may be sent later.
+    NoRoom(Frame),
+}
+
 impl Sent {
     /// Which frame it is; the receiver sees the same.
     ///
@@ -85,28 +94,28 @@ impl Handle {
         tokio::task::consume_budget().await;
         // As a rule there is room.
         let mut frame = match self.attempt(frame, to) {
-            Ok(outcome) => return outcome,
-            Err(back) => back,
+            Attempt::Sent(sent) => return Ok(sent),
+            Attempt::Failed(error) => return Err(error),
+            Attempt::NoRoom(frame) => frame,
         };
         loop {
             let mut progress = std::pin::pin!(self.shared.progress.notified());
             progress.as_mut().enable();
             match self.attempt(frame, to) {
-                Ok(outcome) => return outcome,
-                Err(back) => frame = back,
+                Attempt::Sent(sent) => return Ok(sent),
+                Attempt::Failed(error) => return Err(error),
+                Attempt::NoRoom(back) => frame = back,
             }
             progress.await;
         }
     }
 
-    /// Gives the frame back if it may be sent later.
-    #[expect(clippy::result_large_err, reason = "the frame itself is what is given back")]
-    fn attempt(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Result<Sent, SendError>, Frame> {
+    fn attempt(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Attempt {
         match self.try_send(frame, to) {
-            Ok(sent) => Ok(Ok(sent)),
-            Err((_, TrySendError::Never(error))) => Ok(Err(error)),
-            Err((back, TrySendError::NoPeer | TrySendError::Full | TrySendError::Undecided { .. })) => {
-                Err(back)
+            Ok(sent) => Attempt::Sent(sent),
+            Err((_, TrySendError::Never(error))) => Attempt::Failed(error),
+            Err((frame, TrySendError::NoPeer | TrySendError::Full | TrySendError::Undecided { .. })) => {
+                Attempt::NoRoom(frame)
             }
         }
     }
@@ -117,7 +126,7 @@ impl Handle {
         frame: Frame,
         to: Option<PeerId>,
     ) -> Result<Sent, (Frame, TrySendError)> {
-        if let Some((what, length, most)) = frame.too_long() {
+        if let Some((what, length, most)) = frame.oversized_part() {
             return Err((frame, SendError::HeaderTooLong { what, length, most }.into()));
         }
         let (length, key) = (frame.len(), hash(&frame.key));
