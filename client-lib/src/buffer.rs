@@ -34,7 +34,7 @@ pub struct Buffer(Memory);
 
 #[derive(Clone)]
 enum Memory {
-    Own(Arc<Box<[u8]>>),
+    Owned(Arc<Box<[u8]>>),
     /// So many bytes that devices read where they lie.
     Pages(Arc<Pages>, usize),
     Bytes(Bytes),
@@ -43,7 +43,7 @@ enum Memory {
 
 /// From here on memory is sent from where it lies, under RDMA: what is shorter is copied in less time than a device needs to look it up.
 #[cfg(feature = "rdma")]
-const WORTH_LENDING: usize = 16 << 10;
+const MIN_ZERO_COPY: usize = 16 << 10;
 
 impl Buffer {
     /// New host memory of `length` bytes, all zero. With 16 KiB or more, RDMA sends from it without a copy, if it is all of a frame's payload; use it again rather than to
@@ -58,12 +58,12 @@ impl Buffer {
     /// ```
     pub fn host(length: usize) -> Self {
         #[cfg(feature = "rdma")]
-        if let Some(length) = NonZeroUsize::new(length).filter(|length| length.get() >= WORTH_LENDING)
+        if let Some(length) = NonZeroUsize::new(length).filter(|length| length.get() >= MIN_ZERO_COPY)
             && let Ok(pages) = Pages::new(length)
         {
             return Self(Memory::Pages(Arc::new(pages), length.get()));
         }
-        Self(Memory::Own(Arc::new(vec![0; length].into_boxed_slice())))
+        Self(Memory::Owned(Arc::new(vec![0; length].into_boxed_slice())))
     }
 
     /// The machine's memory that a program has by other means: mapped, or from another library. RDMA registers it, once for each connection, and sends from
@@ -132,7 +132,7 @@ impl Buffer {
     }
 
     /// So many of the first bytes of pages.
-    pub(crate) fn of_pages(pages: Arc<Pages>, length: usize) -> Self {
+    pub(crate) fn from_pages(pages: Arc<Pages>, length: usize) -> Self {
         let length = length.min(pages.bytes().len());
         Self(Memory::Pages(pages, length))
     }
@@ -141,14 +141,14 @@ impl Buffer {
     pub(crate) fn pages(&self) -> Option<(&Arc<Pages>, usize)> {
         match &self.0 {
             Memory::Pages(pages, length) => Some((pages, *length)),
-            Memory::Own(_) | Memory::Bytes(_) | Memory::Gpu(_) => None,
+            Memory::Owned(_) | Memory::Bytes(_) | Memory::Gpu(_) => None,
         }
     }
 
     pub(crate) fn gpu_pages(&self) -> Option<&Arc<GpuPages>> {
         match &self.0 {
             Memory::Gpu(pages) => Some(pages),
-            Memory::Own(_) | Memory::Bytes(_) | Memory::Pages(..) => None,
+            Memory::Owned(_) | Memory::Bytes(_) | Memory::Pages(..) => None,
         }
     }
 
@@ -206,7 +206,7 @@ impl Buffer {
     /// ```
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Memory::Own(memory) => memory,
+            Memory::Owned(memory) => memory,
             Memory::Pages(pages, length) => &pages.bytes()[..*length],
             Memory::Bytes(bytes) => bytes,
             Memory::Gpu(_) => &[],
@@ -227,7 +227,7 @@ impl Buffer {
     /// ```
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
-            Memory::Own(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),
+            Memory::Owned(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),
             Memory::Pages(pages, length) => {
                 Arc::get_mut(pages).map(|pages| &mut pages.bytes_mut()[..*length])
             }
@@ -247,7 +247,7 @@ impl From<Arc<dyn GpuMemory>> for Buffer {
 impl From<Vec<u8>> for Buffer {
     /// Without a copy, unless the vector has spare capacity.
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Memory::Own(Arc::new(bytes.into_boxed_slice())))
+        Self(Memory::Owned(Arc::new(bytes.into_boxed_slice())))
     }
 }
 

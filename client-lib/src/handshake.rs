@@ -26,13 +26,13 @@ pub(crate) const PREAMBLE: usize = 8;
 pub(crate) const MAX_BODY: usize = 4096;
 
 /// The most connections of one peer to another.
-pub(crate) const MAX_LANES: u16 = 64;
+pub(crate) const MAX_CONNECTIONS_PER_PEER: u16 = 64;
 
 /// The longest name that is taken from a peer, in bytes.
 const MAX_NAME: usize = 253;
 
 /// The longest text for people that is.
-const MAX_SAID: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 const MAGIC: [u8; 4] = *b"MNET";
 
@@ -276,7 +276,7 @@ pub enum HandshakeError {
     #[error("version {0} of the protocol, where {VERSION} is spoken here: bring both sides to one release")]
     Version(u16),
     /// Not the JSON that belongs there.
-    #[error("{}", said(.0.to_string()))]
+    #[error("{}", sanitize_message(.0.to_string()))]
     Json(#[from] serde_json::Error),
     /// A value that cannot be.
     #[error("{0}")]
@@ -288,7 +288,7 @@ impl Preamble {
     pub(crate) fn decode(bytes: [u8; PREAMBLE]) -> Result<Self, HandshakeError> {
         let [m, n, e, t, version @ .., high, low] = bytes;
         if [m, n, e, t] != MAGIC {
-            return Err(HandshakeError::stranger(&[m, n, e, t]));
+            return Err(HandshakeError::from_first_bytes(&[m, n, e, t]));
         }
         let length = usize::from(u16::from_be_bytes([high, low]));
         if length > MAX_BODY {
@@ -304,10 +304,10 @@ impl Hello {
         for text in
             [&mut hello.service, &mut hello.from].into_iter().chain(&mut hello.uid).chain(&mut hello.from_uid)
         {
-            *text = cleaned(std::mem::take(text), MAX_NAME);
+            *text = sanitize(std::mem::take(text), MAX_NAME);
         }
         hello.rdma.as_mut().map_or(Ok(()), RdmaEnd::check)?;
-        if hello.lane >= MAX_LANES {
+        if hello.lane >= MAX_CONNECTIONS_PER_PEER {
             return Err(HandshakeError::Value("a lane of 64 or more"));
         }
         Ok(hello)
@@ -325,14 +325,14 @@ impl Answer {
             Self::Accept(accept) => {
                 accept.rdma.as_mut().map_or(Ok(()), RdmaEnd::check)?;
                 for text in [&mut accept.name].into_iter().chain(&mut accept.uid) {
-                    *text = cleaned(std::mem::take(text), MAX_NAME);
+                    *text = sanitize(std::mem::take(text), MAX_NAME);
                 }
                 if let Some(reason) = &mut accept.reason {
-                    *reason = said(std::mem::take(reason));
+                    *reason = sanitize_message(std::mem::take(reason));
                 }
             }
             Self::Refuse(refusal) => {
-                refusal.message = said(std::mem::take(&mut refusal.message));
+                refusal.message = sanitize_message(std::mem::take(&mut refusal.message));
             }
         }
         Ok(answer)
@@ -342,13 +342,13 @@ impl Answer {
 impl Refusal {
     /// Of the message only as much is said as is heard: more might not fit, and then nobody would hear of the refusal.
     pub(crate) fn new(code: RefusalCode, message: impl Into<String>) -> Self {
-        Self { code, message: said(message.into()) }
+        Self { code, message: sanitize_message(message.into()) }
     }
 }
 
 impl HandshakeError {
     /// What the first bytes of something that is no peer tell of it.
-    pub(crate) fn stranger(bytes: &[u8]) -> Self {
+    pub(crate) fn from_first_bytes(bytes: &[u8]) -> Self {
         if looks_like_tls(bytes) { Self::Tls } else { Self::Magic }
     }
 
@@ -362,21 +362,21 @@ impl HandshakeError {
 }
 
 /// A text for people as the other side takes it.
-pub(crate) fn said(text: String) -> String {
-    cleaned(text, MAX_SAID)
+pub(crate) fn sanitize_message(text: String) -> String {
+    sanitize(text, MAX_MESSAGE)
 }
 
 /// What a stranger wrote, for people: one line, not too long.
-fn cleaned(mut text: String, most: usize) -> String {
-    if text.contains(steers) {
-        text = text.replace(steers, "\u{fffd}");
+fn sanitize(mut text: String, most: usize) -> String {
+    if text.contains(controls_terminal) {
+        text = text.replace(controls_terminal, "\u{fffd}");
     }
     text.truncate(text.floor_char_boundary(most));
     text
 }
 
 /// Whether a terminal does something for it: control characters, ends of lines, and marks that turn the direction of writing.
-fn steers(c: char) -> bool {
+fn controls_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -26,7 +26,7 @@ impl StagingPool {
         let Some(gpu) = frame.buffers().find_map(Buffer::gpu_memory) else { return Ok(()) };
         let length = frame.len();
         // Memory that is not locked is slower, but will do.
-        let locked = self.take(gpu, length).map(|pages| Buffer::of_pages(pages, length));
+        let locked = self.take(gpu, length).map(|pages| Buffer::from_pages(pages, length));
         let mut host = locked.unwrap_or_else(|_| Buffer::host(length));
         // This is the only handle.
         if let Some(mut rest) = host.as_mut() {

@@ -38,9 +38,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 pub use error::TlsError;
 pub(crate) use error::explain;
 
-use error::Handshake;
-use files::{Files, Store};
-use names::Expected;
+use error::HandshakeContext;
+use files::{CredentialStore, Files};
+use names::ExpectedName;
 use verify::Verifier;
 
 /// The protocol within TLS (RFC 7301): a web browser or server gets a clear refusal.
@@ -54,13 +54,13 @@ const HANDSHAKE: u8 = 0x16;
 const PREAMBLE: &[u8] = b"MNET";
 
 /// A fatal alert in the clear, `unexpected_message`.
-const NO_TLS: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 10];
+const UNEXPECTED_MESSAGE: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 10];
 
 /// A fatal alert in the clear, `internal_error`: an address is not admitted.
 pub(crate) const NOT_ADMITTED: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 80];
 
 /// So long a refused peer is given to read why.
-const LINGER: Duration = Duration::from_millis(500);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Mutual TLS between peers: who this side is, whom it trusts, and who the other side has to be.
 ///
@@ -80,8 +80,8 @@ const LINGER: Duration = Duration::from_millis(500);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Tls {
-    store: Arc<Store>,
-    expected: Arc<Vec<Expected>>,
+    store: Arc<CredentialStore>,
+    expected: Arc<Vec<ExpectedName>>,
 }
 
 impl Tls {
@@ -107,7 +107,7 @@ impl Tls {
         trust: impl Into<PathBuf>,
     ) -> Result<Self, TlsError> {
         let files = Files { certificate: certificate.into(), key: key.into(), trust: trust.into() };
-        Ok(Self { store: Arc::new(Store::open(files)?), expected: Arc::default() })
+        Ok(Self { store: Arc::new(CredentialStore::open(files)?), expected: Arc::default() })
     }
 
     /// Lets in only peers with this name, or another one that was given so.
@@ -133,7 +133,7 @@ impl Tls {
     /// If it is neither a SPIFFE ID nor a DNS name.
     pub fn expect(mut self, name: &str) -> Result<Self, TlsError> {
         let expected =
-            Expected::parse(name).map_err(|problem| TlsError::Name { name: name.to_owned(), problem })?;
+            ExpectedName::parse(name).map_err(|problem| TlsError::Name { name: name.to_owned(), problem })?;
         Arc::make_mut(&mut self.expected).push(expected);
         Ok(self)
     }
@@ -150,7 +150,7 @@ impl Tls {
         let service_name = names::dns_name(service);
         let expected = match &service_name {
             _ if !self.expected.is_empty() => Arc::clone(&self.expected),
-            Some(name) => Arc::new(vec![Expected::Dns(name.clone())]),
+            Some(name) => Arc::new(vec![ExpectedName::Dns(name.clone())]),
             None => return Err(TlsError::Service { service: service.to_owned() }),
         };
         let server_name = match service_name {
@@ -167,8 +167,8 @@ impl Tls {
                 Err(TlsError::NotMultinet)
             }
             Err((error, stream)) => {
-                linger(stream).await;
-                Err(self.failed(true, &error, &verifier, &expected))
+                drain_and_close(stream).await;
+                Err(self.handshake_error(true, &error, &verifier, &expected))
             }
         }
     }
@@ -177,11 +177,11 @@ impl Tls {
     ///
     /// How long it may take is the caller's to say.
     pub(crate) async fn accept(&self, stream: TcpStream) -> Result<server::TlsStream<TcpStream>, TlsError> {
-        if let Err(error) = greeted(&stream).await {
+        if let Err(error) = check_first_bytes(&stream).await {
             if error != TlsError::Closed {
                 // Best effort: what has sent this little takes so little.
-                let _ = stream.try_write(&NO_TLS);
-                linger(stream).await;
+                let _ = stream.try_write(&UNEXPECTED_MESSAGE);
+                drain_and_close(stream).await;
             }
             return Err(error);
         }
@@ -194,37 +194,37 @@ impl Tls {
                 Err(TlsError::NotMultinet)
             }
             Err((error, stream)) => {
-                linger(stream).await;
-                Err(self.failed(false, &error, &verifier, &self.expected))
+                drain_and_close(stream).await;
+                Err(self.handshake_error(false, &error, &verifier, &self.expected))
             }
         }
     }
 
-    fn failed(
+    fn handshake_error(
         &self,
-        connects: bool,
+        is_client: bool,
         error: &io::Error,
         verifier: &Verifier,
-        expected: &[Expected],
+        expected: &[ExpectedName],
     ) -> TlsError {
-        let handshake = Handshake {
-            connects,
+        let context = HandshakeContext {
+            is_client,
             trust: self.store.trust().to_owned(),
             presented: verifier.presented(),
             expected: expected.iter().map(ToString::to_string).collect(),
         };
-        handshake.failed(error)
+        context.into_error(error)
     }
 }
 
 /// The names in the certificate of a peer, such as `peer_certificates()` of its connection has, for logs.
 pub(crate) fn peer_names(certificates: Option<&[CertificateDer<'_>]>) -> Vec<String> {
-    certificates.and_then(<[_]>::first).map(names::presented).unwrap_or_default()
+    certificates.and_then(<[_]>::first).map(names::presented_names).unwrap_or_default()
 }
 
 /// The names by which the holder of a peer's certificate is the same when that is renewed.
 pub(crate) fn holder_names(certificates: Option<&[CertificateDer<'_>]>) -> Vec<String> {
-    certificates.and_then(<[_]>::first).map(names::holder).unwrap_or_default()
+    certificates.and_then(<[_]>::first).map(names::holder_names).unwrap_or_default()
 }
 
 /// Whether what a peer begins with, or answers a plain handshake with, is TLS.
@@ -234,7 +234,7 @@ pub(crate) fn looks_like_tls(first_bytes: &[u8]) -> bool {
 }
 
 /// Waits for the first bytes of a peer that connected, and says so if they are not TLS.
-async fn greeted(stream: &TcpStream) -> Result<(), TlsError> {
+async fn check_first_bytes(stream: &TcpStream) -> Result<(), TlsError> {
     let mut first = [0; 16];
     let first = match stream.peek(&mut first).await {
         Ok(0) | Err(_) => return Err(TlsError::Closed),
@@ -256,18 +256,18 @@ pub(crate) async fn close<S>(mut stream: S)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    let _ = tokio::time::timeout(LINGER, stream.shutdown()).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, stream.shutdown()).await;
 }
 
 /// Ends a connection after an alert, or other last words, so that they arrive: a socket that is closed with bytes unread is reset,
 /// and whoever is then writing never reads them.
-pub(crate) async fn linger(mut stream: TcpStream) {
+pub(crate) async fn drain_and_close(mut stream: TcpStream) {
     /// More than a refused peer sends, unless it is out for trouble.
-    const MOST: usize = 64;
+    const MAX_READS: usize = 64;
     let drain = async {
         stream.shutdown().await?;
         let mut sink = [0; 4096];
-        for _ in 0..MOST {
+        for _ in 0..MAX_READS {
             if stream.read(&mut sink).await? == 0 {
                 break;
             }
@@ -275,5 +275,5 @@ pub(crate) async fn linger(mut stream: TcpStream) {
         Ok::<(), io::Error>(())
     };
     // Whether it arrived cannot be known.
-    let _ = tokio::time::timeout(LINGER, drain).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
 }

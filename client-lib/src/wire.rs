@@ -117,9 +117,9 @@ const DATA: u8 = 1;
 const CONTROL: u8 = 2;
 const CLOSE: u8 = 3;
 const LIMITED: u8 = 4;
-const REPEAT: u8 = 1;
+const REPEAT_FLAG: u8 = 1;
 /// Of a control message: there is a limit.
-const LIMIT: u8 = 1;
+const LIMIT_FLAG: u8 = 1;
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER] {
@@ -127,7 +127,7 @@ impl Header {
         match *self {
             Self::Data(data) => {
                 bytes[0] = DATA;
-                bytes[1] = if data.is_repeat { REPEAT } else { 0 };
+                bytes[1] = if data.is_repeat { REPEAT_FLAG } else { 0 };
                 bytes[2] = data.key;
                 bytes[4..6].copy_from_slice(&data.metadata.to_be_bytes());
                 bytes[8..12].copy_from_slice(&data.payload.to_be_bytes());
@@ -143,7 +143,7 @@ impl Header {
                 bytes[16..24].copy_from_slice(&control.freed.to_be_bytes());
                 bytes[24..32].copy_from_slice(&control.taken.to_be_bytes());
                 if let Some(limit) = control.limit {
-                    bytes[1] = LIMIT;
+                    bytes[1] = LIMIT_FLAG;
                     bytes[32..36].copy_from_slice(&limit.to_be_bytes());
                 }
             }
@@ -168,7 +168,7 @@ impl Header {
             CONTROL => Control::decode(bytes).map(Self::Control),
             CLOSE => {
                 let text = usize::from(u16_at(bytes, 2));
-                at_most("text", text, MAX_TEXT)?;
+                check_length("text", text, MAX_TEXT)?;
                 Ok(Self::Close { code: CloseCode::from_byte(bytes[1])?, text })
             }
             LIMITED => Ok(Self::Limited { limit: u32::from_be_bytes(array_at(bytes, 4)) }),
@@ -179,11 +179,11 @@ impl Header {
 
 impl Data {
     fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
-        if bytes[1] & !REPEAT != 0 {
+        if bytes[1] & !REPEAT_FLAG != 0 {
             return Err(WireError::Flags(bytes[1]));
         }
         let data = Self {
-            is_repeat: bytes[1] & REPEAT != 0,
+            is_repeat: bytes[1] & REPEAT_FLAG != 0,
             key: bytes[2],
             metadata: u16_at(bytes, 4),
             payload: u32::from_be_bytes(array_at(bytes, 8)),
@@ -191,7 +191,7 @@ impl Data {
             floor: u64_at(bytes, 24),
             timestamp: i64::from_be_bytes(array_at(bytes, 32)),
         };
-        at_most("metadata", usize::from(data.metadata), MAX_METADATA)?;
+        check_length("metadata", usize::from(data.metadata), MAX_METADATA)?;
         let Self { sequence, floor, .. } = data;
         if sequence < floor || sequence - floor >= WINDOW {
             return Err(WireError::Sequence { sequence, floor });
@@ -218,7 +218,7 @@ impl Control {
             slots: u16_at(bytes, 6),
             freed: u64_at(bytes, 16),
             taken: u64_at(bytes, 24),
-            limit: (bytes[1] & LIMIT != 0).then(|| u32::from_be_bytes(array_at(bytes, 32))),
+            limit: (bytes[1] & LIMIT_FLAG != 0).then(|| u32::from_be_bytes(array_at(bytes, 32))),
         };
         let counts =
             [("acknowledgements", control.acked), ("rejections", control.rejected), ("slots", control.slots)];
@@ -244,13 +244,13 @@ impl Control {
 
 /// What follows a control header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said<'a> {
+pub(crate) struct ControlBody<'a> {
     acked: &'a [[u8; 8]],
     rejected: &'a [[u8; 8]],
     slots: &'a [[u8; 2]],
 }
 
-impl<'a> Said<'a> {
+impl<'a> ControlBody<'a> {
     /// Reads what follows a header, and may be longer than it says; of a body that is too short, nothing.
     pub(crate) fn new(control: &Control, body: &'a [u8]) -> Self {
         let body = body.get(..control.body()).unwrap_or_default();
@@ -295,7 +295,7 @@ impl CloseCode {
     }
 }
 
-fn at_most(what: &'static str, length: usize, most: usize) -> Result<(), WireError> {
+fn check_length(what: &'static str, length: usize, most: usize) -> Result<(), WireError> {
     if length > most { Err(WireError::TooLong { what, length, most }) } else { Ok(()) }
 }
 
@@ -370,9 +370,9 @@ mod tests {
         let control = Control { acked: 1, rejected: 1, slots: 2, ..Control::default() };
         let body = [&[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..], &[4, 5, 0, 6, 7, 7]].concat();
         assert_eq!(body.len(), control.body() + 2);
-        let said = Said::new(&control, &body);
+        let said = ControlBody::new(&control, &body);
         assert!(said.acked().eq([0x0102]) && said.rejected().eq([3]) && said.slots().eq([0x0405, 6]));
-        let said = Said::new(&control, &body[..19]);
+        let said = ControlBody::new(&control, &body[..19]);
         assert_eq!(said.acked().chain(said.rejected()).count() + said.slots().count(), 0);
     }
 

@@ -5,16 +5,16 @@
 mod replay;
 
 use crate::handshake::{
-    Answer, Chosen, HandshakeError, Hello, MAX_BODY, MAX_LANES, PREAMBLE, Preamble, encode,
+    Answer, Chosen, HandshakeError, Hello, MAX_BODY, MAX_CONNECTIONS_PER_PEER, PREAMBLE, Preamble, encode,
 };
 use crate::inbound::{Seen, Teller};
 pub use crate::resolve::fuzzing::{answer, facts};
-use crate::wire::{HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, Said, WINDOW};
+use crate::wire::{ControlBody, HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, WINDOW};
 
 /// A message of the handshake, of either side.
 pub fn handshake(bytes: &[u8]) {
     let Some((preamble, body)) = bytes.split_first_chunk::<PREAMBLE>() else {
-        return refused(&HandshakeError::stranger(bytes));
+        return refused(&HandshakeError::from_first_bytes(bytes));
     };
     match Preamble::decode(*preamble) {
         Ok(preamble) => assert!(preamble.length <= MAX_BODY),
@@ -22,7 +22,7 @@ pub fn handshake(bytes: &[u8]) {
     }
     match Hello::decode(body) {
         Ok(hello) => {
-            assert!(hello.lane < MAX_LANES);
+            assert!(hello.lane < MAX_CONNECTIONS_PER_PEER);
             let names = [&hello.service, &hello.from].into_iter().chain(&hello.uid).chain(&hello.from_uid);
             names.for_each(|name| line(name, 253));
             // The list of transports may be long; what is said of it is not.
@@ -79,14 +79,14 @@ pub fn messages(mut bytes: &[u8]) {
         let length = match decoded {
             Header::Data(data) => {
                 assert!(data.prefix() <= MAX_KEY + MAX_METADATA && data.sequence - data.floor < WINDOW);
-                let lane = u16::from(data.key) % MAX_LANES;
+                let lane = u16::from(data.key) % MAX_CONNECTIONS_PER_PEER;
                 seen.arrived_by(lane, data.sequence, data.floor);
                 if data.is_repeat {
                     let decided = seen.decided(data.sequence, data.metadata % 2 == 0);
-                    assert!(
-                        decided
-                            .is_none_or(|teller| matches!(teller, Teller::All | Teller::Lane(..MAX_LANES)))
-                    );
+                    assert!(decided.is_none_or(|teller| matches!(
+                        teller,
+                        Teller::All | Teller::Lane(..MAX_CONNECTIONS_PER_PEER)
+                    )));
                 }
                 data.body()
             }
@@ -102,7 +102,7 @@ pub fn messages(mut bytes: &[u8]) {
         };
         let (body, rest) = rest.split_at(length.min(rest.len()));
         if let Header::Control(control) = decoded {
-            let said = Said::new(&control, body);
+            let said = ControlBody::new(&control, body);
             let counts = [said.acked().count(), said.rejected().count(), said.slots().count()];
             let told = [control.acked, control.rejected, control.slots].map(usize::from);
             assert!(counts == told || counts == [0; 3], "{counts:?}");

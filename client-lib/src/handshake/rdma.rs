@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HandshakeError, MAX_NAME, TransportKind, cleaned, said};
+use super::{HandshakeError, MAX_NAME, TransportKind, sanitize, sanitize_message};
 
 /// One end of an RDMA connection: what the other side has to know of it, to connect and to write to its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ pub(crate) struct Chosen {
 impl RdmaEnd {
     /// Checks what does not depend on who says it.
     pub(super) fn check(&mut self) -> Result<(), HandshakeError> {
-        self.device = cleaned(std::mem::take(&mut self.device), MAX_NAME);
+        self.device = sanitize(std::mem::take(&mut self.device), MAX_NAME);
         let first = PairEnd { qpn: self.qpn, psn: self.psn };
         if [first].iter().chain(&self.further).any(|pair| (pair.qpn | pair.psn) >> 24 != 0) {
             return Err(HandshakeError::Value("a queue pair or a sequence number of more than 24 bits"));
@@ -99,7 +99,7 @@ impl Chosen {
             return Err(HandshakeError::Value("a transport that was not offered"));
         }
         if let Some(reason) = &mut chosen.reason {
-            *reason = said(std::mem::take(reason));
+            *reason = sanitize_message(std::mem::take(reason));
         }
         Ok(chosen)
     }

@@ -11,7 +11,7 @@ use super::receive::Ended;
 use super::slots::Slots;
 use crate::blocking::drop_blocking;
 use crate::fallback::{NO_ENCRYPTION, NoRdma, try_rdma};
-use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind, said};
+use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind, sanitize_message};
 use crate::rdma::{QueuePair, ReceiveMemory, Role};
 use crate::transport::Transport;
 
@@ -64,7 +64,7 @@ pub(super) async fn agree(
             decision.pair = Some(pair);
         }
         Err(reason) if may_tcp && transport != Transport::Rdma => {
-            decision.accept.reason = may_rdma.then(|| said(reason));
+            decision.accept.reason = may_rdma.then(|| sanitize_message(reason));
         }
         Err(reason) => {
             return Err(Refusal::new(RefusalCode::Transport, format!("RDMA cannot be used: {reason}")));

@@ -84,7 +84,7 @@ pub enum TlsError {
     /// The peer's certificate is not vouched for by any of the trust anchors.
     #[error(
         "the peer's certificate (for {}) is from no authority in {}: add its authority there, or have it \
-         issued by one that is there", listed(presented), trust.display()
+         issued by one that is there", list_names(presented), trust.display()
     )]
     UnknownIssuer {
         /// The names that the certificate claims.
@@ -96,7 +96,7 @@ pub enum TlsError {
     #[error(
         "the peer's certificate (for {}) names an authority in {} as its issuer, but was not signed by its \
          key: if the authority was made anew, renew that file and all certificates",
-        listed(presented), trust.display()
+        list_names(presented), trust.display()
     )]
     OtherIssuer {
         /// The names that the certificate claims.
@@ -107,7 +107,7 @@ pub enum TlsError {
     /// The peer's certificate, or one between it and the trust anchor, is no longer valid.
     #[error(
         "the peer's certificate (for {}), or one that vouches for it, expired {} ago: renew it, unless this \
-         clock is wrong", listed(presented), rough(*by)
+         clock is wrong", list_names(presented), round_duration(*by)
     )]
     Expired {
         /// The names that the certificate claims.
@@ -118,7 +118,7 @@ pub enum TlsError {
     /// The peer's certificate, or one between it and the trust anchor, is not valid yet.
     #[error(
         "the peer's certificate (for {}), or one that vouches for it, becomes valid only in {}: check this \
-         clock and that of its authority", listed(presented), rough(*by)
+         clock and that of its authority", list_names(presented), round_duration(*by)
     )]
     NotYetValid {
         /// The names that the certificate claims.
@@ -130,7 +130,7 @@ pub enum TlsError {
     #[error(
         "the peer's certificate (for {}) is not for {usage}: have it issued with both extended key usages, \
          serverAuth and clientAuth",
-        listed(presented)
+        list_names(presented)
     )]
     WrongUsage {
         /// The names that the certificate claims.
@@ -140,7 +140,7 @@ pub enum TlsError {
     },
     /// The peer is somebody else.
     #[error(
-        "the peer's certificate is for {}, expected {}: {}", listed(presented), expected.join(" or "),
+        "the peer's certificate is for {}, expected {}: {}", list_names(presented), expected.join(" or "),
         name_remedy(presented)
     )]
     WrongName {
@@ -152,7 +152,7 @@ pub enum TlsError {
     /// The peer's certificate is wrong in another way.
     #[error(
         "the peer's certificate (for {}) cannot be used: {problem}; have it issued anew",
-        listed(presented)
+        list_names(presented)
     )]
     BadCertificate {
         /// The names that the certificate claims.
@@ -183,9 +183,9 @@ pub enum TlsError {
 }
 
 /// What is known of a handshake beside its error.
-pub(super) struct Handshake {
+pub(super) struct HandshakeContext {
     /// Whether the peer is the one that accepts.
-    pub(super) connects: bool,
+    pub(super) is_client: bool,
     /// The file of the trust anchors.
     pub(super) trust: PathBuf,
     /// The names of the peer's certificate, as far as it came to that.
@@ -194,35 +194,35 @@ pub(super) struct Handshake {
     pub(super) expected: Vec<String>,
 }
 
-impl Handshake {
+impl HandshakeContext {
     /// The error of a handshake in words.
-    pub(super) fn failed(self, error: &io::Error) -> TlsError {
-        match inner(error) {
-            Some(rustls::Error::InvalidCertificate(error)) => self.certificate(error),
+    pub(super) fn into_error(self, error: &io::Error) -> TlsError {
+        match rustls_error(error) {
+            Some(rustls::Error::InvalidCertificate(error)) => self.certificate_error(error),
             // Of a peer that greeted properly this would be a broken record.
             Some(rustls::Error::InvalidMessage(
                 InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
-            )) if self.connects && self.presented.is_empty() => TlsError::PlainListener,
-            Some(error) => TlsError::of(error),
-            None if is_end(error.kind()) => TlsError::Closed,
+            )) if self.is_client && self.presented.is_empty() => TlsError::PlainListener,
+            Some(error) => TlsError::from_rustls(error),
+            None if is_disconnect(error.kind()) => TlsError::Closed,
             None => TlsError::Broken { problem: error.to_string() },
         }
     }
 
-    fn certificate(self, error: &CertificateError) -> TlsError {
-        let Self { connects, trust, presented, expected } = self;
+    fn certificate_error(self, error: &CertificateError) -> TlsError {
+        let Self { is_client, trust, presented, expected } = self;
         match error {
             CertificateError::ApplicationVerificationFailure => TlsError::WrongName { presented, expected },
             CertificateError::UnknownIssuer => TlsError::UnknownIssuer { presented, trust },
             CertificateError::BadSignature => TlsError::OtherIssuer { presented, trust },
             CertificateError::ExpiredContext { time, not_after } => {
-                TlsError::Expired { presented, by: between(*not_after, *time) }
+                TlsError::Expired { presented, by: seconds_between(*not_after, *time) }
             }
             CertificateError::NotValidYetContext { time, not_before } => {
-                TlsError::NotYetValid { presented, by: between(*time, *not_before) }
+                TlsError::NotYetValid { presented, by: seconds_between(*time, *not_before) }
             }
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-                let usage = if connects { "server authentication" } else { "client authentication" };
+                let usage = if is_client { "server authentication" } else { "client authentication" };
                 TlsError::WrongUsage { presented, usage }
             }
             error => TlsError::BadCertificate { presented, problem: error.to_string() },
@@ -235,16 +235,16 @@ impl TlsError {
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
             Self::NotYetValid { .. } | Self::Closed | Self::Broken { .. } => false,
-            Self::Refused { reason, .. } => *reason != meaning(NOT_ADMITTED),
+            Self::Refused { reason, .. } => *reason != explain_alert(NOT_ADMITTED),
             _ => true,
         }
     }
 
     /// An error of rustls in words, as far as it says enough by itself.
-    fn of(error: &rustls::Error) -> Self {
+    fn from_rustls(error: &rustls::Error) -> Self {
         match error {
             rustls::Error::AlertReceived(alert) => {
-                Self::Refused { reason: meaning(*alert), alert: format!("{alert:?}") }
+                Self::Refused { reason: explain_alert(*alert), alert: format!("{alert:?}") }
             }
             rustls::Error::NoCertificatesPresented => Self::NoCertificate,
             rustls::Error::NoApplicationProtocol => Self::NotMultinet,
@@ -261,15 +261,15 @@ impl TlsError {
 /// In TLS 1.3 who connects is done with the handshake before the other side has seen its certificate: that it
 /// is refused shows as an alert at the first read.
 pub(crate) fn explain(error: &io::Error) -> Option<TlsError> {
-    inner(error).map(TlsError::of)
+    rustls_error(error).map(TlsError::from_rustls)
 }
 
-fn inner(error: &io::Error) -> Option<&rustls::Error> {
+fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
 /// Whether the connection is over, rather than the machine in trouble.
-fn is_end(kind: io::ErrorKind) -> bool {
+fn is_disconnect(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
         io::ErrorKind::UnexpectedEof
@@ -285,7 +285,7 @@ fn is_end(kind: io::ErrorKind) -> bool {
 const NOT_ADMITTED: AlertDescription = AlertDescription::InternalError;
 
 /// What a peer says by an alert (RFC 8446 §6.2), and what to do.
-fn meaning(alert: AlertDescription) -> &'static str {
+fn explain_alert(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::AccessDenied => {
             "our certificate is valid, but for another name than the peer expects; have it issued for that \
@@ -326,13 +326,13 @@ fn meaning(alert: AlertDescription) -> &'static str {
 }
 
 /// The names of a certificate, for people.
-fn listed(names: &[String]) -> String {
+fn list_names(names: &[String]) -> String {
     /// So many are told one by one.
-    const SOME: usize = 4;
+    const MAX_LISTED: usize = 4;
     match names {
         [] => "no DNS or URI name".to_owned(),
-        names if names.len() > SOME => {
-            format!("{} and {} more", names[..SOME].join(", "), names.len() - SOME)
+        names if names.len() > MAX_LISTED => {
+            format!("{} and {} more", names[..MAX_LISTED].join(", "), names.len() - MAX_LISTED)
         }
         names => names.join(", "),
     }
@@ -350,12 +350,12 @@ fn name_remedy(names: &[String]) -> &'static str {
     }
 }
 
-fn between(from: UnixTime, to: UnixTime) -> Duration {
+fn seconds_between(from: UnixTime, to: UnixTime) -> Duration {
     Duration::from_secs(to.as_secs().saturating_sub(from.as_secs()))
 }
 
 /// A time in the largest unit of which there are at least two.
-fn rough(time: Duration) -> String {
+fn round_duration(time: Duration) -> String {
     let seconds = time.as_secs();
     let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
     match units.into_iter().find(|(length, _)| seconds >= 2 * length) {
@@ -379,7 +379,7 @@ mod tests {
             (172_800, "2 days"),
             (86_400 * 400, "400 days"),
         ] {
-            assert_eq!(rough(Duration::from_secs(seconds)), text);
+            assert_eq!(round_duration(Duration::from_secs(seconds)), text);
         }
     }
 

@@ -39,28 +39,28 @@ pub(super) struct Files {
 }
 
 /// What the files say.
-pub(super) struct Material {
+pub(super) struct Credentials {
     /// Our chain and key.
     pub(super) identity: Arc<SingleCertAndKey>,
     chain: Vec<CertificateDer<'static>>,
     /// The trust anchors.
     pub(super) roots: Arc<RootCertStore>,
     /// Verifies peers that connect, but for their names.
-    pub(super) connecting: Arc<dyn ClientCertVerifier>,
+    pub(super) client_verifier: Arc<dyn ClientCertVerifier>,
     /// The cryptography.
     pub(super) provider: Arc<CryptoProvider>,
 }
 
-impl fmt::Debug for Material {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the key, in no log.
-        f.debug_struct("Material").finish_non_exhaustive()
+        f.debug_struct("Credentials").finish_non_exhaustive()
     }
 }
 
 /// The files, followed.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct CredentialStore {
     files: Files,
     interval: Duration,
     patience: Duration,
@@ -69,18 +69,18 @@ pub(super) struct Store {
 
 #[derive(Debug)]
 struct State {
-    material: Arc<Material>,
+    credentials: Arc<Credentials>,
     /// Of the files that `material` was made of.
     stamps: [Option<Stamp>; 3],
     /// When the last look began.
-    looked: Instant,
+    last_check: Instant,
     /// The last look, which may still hang.
-    look: Option<AbortHandle>,
+    reload: Option<AbortHandle>,
     /// What was last logged, if the files have become bad.
-    complaint: Option<TlsError>,
+    last_error: Option<TlsError>,
 }
 
-impl Store {
+impl CredentialStore {
     pub(super) fn open(files: Files) -> Result<Self, TlsError> {
         Self::every(INTERVAL, PATIENCE, files)
     }
@@ -88,8 +88,8 @@ impl Store {
     pub(super) fn every(interval: Duration, patience: Duration, files: Files) -> Result<Self, TlsError> {
         // The stamps before the content: what changes in between is seen by the next look.
         let stamps = files.stamps();
-        let material = Arc::new(files.load()?);
-        let state = State { material, stamps, looked: Instant::now(), look: None, complaint: None };
+        let credentials = Arc::new(files.load()?);
+        let state = State { credentials, stamps, last_check: Instant::now(), reload: None, last_error: None };
         Ok(Self { files, interval, patience, state: Mutex::new(state) })
     }
 
@@ -99,47 +99,47 @@ impl Store {
     }
 
     /// What the files say now, or said when they were last good.
-    pub(super) async fn current(self: &Arc<Self>) -> Arc<Material> {
-        let look = {
+    pub(super) async fn current(self: &Arc<Self>) -> Arc<Credentials> {
+        let reload = {
             let mut state = self.state();
-            let is_looking = state.look.as_ref().is_some_and(|look| !look.is_finished());
-            if is_looking || state.looked.elapsed() < self.interval {
-                return Arc::clone(&state.material);
+            let is_reloading = state.reload.as_ref().is_some_and(|reload| !reload.is_finished());
+            if is_reloading || state.last_check.elapsed() < self.interval {
+                return Arc::clone(&state.credentials);
             }
             let store = Arc::clone(self);
-            let look = spawn_blocking(move || store.look());
-            state.looked = Instant::now();
-            state.look = Some(look.abort_handle());
-            look
+            let reload = spawn_blocking(move || store.reload());
+            state.last_check = Instant::now();
+            state.reload = Some(reload.abort_handle());
+            reload
         };
         // Late or failed, there is something to go on with.
-        let _ = tokio::time::timeout(self.patience, look).await;
-        Arc::clone(&self.state().material)
+        let _ = tokio::time::timeout(self.patience, reload).await;
+        Arc::clone(&self.state().credentials)
     }
 
     /// Takes the files if they have changed and are good.
-    fn look(&self) {
+    fn reload(&self) {
         let stamps = self.files.stamps();
         {
             let state = self.state();
             // While they are bad they are read each time: it may have been the reading that failed.
-            if state.complaint.is_none() && state.stamps == stamps {
+            if state.last_error.is_none() && state.stamps == stamps {
                 return;
             }
         }
         let loaded = self.files.load();
         let mut state = self.state();
-        match loaded.and_then(|material| self.files.instead(&state.material, material)) {
-            Ok(material) => {
-                state.material = Arc::new(material);
+        match loaded.and_then(|credentials| self.files.check_replacement(&state.credentials, credentials)) {
+            Ok(credentials) => {
+                state.credentials = Arc::new(credentials);
                 state.stamps = stamps;
-                state.complaint = None;
+                state.last_error = None;
                 info!(certificate = %self.files.certificate.display(), "certificates renewed");
             }
-            Err(error) if state.complaint.as_ref() == Some(&error) => {}
+            Err(error) if state.last_error.as_ref() == Some(&error) => {}
             Err(error) => {
                 warn!(%error, "the certificates in use are kept");
-                state.complaint = Some(error);
+                state.last_error = Some(error);
             }
         }
     }
@@ -179,24 +179,24 @@ impl Files {
         [&self.certificate, &self.key, &self.trust].map(|file| Stamp::of(file))
     }
 
-    fn load(&self) -> Result<Material, TlsError> {
+    fn load(&self) -> Result<Credentials, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let identity = self.identity(&provider)?;
         let roots = Arc::new(self.roots()?);
         // Our peers have one certificate to show: to tell them all our anchors would only be long.
-        let connecting =
+        let client_verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .clear_root_hint_subjects()
                 .build()
-                .map_err(|_| bad(&self.trust, &BadTrust::NoAnchor))?;
+                .map_err(|_| file_error(&self.trust, &TrustError::NoAnchor))?;
         let chain = identity.cert.clone();
-        Ok(Material { identity: Arc::new(identity.into()), chain, roots, connecting, provider })
+        Ok(Credentials { identity: Arc::new(identity.into()), chain, roots, client_verifier, provider })
     }
 
     /// The new material, unless its chain is outdated while that of the old one is not.
-    fn instead(&self, old: &Material, new: Material) -> Result<Material, TlsError> {
+    fn check_replacement(&self, old: &Credentials, new: Credentials) -> Result<Credentials, TlsError> {
         match multinet_pem::replacement_problem(&old.chain, &new.chain, UnixTime::now()) {
-            Some(problem) => Err(bad(&self.certificate, &problem)),
+            Some(problem) => Err(file_error(&self.certificate, &problem)),
             None => Ok(new),
         }
     }
@@ -205,8 +205,8 @@ impl Files {
         let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
         multinet_pem::certified_key(provider, (&self.certificate, &certificate), &key).map_err(|unusable| {
             match unusable {
-                CertifiedKeyError::Certificate(problem) => bad(&self.certificate, &problem),
-                CertifiedKeyError::Key(problem) => bad(&self.key, &problem),
+                CertifiedKeyError::Certificate(problem) => file_error(&self.certificate, &problem),
+                CertifiedKeyError::Key(problem) => file_error(&self.key, &problem),
             }
         })
     }
@@ -215,30 +215,30 @@ impl Files {
         let certificates = multinet_pem::certificates(&read(&self.trust)?);
         let mut roots = RootCertStore::empty();
         for (index, certificate) in
-            certificates.map_err(|problem| bad(&self.trust, &problem))?.into_iter().enumerate()
+            certificates.map_err(|problem| file_error(&self.trust, &problem))?.into_iter().enumerate()
         {
             roots
                 .add(certificate)
-                .map_err(|error| bad(&self.trust, &BadTrust::Anchor { number: index + 1, error }))?;
+                .map_err(|error| file_error(&self.trust, &TrustError::Anchor { number: index + 1, error }))?;
         }
         if roots.is_empty() {
-            return Err(bad(&self.trust, &BadTrust::NoAnchor));
+            return Err(file_error(&self.trust, &TrustError::NoAnchor));
         }
         Ok(roots)
     }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
-    multinet_pem::read(file).map_err(|problem| bad(file, &problem))
+    multinet_pem::read(file).map_err(|problem| file_error(file, &problem))
 }
 
-fn bad(file: &Path, problem: &dyn fmt::Display) -> TlsError {
+fn file_error(file: &Path, problem: &dyn fmt::Display) -> TlsError {
     TlsError::File { file: file.to_owned(), problem: problem.to_string() }
 }
 
 /// What can be wrong with the file of trust anchors beyond its PEM.
 #[derive(Debug, thiserror::Error)]
-enum BadTrust {
+enum TrustError {
     #[error("has no certificate in PEM; give the file with the certificates of the authorities to trust")]
     NoAnchor,
     #[error("certificate {number} in it is not sound: {error}; remove or replace it")]
@@ -255,14 +255,14 @@ mod tests {
     /// Longer than a busy machine may keep a thread waiting.
     const LONG: Duration = Duration::from_secs(60);
 
-    fn store(folder: &Folder) -> Arc<Store> {
-        Arc::new(Store::every(Duration::ZERO, LONG, folder.files()).unwrap())
+    fn store(folder: &Folder) -> Arc<CredentialStore> {
+        Arc::new(CredentialStore::every(Duration::ZERO, LONG, folder.files()).unwrap())
     }
 
     /// The own certificate in use.
-    fn in_use(material: &Material) -> CertificateDer<'static> {
+    fn in_use(credentials: &Credentials) -> CertificateDer<'static> {
         use rustls::client::ResolvesClientCert as _;
-        material.identity.resolve(&[], &[]).unwrap().cert[0].clone()
+        credentials.identity.resolve(&[], &[]).unwrap().cert[0].clone()
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         ] {
             let folder = Folder::new();
             folder.write(certificate, key, trust);
-            let error = Store::open(folder.files()).unwrap_err().to_string();
+            let error = CredentialStore::open(folder.files()).unwrap_err().to_string();
             let path = folder.path().join(file);
             assert!(error.starts_with(&format!("{}: ", path.display())) && error.contains(says), "{error}");
             assert!(!error.contains('\n'), "{error}");
@@ -300,7 +300,7 @@ mod tests {
         for file in ["tls.crt", "tls.key", "ca.crt"] {
             let folder = Folder::of(&good, &anchor);
             fs::remove_file(folder.path().join(file)).unwrap();
-            let error = Store::open(folder.files()).unwrap_err().to_string();
+            let error = CredentialStore::open(folder.files()).unwrap_err().to_string();
             assert!(error.contains(file) && error.contains("No such file"), "{error}");
         }
     }
@@ -309,8 +309,8 @@ mod tests {
     async fn files_are_looked_at_once_a_second() {
         let authority = Authority::new();
         let folder = Folder::of(&authority.issue(&["a.test"]), &authority.pem());
-        let store = Arc::new(Store::every(INTERVAL, LONG, folder.files()).unwrap());
-        let patient = Arc::new(Store::every(LONG, LONG, folder.files()).unwrap());
+        let store = Arc::new(CredentialStore::every(INTERVAL, LONG, folder.files()).unwrap());
+        let patient = Arc::new(CredentialStore::every(LONG, LONG, folder.files()).unwrap());
         let (first, other) = (store.current().await, patient.current().await);
         folder.put(&authority.issue(&["b.test"]), &authority.pem());
         tokio::time::sleep(INTERVAL).await;
@@ -343,15 +343,15 @@ mod tests {
         assert_eq!(in_use(&*store.current().await), second.der());
         fs::write(folder.path().join("ca.crt"), &authority.pem()[..100]).unwrap();
         assert_eq!(in_use(&*store.current().await), second.der());
-        let complaint = store.state().complaint.clone();
-        assert!(complaint.is_some());
+        let last_error = store.state().last_error.clone();
+        assert!(last_error.is_some());
         assert_eq!(in_use(&*store.current().await), second.der());
-        assert_eq!(store.state().complaint, complaint);
+        assert_eq!(store.state().last_error, last_error);
         fs::remove_file(folder.path().join("tls.key")).unwrap();
         assert_eq!(in_use(&*store.current().await), second.der());
         folder.put(&third, &authority.pem());
         assert_eq!(in_use(&*store.current().await), third.der());
-        assert_eq!(store.state().complaint, None);
+        assert_eq!(store.state().last_error, None);
     }
 
     #[tokio::test]
@@ -378,7 +378,7 @@ mod tests {
         let authority = Authority::new();
         let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
         let folder = Folder::of(&first, &authority.pem());
-        let store = Arc::new(Store::every(Duration::ZERO, PATIENCE, folder.files()).unwrap());
+        let store = Arc::new(CredentialStore::every(Duration::ZERO, PATIENCE, folder.files()).unwrap());
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().max_blocking_threads(1).build().unwrap().block_on(async {
             let (go_on, wait) = std::sync::mpsc::channel::<()>();
@@ -391,10 +391,10 @@ mod tests {
             assert_eq!(in_use(&store.current().now_or_never().unwrap()), first.der());
             drop(go_on);
             assert!(hanging.await.unwrap());
-            while !store.state().look.as_ref().unwrap().is_finished() {
+            while !store.state().reload.as_ref().unwrap().is_finished() {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(in_use(&store.state().material), second.der());
+            assert_eq!(in_use(&store.state().credentials), second.der());
         });
     }
 
@@ -410,7 +410,7 @@ mod tests {
         let store = store(&folder);
         folder.put(&expired, &authority.pem());
         assert_eq!(in_use(&*store.current().await), good.der());
-        assert!(store.state().complaint.as_ref().unwrap().to_string().contains("expired"));
+        assert!(store.state().last_error.as_ref().unwrap().to_string().contains("expired"));
         folder.put(&next, &authority.pem());
         assert_eq!(in_use(&*store.current().await), next.der());
     }
@@ -420,6 +420,6 @@ mod tests {
         let authority = Authority::new();
         let store = store(&Folder::of(&authority.issue(&["a.test"]), &authority.pem()));
         let print = format!("{store:?}");
-        assert!(print.contains("tls.key") && print.contains("Material { .. }"), "{print}");
+        assert!(print.contains("tls.key") && print.contains("Credentials { .. }"), "{print}");
     }
 }

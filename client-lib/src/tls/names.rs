@@ -10,16 +10,16 @@ const SCHEME: &str = "spiffe://";
 
 /// A name that a peer may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
+pub(super) enum ExpectedName {
     /// This SPIFFE ID.
-    Id(String),
+    SpiffeId(String),
     /// Any SPIFFE ID that begins with this, which ends with a slash.
-    Below(String),
+    SpiffePrefix(String),
     /// This DNS name; what may be a wildcard is the name in the certificate.
     Dns(DnsName<'static>),
 }
 
-impl Expected {
+impl ExpectedName {
     /// Reads a SPIFFE ID, with `/*` at its end for all below it, or a DNS name.
     ///
     /// # Errors
@@ -30,9 +30,9 @@ impl Expected {
             let (id, is_prefix) = id.strip_suffix("/*").map_or((id, false), |id| (id, true));
             check_id(id)?;
             return Ok(if is_prefix {
-                Self::Below(format!("{SCHEME}{id}/"))
+                Self::SpiffePrefix(format!("{SCHEME}{id}/"))
             } else {
-                Self::Id(name.to_owned())
+                Self::SpiffeId(name.to_owned())
             });
         }
         if name.parse::<IpAddr>().is_ok() {
@@ -50,13 +50,13 @@ impl Expected {
     }
 
     /// Whether a certificate, whose chain is another's business, has this name.
-    pub(super) fn is_of(&self, certificate: &EndEntityCert<'_>) -> bool {
+    pub(super) fn matches(&self, certificate: &EndEntityCert<'_>) -> bool {
         match self {
             Self::Dns(name) => {
                 let name = ServerName::DnsName(name.borrow());
                 certificate.verify_is_valid_for_subject_name(&name).is_ok()
             }
-            Self::Id(_) | Self::Below(_) => {
+            Self::SpiffeId(_) | Self::SpiffePrefix(_) => {
                 // A certificate with several URI names is no SPIFFE identity (X.509-SVID §2).
                 let mut uris = certificate.valid_uri_names();
                 matches!((uris.next(), uris.next()), (Some(uri), None) if self.is_id(uri))
@@ -67,9 +67,9 @@ impl Expected {
     /// Whether a SPIFFE ID is the one expected, to the letter.
     fn is_id(&self, uri: &str) -> bool {
         match self {
-            Self::Id(id) => uri == id,
+            Self::SpiffeId(id) => uri == id,
             // What is below is checked too, so that `..` leads nowhere.
-            Self::Below(prefix) => {
+            Self::SpiffePrefix(prefix) => {
                 uri.starts_with(prefix) && uri.strip_prefix(SCHEME).is_some_and(|id| check_id(id).is_ok())
             }
             Self::Dns(_) => false,
@@ -77,11 +77,11 @@ impl Expected {
     }
 }
 
-impl fmt::Display for Expected {
+impl fmt::Display for ExpectedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Id(id) => f.write_str(id),
-            Self::Below(prefix) => write!(f, "{prefix}*"),
+            Self::SpiffeId(id) => f.write_str(id),
+            Self::SpiffePrefix(prefix) => write!(f, "{prefix}*"),
             Self::Dns(name) => f.write_str(name.as_ref()),
         }
     }
@@ -118,7 +118,7 @@ fn check_id(id: &str) -> Result<(), &'static str> {
 }
 
 /// Whom a certificate is for: its URI, of which those of SPIFFE have one, or else its DNS names, sorted.
-pub(super) fn holder(certificate: &CertificateDer<'_>) -> Vec<String> {
+pub(super) fn holder_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let mut names: Vec<&str> = certificate.valid_uri_names().collect();
     if names.is_empty() {
@@ -129,16 +129,16 @@ pub(super) fn holder(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 /// The URI and DNS names that a certificate claims, fit for a log whoever made it.
-pub(super) fn presented(certificate: &CertificateDer<'_>) -> Vec<String> {
+pub(super) fn presented_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     /// More than anybody reads.
-    const MOST: usize = 64;
+    const MAX_NAMES: usize = 64;
     /// As long as a DNS name may be, and rather long for a SPIFFE ID.
-    const LONG: usize = 255;
+    const MAX_LENGTH: usize = 255;
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let names = certificate.valid_uri_names().chain(certificate.valid_dns_names());
     names
-        .take(MOST)
-        .map(|name| match name.char_indices().nth(LONG) {
+        .take(MAX_NAMES)
+        .map(|name| match name.char_indices().nth(MAX_LENGTH) {
             Some((end, _)) => format!("{}…", name[..end].escape_debug()),
             None => name.escape_debug().to_string(),
         })
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn is_of(expected: &str, certificate: &CertificateDer<'_>) -> bool {
-        Expected::parse(expected).unwrap().is_of(&EndEntityCert::try_from(certificate).unwrap())
+        ExpectedName::parse(expected).unwrap().matches(&EndEntityCert::try_from(certificate).unwrap())
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
             ("spiffe://cluster.local", "spiffe://cluster.local", true),
             ("spiffe://cluster.local", id, false),
         ] {
-            assert_eq!(Expected::parse(expected).unwrap().is_id(uri), fits, "{expected} {uri}");
+            assert_eq!(ExpectedName::parse(expected).unwrap().is_id(uri), fits, "{expected} {uri}");
         }
         assert!(is_of(id, &certificate(&[id], &[])));
         assert!(is_of(id, &certificate(&[id], &["a.test", "b.test"])));
@@ -254,7 +254,7 @@ mod tests {
         params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         assert!(!is_of("a.test", certificate.der()));
-        assert_eq!(presented(certificate.der()), Vec::<String>::new());
+        assert_eq!(presented_names(certificate.der()), Vec::<String>::new());
     }
 
     #[test]
@@ -288,29 +288,32 @@ mod tests {
             ("spiffe://td/a?b", "part of its path"),
             ("spiffe://td/a%20b", "part of its path"),
         ] {
-            let problem = Expected::parse(name).unwrap_err();
+            let problem = ExpectedName::parse(name).unwrap_err();
             assert!(problem.contains(says), "{name}: {problem}");
         }
-        assert!(Expected::parse(&format!("spiffe://td/{}", "a".repeat(2048))).unwrap_err().contains("2048"));
+        assert!(
+            ExpectedName::parse(&format!("spiffe://td/{}", "a".repeat(2048))).unwrap_err().contains("2048")
+        );
     }
 
     #[test]
     fn names_are_shown_as_they_were_given() {
         for name in ["spiffe://td/a", "spiffe://td/*", "spiffe://td/a/*", "a.test"] {
-            assert_eq!(Expected::parse(name).unwrap().to_string(), name);
+            assert_eq!(ExpectedName::parse(name).unwrap().to_string(), name);
         }
     }
 
     #[test]
     fn presented_names_are_fit_for_a_log() {
         let long = format!("spiffe://td/{}", "a".repeat(5000));
-        let names = presented(&certificate(&["spiffe://td/\n\u{1b}[31mx", &long], &["a.test", "*.b.test"]));
+        let names =
+            presented_names(&certificate(&["spiffe://td/\n\u{1b}[31mx", &long], &["a.test", "*.b.test"]));
         assert_eq!(names[0], "spiffe://td/\\n\\u{1b}[31mx");
         assert_eq!(names[1].chars().count(), 256);
         assert_eq!(names[2..], ["a.test", "*.b.test"]);
         let many: Vec<String> = (0..500).map(|number| format!("n{number}.test")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(presented(&certificate(&[], &many)).len(), 64);
-        assert_eq!(presented(&CertificateDer::from(vec![1, 2, 3])), Vec::<String>::new());
+        assert_eq!(presented_names(&certificate(&[], &many)).len(), 64);
+        assert_eq!(presented_names(&CertificateDer::from(vec![1, 2, 3])), Vec::<String>::new());
     }
 }

@@ -28,12 +28,12 @@ type Connected = Result<client::TlsStream<TcpStream>, TlsError>;
 type Accepted = Result<server::TlsStream<TcpStream>, TlsError>;
 
 /// What both sides come to.
-struct Met {
+struct Outcome {
     connected: Connected,
     accepted: Accepted,
 }
 
-impl Met {
+impl Outcome {
     /// The messages of a handshake that failed.
     fn messages(self) -> (String, String) {
         let (connected, accepted) = (self.connected.map(drop), self.accepted.map(drop));
@@ -57,8 +57,8 @@ impl Pair {
         Self { authority, listener, connector }
     }
 
-    async fn meet(&self) -> Met {
-        meet(&self.connector.tls(), &self.listener.tls(), SERVICE).await
+    async fn handshake(&self) -> Outcome {
+        handshake(&self.connector.tls(), &self.listener.tls(), SERVICE).await
     }
 }
 
@@ -69,7 +69,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
 }
 
 /// A handshake of TLS and a byte each way, as the one of multinet would be.
-async fn meet(connector: &Tls, listener: &Tls, service: &str) -> Met {
+async fn handshake(connector: &Tls, listener: &Tls, service: &str) -> Outcome {
     let (socket, address) = listen().await;
     let connecting = async {
         let stream = TcpStream::connect(address).await.unwrap();
@@ -87,7 +87,7 @@ async fn meet(connector: &Tls, listener: &Tls, service: &str) -> Met {
         Ok(stream)
     };
     let (connected, accepted) = tokio::join!(connecting, accepting);
-    Met { connected, accepted }
+    Outcome { connected, accepted }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -106,7 +106,7 @@ fn says(message: &str, begins: &str, contains: &str) {
 
 #[tokio::test]
 async fn peers_meet() {
-    let met = Pair::new().meet().await;
+    let met = Pair::new().handshake().await;
     let (connected, accepted) = (met.connected.unwrap(), met.accepted.unwrap());
     let (connected, accepted) = (connected.get_ref().1, accepted.get_ref().1);
     assert_eq!(connected.protocol_version(), Some(ProtocolVersion::TLSv1_3));
@@ -122,7 +122,7 @@ async fn every_handshake_verifies_anew() {
     let pair = Pair::new();
     let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
     for _ in 0..2 {
-        let connected = meet(&connector, &listener, SERVICE).await.connected.unwrap();
+        let connected = handshake(&connector, &listener, SERVICE).await.connected.unwrap();
         let kind = connected.get_ref().1.handshake_kind();
         assert_eq!(kind, Some(rustls::HandshakeKind::Full));
     }
@@ -134,7 +134,7 @@ async fn an_authority_may_stand_between() {
     let between = pair.authority.below("region").below("node");
     pair.listener = Folder::of(&between.issue(&[SERVICE]), &pair.authority.pem());
     pair.connector = Folder::of(&between.issue(&[DETECT]), &pair.authority.pem());
-    let met = pair.meet().await;
+    let met = pair.handshake().await;
     assert!(met.connected.is_ok() && met.accepted.is_ok());
 }
 
@@ -148,7 +148,7 @@ async fn with_other_certificate(connects: bool, certificate: &Issued, trust: &Au
     let other = if connects { &pair.listener } else { &pair.connector };
     std::fs::write(other.path().join("ca.crt"), trust.pem()).unwrap();
     // The other one's certificate stays known to this one.
-    let (connected, accepted) = pair.meet().await.messages();
+    let (connected, accepted) = pair.handshake().await.messages();
     if connects { (accepted, connected) } else { (connected, accepted) }
 }
 
@@ -229,28 +229,28 @@ async fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
 async fn replaced_files_are_used_by_the_next_handshake() {
     let pair = Pair::new();
     let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
-    assert!(meet(&connector, &listener, SERVICE).await.connected.is_ok());
+    assert!(handshake(&connector, &listener, SERVICE).await.connected.is_ok());
 
     // The listener's trust moves on to another authority, and then the connector does.
     let next = Authority::new();
     let both = format!("{}{}", pair.authority.pem(), next.pem());
     pair.listener.put(&pair.authority.issue(&[SERVICE]), &next.pem());
-    let (connected, accepted) = meet(&connector, &listener, SERVICE).await.messages();
+    let (connected, accepted) = handshake(&connector, &listener, SERVICE).await.messages();
     says(&connected, "the peer refuses: ", "UnknownCA");
     says(&accepted, "the peer's certificate (for spiffe://", "is from no authority");
     pair.connector.put(&next.issue(&[DETECT]), &both);
-    let met = meet(&connector, &listener, SERVICE).await;
+    let met = handshake(&connector, &listener, SERVICE).await;
     assert!(met.connected.is_ok() && met.accepted.is_ok());
 
     // What is broken is not taken.
     for file in ["tls.crt", "tls.key", "ca.crt"] {
         std::fs::write(pair.listener.path().join(file), "nonsense").unwrap();
         std::fs::remove_file(pair.connector.path().join(file)).unwrap();
-        let met = meet(&connector, &listener, SERVICE).await;
+        let met = handshake(&connector, &listener, SERVICE).await;
         assert!(met.connected.is_ok() && met.accepted.is_ok(), "{file}");
     }
     pair.listener.put(&next.issue(&["other.test"]), &next.pem());
-    let (connected, _) = meet(&connector, &listener, SERVICE).await.messages();
+    let (connected, _) = handshake(&connector, &listener, SERVICE).await.messages();
     says(&connected, "the peer's certificate is for other.test, expected infer.", "");
 }
 
@@ -258,11 +258,11 @@ async fn replaced_files_are_used_by_the_next_handshake() {
 async fn a_connection_outlives_the_files_that_it_began_with() {
     let pair = Pair::new();
     let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
-    let met = meet(&connector, &listener, SERVICE).await;
+    let met = handshake(&connector, &listener, SERVICE).await;
     let (mut connected, mut accepted) = (met.connected.unwrap(), met.accepted.unwrap());
     let other = Authority::new();
     pair.listener.put(&other.issue(&[SERVICE]), &other.pem());
-    assert!(meet(&connector, &listener, SERVICE).await.accepted.is_err());
+    assert!(handshake(&connector, &listener, SERVICE).await.accepted.is_err());
     connected.write_all(b"still").await.unwrap();
     connected.shutdown().await.unwrap();
     let mut text = String::new();

@@ -19,22 +19,22 @@ use rustls::{
 use webpki::EndEntityCert;
 
 use super::ALPN;
-use super::files::Material;
-use super::names::{Expected, presented};
+use super::files::Credentials;
+use super::names::{ExpectedName, presented_names};
 
 /// Verifies the peer of one handshake.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    material: Arc<Material>,
+    credentials: Arc<Credentials>,
     /// One of these its name has to be; any will do if there are none.
-    expected: Arc<Vec<Expected>>,
+    expected: Arc<Vec<ExpectedName>>,
     /// The names that its certificate claims, once it has shown one.
     presented: OnceLock<Vec<String>>,
 }
 
 impl Verifier {
-    pub(super) fn new(material: Arc<Material>, expected: Arc<Vec<Expected>>) -> Arc<Self> {
-        Arc::new(Self { material, expected, presented: OnceLock::new() })
+    pub(super) fn new(credentials: Arc<Credentials>, expected: Arc<Vec<ExpectedName>>) -> Arc<Self> {
+        Arc::new(Self { credentials, expected, presented: OnceLock::new() })
     }
 
     /// The names that the peer's certificate claims, if it has shown one.
@@ -45,13 +45,13 @@ impl Verifier {
     /// For the side that connects.
     pub(super) fn client_config(self: &Arc<Self>) -> ClientConfig {
         #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.material.provider))
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.credentials.provider))
             .with_protocol_versions(&[&TLS13])
             .expect("ring has suites for TLS 1.3");
         let mut config = builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(self) as _)
-            .with_client_cert_resolver(Arc::clone(&self.material.identity) as _);
+            .with_client_cert_resolver(Arc::clone(&self.credentials.identity) as _);
         config.alpn_protocols = vec![ALPN.to_vec()];
         // Every handshake verifies the peer anew.
         config.resumption = Resumption::disabled();
@@ -61,26 +61,26 @@ impl Verifier {
     /// For the side that accepts.
     pub(super) fn server_config(self: &Arc<Self>) -> ServerConfig {
         #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.material.provider))
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.credentials.provider))
             .with_protocol_versions(&[&TLS13])
             .expect("ring has suites for TLS 1.3");
         let mut config = builder
             .with_client_cert_verifier(Arc::clone(self) as _)
-            .with_cert_resolver(Arc::clone(&self.material.identity) as _);
+            .with_cert_resolver(Arc::clone(&self.credentials.identity) as _);
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config
     }
 
-    fn remember(&self, certificate: &CertificateDer<'_>) {
+    fn record_names(&self, certificate: &CertificateDer<'_>) {
         // A handshake shows one certificate.
-        let _ = self.presented.set(presented(certificate));
+        let _ = self.presented.set(presented_names(certificate));
     }
 
     fn verify_name(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         let certificate = EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
-        if self.expected.is_empty() || self.expected.iter().any(|name| name.is_of(&certificate)) {
+        if self.expected.is_empty() || self.expected.iter().any(|name| name.matches(&certificate)) {
             return Ok(());
         }
         // The alert for this is access_denied, and for nothing else: the peer can tell what is wrong.
@@ -88,7 +88,7 @@ impl Verifier {
     }
 
     fn algorithms(&self) -> &WebPkiSupportedAlgorithms {
-        &self.material.provider.signature_verification_algorithms
+        &self.credentials.provider.signature_verification_algorithms
     }
 }
 
@@ -102,10 +102,10 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.remember(end_entity);
+        self.record_names(end_entity);
         verify_server_cert_signed_by_trust_anchor(
             &ParsedCertificate::try_from(end_entity)?,
-            &self.material.roots,
+            &self.credentials.roots,
             intermediates,
             now,
             self.algorithms().all,
@@ -139,15 +139,15 @@ impl ServerCertVerifier for Verifier {
 
 impl ClientCertVerifier for Verifier {
     fn offer_client_auth(&self) -> bool {
-        self.material.connecting.offer_client_auth()
+        self.credentials.client_verifier.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.material.connecting.client_auth_mandatory()
+        self.credentials.client_verifier.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.material.connecting.root_hint_subjects()
+        self.credentials.client_verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -156,8 +156,8 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.remember(end_entity);
-        let verified = self.material.connecting.verify_client_cert(end_entity, intermediates, now)?;
+        self.record_names(end_entity);
+        let verified = self.credentials.client_verifier.verify_client_cert(end_entity, intermediates, now)?;
         self.verify_name(end_entity)?;
         Ok(verified)
     }
@@ -168,7 +168,7 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.material.connecting.verify_tls12_signature(message, certificate, signature)
+        self.credentials.client_verifier.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -177,10 +177,10 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.material.connecting.verify_tls13_signature(message, certificate, signature)
+        self.credentials.client_verifier.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.material.connecting.supported_verify_schemes()
+        self.credentials.client_verifier.supported_verify_schemes()
     }
 }

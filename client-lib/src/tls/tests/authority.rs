@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(in crate::tls) use multinet_testing::pki::{Authority, Folder, Issued};
 
 use crate::tls::Tls;
-use crate::tls::files::{Files, Store};
+use crate::tls::files::{CredentialStore, Files};
 
 /// A mounted secret.
 pub(in crate::tls) trait Mounted {
@@ -23,7 +23,7 @@ impl Mounted for Folder {
     }
 
     fn tls(&self) -> Tls {
-        let store = Store::every(Duration::ZERO, Duration::from_secs(60), self.files()).unwrap();
+        let store = CredentialStore::every(Duration::ZERO, Duration::from_secs(60), self.files()).unwrap();
         Tls { store: Arc::new(store), expected: Arc::default() }
     }
 }

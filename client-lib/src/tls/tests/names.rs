@@ -3,12 +3,12 @@
 use super::*;
 
 /// A pair whose sides expect these names.
-async fn expecting(connector: &[&str], listener: &[&str], service: &str) -> Met {
+async fn expecting(connector: &[&str], listener: &[&str], service: &str) -> Outcome {
     let pair = Pair::new();
     let expecting = |tls: Tls, names: &[&str]| names.iter().fold(tls, |tls, name| tls.expect(name).unwrap());
     let connector = expecting(pair.connector.tls(), connector);
     let listener = expecting(pair.listener.tls(), listener);
-    meet(&connector, &listener, service).await
+    handshake(&connector, &listener, service).await
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_certificate_without_names() {
         }),
         &pair.authority.pem(),
     );
-    let (connected, _) = pair.meet().await.messages();
+    let (connected, _) = pair.handshake().await.messages();
     says(&connected, "the peer's certificate is for no DNS or URI name, expected infer.", "common name");
 }
 
@@ -87,10 +87,10 @@ async fn a_certificate_without_names() {
 async fn a_wildcard_stands_for_one_label() {
     let pair = Pair::new();
     pair.listener.put(&pair.authority.issue(&["*.svc.multinet.cluster.local"]), &pair.authority.pem());
-    let (connected, _) = pair.meet().await.messages();
+    let (connected, _) = pair.handshake().await.messages();
     says(&connected, "the peer's certificate is for *.svc.multinet.cluster.local, expected infer.", "");
     pair.listener.put(&pair.authority.issue(&["*.vision.svc.multinet.cluster.local"]), &pair.authority.pem());
-    assert!(pair.meet().await.connected.is_ok());
+    assert!(pair.handshake().await.connected.is_ok());
 }
 
 #[tokio::test]
