@@ -1,20 +1,22 @@
-//! A sender's peers and frames: which peer gets a frame, what is kept until when, when a connection is made again.
+//! Sending state machine: chooses a peer for each frame, keeps frames until they are done, and
+//! decides when to connect again.
 //!
-//! Pure: no sockets, and a clock that is passed. The shell ([`crate::peers`]) tells what has happened, and does what
-//! [`next_action`](Outbound::next_action) says.
+//! It is pure: it has no sockets, and the caller passes the clock. [`crate::peers`] reports events
+//! to it and carries out each [`next_action`](Outbound::next_action).
 //!
 //! ```text
-//!   endpoints ─────> peers ── lanes ──> Link { state, books of credits }
-//!   submit ── choose ──────────────────────┘ queue ── take ──> written ──> acknowledged
-//!      │                                      │                   │ (at least once)
-//!      └──> Ring of frames that are kept <────┴──── lost: given to another, as a repeat
+//!   endpoints ─────> peers ──> Link { state, CreditLedger }
+//!   submit ── choose ──────────────────┘ queue ── take ──> written ──> acknowledged
+//!      │                                   │                  │ (at least once)
+//!      └──> Ring of frames that are kept <─┴──── lost: given to another, as a repeat
 //! ```
 //!
-//! - At most once: a frame is let go of when it is handed over to be written, and only its sequence is remembered until it is. If its
-//!   connection breaks before it is handed over, another gets it; after that it is never sent again, and counts as lost unless the
-//!   receiver has said that its code took it.
-//! - At least once: a frame is kept until a receiver has acknowledged it. One that the receiver's code did not want is sent again after a
-//!   pause, which grows.
+//! - At most once: [`take`](Outbound::take) removes the frame from the ring, and only its sequence
+//!   is remembered until it is written. A frame whose connection breaks before it is taken goes to
+//!   another connection. Afterwards it is never sent again, and counts as lost unless the receiver
+//!   has reported that its application took it.
+//! - At least once: a frame stays in the ring until a receiver acknowledges it. A frame that the
+//!   receiver's application rejects is sent again after a pause, which grows.
 
 mod drain;
 mod given_up;
@@ -45,75 +47,79 @@ use route::Requirements;
 use crate::choose::Choice;
 use crate::handshake::Delivery;
 
-/// How long a peer that DNS no longer names may take to finish what it has.
+/// Time that a peer gets to finish its frames once DNS no longer names it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So many frames under way are a stream.
+/// Number of frames in flight from which a connection counts as streaming.
 const MIN_STREAM: u64 = 8;
 
-/// So many frames that are to be written are worth a system call.
+/// Number of queued frames that are worth a system call of their own.
 const MIN_BATCH: usize = 16;
 
-/// What the caller has chosen.
+/// Settings that the caller has chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) delivery: Delivery,
     pub(crate) choice: Choice,
-    /// How many frames may wait for their acknowledgement.
+    /// The most frames that may wait for their acknowledgement.
     pub(crate) replay: usize,
-    /// How many connections each peer gets.
+    /// Number of connections to each peer.
     pub(crate) connections: u16,
 }
 
 impl Settings {
-    /// How many frames a connection gets at most, whatever room its receiver claims to have: no peer may hold all that may be held.
+    /// Returns the most frames that one connection may have, whatever its receiver grants. A single
+    /// peer must not fill the whole replay buffer.
     pub(crate) fn max_per_connection(&self) -> u64 {
         (self.replay / 2 / usize::from(self.connections.max(1))).max(1) as u64
     }
 }
 
-/// A peer, as long as the process runs.
+/// Identifies a peer for the lifetime of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PeerId(pub(crate) u64);
 
-/// A connection to a peer.
+/// Identifies one connection to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LinkId {
     pub(crate) peer: PeerId,
+    /// Position among the connections to the peer, from 0.
     pub(crate) index: u16,
-    /// Tells it from those before it.
+    /// Tells apart the connections that have had this index, one after the other.
     pub(crate) epoch: u64,
 }
 
-/// What the shell has to do.
+/// Action for the caller to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Make this connection; say whether it is [`up`](Outbound::up) or [`down`](Outbound::down).
+    /// Make this connection, then call [`on_up`](Outbound::on_up) or
+    /// [`on_down`](Outbound::on_down).
     Connect(LinkId),
-    /// End it; say that it is [`down`](Outbound::down).
+    /// End this connection, then call [`on_down`](Outbound::on_down).
     Close(LinkId),
     /// Ask DNS again: a peer has been lost, or cannot be reached.
     Resolve,
-    /// Frames have been given to this connection that another had; write them.
+    /// Write the frames that this connection has taken over from another one.
     Write(LinkId),
 }
 
-/// A frame that cannot be given to anybody now.
+/// Reason why no connection can take a frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// No peer is connected.
     NoPeer,
-    /// Every peer that may have it has as many frames as it has slots, or as many frames wait for their acknowledgement as may.
+    /// The replay buffer is full, or every peer that may have the frame has used all its slots.
     Full,
-    /// The largest payload that any connected peer takes is less.
+    /// The payload is larger than any connected peer accepts.
     TooLarge { most: usize },
-    /// The one peer that may have it has gone for good, or is about to.
+    /// The one peer that may have the frame is gone, or is draining.
     Gone,
-    /// No receiver has decided on this frame, and of so many that have been submitted since then receivers could not tell more from it.
+    /// No receiver has decided on this frame, and [`WINDOW`](crate::wire::WINDOW) frames have been
+    /// submitted since. Receivers could not tell further ones from repeats.
     Undecided { sequence: u64 },
 }
 
-/// What has happened so far.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) submitted: u64,
@@ -123,11 +129,12 @@ pub(crate) struct Counts {
     pub(crate) rejected: u64,
     pub(crate) lost: u64,
     pub(crate) reconnects: u64,
-    /// Frames for one peer only that has gone.
+    /// Frames that were given up because the one peer that may have them is gone, or because they
+    /// cannot be read.
     pub(crate) undeliverable: u64,
 }
 
-/// A frame that is to be written now.
+/// Frame to be written now, with the fields of its header that the state machine knows.
 #[derive(Debug)]
 pub(crate) struct Outgoing<F> {
     pub(crate) sequence: u64,
@@ -136,21 +143,24 @@ pub(crate) struct Outgoing<F> {
     pub(crate) frame: F,
 }
 
-/// The state machine. `F` is a frame, of which it only knows the length and the key.
+/// The sending state machine. `F` is a frame, of which it knows only the length and the hash of the
+/// key.
 #[derive(Debug)]
 pub(crate) struct Outbound<F> {
     settings: Settings,
-    /// In the order of their ids.
+    /// Sorted by id, since ids only grow.
     peers: Vec<Peer>,
     ring: Ring<F>,
-    /// Sequences that have been given to a peer and need another, now.
+    /// Sequences of frames that have lost their connection and need another one now.
     requeued: BTreeSet<u64>,
-    /// Those that are not to be sent before that, as a receiver's code did not want them.
+    /// Sequences of frames that a receiver's application has rejected, with the time until which
+    /// they pause.
     paused: BTreeSet<(Instant, u64)>,
     given_up: GivenUp,
-    /// Some connection may have a limit to answer.
+    /// Whether some connection may owe its receiver the answer to a limit. Spares the search on
+    /// every write.
     owes_limit_answers: bool,
-    /// What it has let go of.
+    /// Frames that are done with, for the caller to drop.
     released: Vec<F>,
     actions: VecDeque<Action>,
     next_peer: u64,
@@ -180,7 +190,9 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// All endpoints that there are now. Gives each one's peer, in the same order.
+    /// Replaces the set of endpoints. Returns the peer of each, in the same order.
+    ///
+    /// Peers that are no longer in the set drain.
     pub(crate) fn set_endpoints(&mut self, now: Instant, infos: Vec<PeerInfo>) -> Vec<PeerId> {
         let mut places = self.peers.iter().zip(0..).map(|(peer, place)| (peer.info.key(), place)).collect();
         let ids: Vec<PeerId> =
@@ -199,21 +211,22 @@ impl<F: Clone> Outbound<F> {
         ids
     }
 
-    /// A connection has been made.
+    /// Records that a connection has been made.
     pub(crate) fn on_up(&mut self, now: Instant, link: LinkId, slots: u32, frame_size: usize) {
         let slots = u64::from(slots).min(self.settings.max_per_connection());
         if let Some(at) = self.link_mut(link) {
             at.on_up(now, slots, frame_size);
             self.reclaim_keys(link);
             self.recall_moved();
-            // What has been taken back is not waited for.
+            // Take the watermarks again: frames that were just recalled are not waited for.
             self.reclaim_keys(link);
             self.return_keys(link.peer);
             self.reassign();
         }
     }
 
-    /// A connection could not be made, or has ended. Its frames go to others, or are lost.
+    /// Records that a connection has ended or could not be made. Its frames go to other
+    /// connections, or are lost.
     pub(crate) fn on_down(&mut self, now: Instant, link: LinkId, reason: DownReason) {
         let jitter = self.rng.f64();
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
@@ -242,14 +255,15 @@ impl<F: Clone> Outbound<F> {
         self.reassign();
     }
 
-    /// A connection is about to end, though it may still tell what has become of its frames: it gets no new ones.
+    /// Stops new frames for a connection that is about to end. Its receiver may still report on
+    /// earlier ones.
     pub(crate) fn on_ending(&mut self, link: LinkId) {
         if let Some(at) = self.link_mut(link) {
             at.ledger.is_ending = true;
         }
     }
 
-    /// A receiver has said what has become of frames.
+    /// Records a receiver's report on frames.
     pub(crate) fn on_control(
         &mut self,
         now: Instant,
@@ -269,7 +283,8 @@ impl<F: Clone> Outbound<F> {
         Ok(())
     }
 
-    /// A receiver has room for so many frames on a connection from now on: what is too much goes to others, or waits.
+    /// Records that a receiver has room for `limit` frames on a connection from now on. Queued
+    /// frames beyond that go to other connections, or wait.
     pub(crate) fn on_limit(&mut self, link: LinkId, limit: u32) {
         let slots = u64::from(limit).min(self.settings.max_per_connection());
         let Some(at) = self.link_mut(link).filter(|at| at.is_up()) else { return };
@@ -283,7 +298,8 @@ impl<F: Clone> Outbound<F> {
         self.reassign();
     }
 
-    /// The limit that a connection keeps to from here on, if its receiver is to be told: before any further frame.
+    /// Returns the limit that a connection has to confirm to its receiver, before it writes any
+    /// further frame.
     pub(crate) fn take_limit_answer(&mut self, link: LinkId) -> Option<u32> {
         if !self.owes_limit_answers {
             return None;
@@ -292,6 +308,7 @@ impl<F: Clone> Outbound<F> {
         let ledger = &mut self.link_mut(link).filter(|at| at.is_up())?.ledger;
         let answer = ledger.limit_answer.take();
         if answer.is_some() && !is_kept {
+            // The answer is written in its turn among the frames, so on_written counts it.
             ledger.unwritten.push_back(None);
         }
         let mut links = self.peers.iter().flat_map(|peer| &peer.links);
@@ -299,7 +316,7 @@ impl<F: Clone> Outbound<F> {
         answer
     }
 
-    /// Lets go of a frame, also of one that waits for another peer by now.
+    /// Releases a frame that a receiver has acknowledged, even if it waits for another peer by now.
     fn on_acknowledged(&mut self, link: LinkId, sequence: u64) {
         let Some(entry) = self.ring.get(sequence).filter(|entry| entry.is_known_to(link.peer)) else {
             return;
@@ -314,14 +331,14 @@ impl<F: Clone> Outbound<F> {
         self.counts.acknowledged += 1;
     }
 
-    /// A receiver has acknowledged or rejected a frame that had been handed to this connection.
+    /// Notes that a receiver has acknowledged or rejected a frame of this connection.
     fn count_decided(&mut self, link: LinkId) {
         if let Some(at) = self.link_mut(link) {
             at.ledger.decided += 1;
         }
     }
 
-    /// Gives a frame to a peer, or back to the caller. The sequence and the connection that has it.
+    /// Assigns a frame to a connection and returns its sequence, or gives the frame back.
     pub(crate) fn submit(
         &mut self,
         frame: F,
@@ -341,19 +358,20 @@ impl<F: Clone> Outbound<F> {
         Ok((sequence, link))
     }
 
-    /// Whether a connection has frames to be written.
+    /// Returns whether a connection has something to write.
     pub(crate) fn has_work(&self, link: LinkId) -> bool {
         let has_some = |ledger: &CreditLedger| !ledger.queue.is_empty() || ledger.limit_answer.is_some();
         self.link(link).is_some_and(|at| at.is_up() && has_some(&at.ledger))
     }
 
-    /// Whether a connection has many frames under way, and few that are to be written: who sends the next one is likely to send more.
+    /// Returns whether a connection has many frames in flight but few to write. Then the caller is
+    /// likely to send more soon.
     pub(crate) fn is_streaming(&self, link: LinkId) -> bool {
         self.link(link)
             .is_some_and(|at| at.ledger.outstanding() >= MIN_STREAM && at.ledger.queue.len() < MIN_BATCH)
     }
 
-    /// The next frame to be written on a connection.
+    /// Takes the next frame to write on a connection.
     pub(crate) fn take(&mut self, link: LinkId) -> Option<Outgoing<F>> {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         let ledger = &mut self.link_mut(link).filter(|at| at.is_up())?.ledger;
@@ -375,13 +393,16 @@ impl<F: Clone> Outbound<F> {
         Some(Outgoing { sequence, floor, is_repeat, frame })
     }
 
-    /// Gives up a frame that a connection has been handed, and of which nothing has been written: it cannot be read.
+    /// Gives up a frame that was taken for a connection, but cannot be read, so that none of it was
+    /// written.
     pub(crate) fn on_unreadable(&mut self, link: LinkId, sequence: u64) {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
-        // Acknowledged or rejected meanwhile, on an earlier connection of the same peer: it may be another's by now.
+        // The receiver may have acknowledged or rejected it meanwhile, after an earlier connection.
+        // Then it may have gone to another connection.
         let is_ours = |entry: &Entry<F>| entry.is_handed && entry.link == Some(link);
         let is_decided = is_kept && !self.ring.get(sequence).is_some_and(is_ours);
-        // If the connection has broken, whoever gets the frame next gives it up.
+        // After a break, the frame is another connection's, which gives it up when it finds the
+        // same.
         let Some(at) = self.link_mut(link) else { return };
         at.ledger.not_sent(sequence, is_decided);
         if !is_decided {
@@ -391,7 +412,7 @@ impl<F: Clone> Outbound<F> {
         self.reassign();
     }
 
-    /// Lets go of a frame that nobody will get.
+    /// Releases a frame that no receiver will get.
     fn give_up(&mut self, sequence: u64) {
         self.remove_frame(sequence);
         self.given_up.add(sequence);
@@ -406,12 +427,13 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Frames that it has let go of, to be dropped by whoever has it: what belongs to them may run somebody's code.
+    /// Returns the frames that are done with. The caller drops them after it has unlocked this
+    /// state machine, because dropping a frame may run the application's code.
     pub(crate) fn released(&mut self) -> &mut Vec<F> {
         &mut self.released
     }
 
-    /// So many of the messages that a connection has been handed have been written, the first ones.
+    /// Records that the first `count` messages that were taken for a connection have been written.
     pub(crate) fn on_written(&mut self, link: LinkId, count: usize) {
         if let Some(at) = self.link_mut(link) {
             let unwritten = &mut at.ledger.unwritten;
@@ -419,7 +441,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Does what it is time for.
+    /// Does what is due at this time.
     pub(crate) fn tick(&mut self, now: Instant) {
         for peer in self.peers.iter_mut().filter(|peer| peer.draining_until.is_none()) {
             for (index, link) in (0..).zip(&mut peer.links) {
@@ -435,7 +457,7 @@ impl<F: Clone> Outbound<F> {
         self.close_drained(now);
     }
 
-    /// When the next [`tick`](Self::tick) is due.
+    /// Returns when the next [`tick`](Self::tick) is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         let links =
             self.peers.iter().flat_map(|peer| peer.links.iter().map(|link| (link, peer.draining_until)));
@@ -443,7 +465,6 @@ impl<F: Clone> Outbound<F> {
         links.filter_map(|(link, draining_until)| link.due(draining_until)).chain(paused).min()
     }
 
-    /// Whether there is something to do.
     pub(crate) fn has_actions(&self) -> bool {
         !self.actions.is_empty()
     }
@@ -479,21 +500,21 @@ impl<F: Clone> Outbound<F> {
         self.peers.get_mut(at)
     }
 
-    /// A connection has been made: its keys are to come back.
+    /// Starts to move the keys of a connection that is up again back to it.
     fn reclaim_keys(&mut self, link: LinkId) {
         if let Some(peer) = self.peer_mut(link.peer) {
             peer.reclaim_keys(link.index.into());
         }
     }
 
-    /// What a peer's connections had may have been taken, or taken back.
+    /// Completes the return of keys to those of a peer's connections that need not wait any longer.
     fn return_keys(&mut self, id: PeerId) {
         if let Some(peer) = self.peer_mut(id) {
             peer.return_keys();
         }
     }
 
-    /// A connection, unless another has taken its place.
+    /// Returns a connection's state, unless a later connection has taken its place.
     fn link(&self, id: LinkId) -> Option<&Link> {
         let peer = self.peers.get(self.position(id.peer)?)?;
         peer.links.get(usize::from(id.index)).filter(|link| link.is_in(id.epoch))

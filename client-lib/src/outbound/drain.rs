@@ -1,4 +1,4 @@
-//! How peers that DNS no longer names go.
+//! Draining of peers that DNS no longer names.
 
 use std::time::Instant;
 
@@ -8,17 +8,21 @@ use super::{Action, LinkId, Outbound};
 use crate::handshake::Delivery;
 
 impl<F: Clone> Outbound<F> {
-    /// Ends connections of peers that leave, and forgets the peers whose connections have ended.
+    /// Closes the connections of draining peers that are done or out of time, and forgets peers
+    /// without connections.
     pub(super) fn close_drained(&mut self, now: Instant) {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         for peer in &mut self.peers {
             let Some(draining_until) = peer.draining_until else { continue };
             for (index, link) in (0..).zip(&mut peer.links) {
                 match link.state {
+                    // No connection is left to drain.
                     State::Waiting { .. } => link.state = State::Closed,
                     State::Connecting { epoch } | State::Up { epoch, .. } => {
                         let id = LinkId { peer: peer.id, index, epoch };
                         let has_work = !link.ledger.queue.is_empty() || link.ledger.outstanding() > 0;
+                        // A paused frame that names this peer keeps its connections, too: no other
+                        // peer may have it.
                         let is_for_it = |entry: &Entry<F>| {
                             entry.link == Some(id)
                                 || entry.not_before.is_some() && entry.only == Some(peer.id)
@@ -40,7 +44,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Lets go of frames for peers that have gone.
+    /// Gives up frames whose only peer is gone.
     fn give_up_orphans(&mut self) {
         let peers = &self.peers;
         let gone = self.ring.sequences(|entry| {

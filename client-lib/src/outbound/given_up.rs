@@ -1,14 +1,14 @@
-//! Which frames have been given up: whoever asks later must not be told that they have come.
+//! Record of frames that were given up, so that none of them is later reported as delivered.
 
 use std::collections::BTreeSet;
 
-/// So many are remembered.
+/// The most sequences that are remembered.
 const REMEMBERED: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
     sequences: BTreeSet<u64>,
-    /// One below it may have been forgotten.
+    /// Any sequence below may have been forgotten.
     forgotten: u64,
     count: u64,
 }
@@ -24,12 +24,12 @@ impl GivenUp {
         }
     }
 
-    /// Whether a frame that is not kept any more has been given up, or may have been.
+    /// Returns whether a frame that is not kept any more was given up, or may have been.
     pub(super) fn contains(&self, sequence: u64) -> bool {
         sequence < self.forgotten || self.sequences.contains(&sequence)
     }
 
-    /// How many there have been.
+    /// Returns the number of frames given up so far.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
@@ -40,9 +40,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_been_forgotten_is_not_taken_for_what_has_come() {
+    fn a_forgotten_sequence_counts_as_given_up() {
         let mut given_up = GivenUp::default();
-        // Every other one, the first of them late.
+        // All even sequences, of which the first comes last.
         (2..=REMEMBERED as u64).for_each(|number| given_up.add(2 * number));
         given_up.add(2);
         assert!(given_up.contains(2) && !given_up.contains(3) && given_up.contains(4));

@@ -1,18 +1,19 @@
-//! Which of a peer's connections has the frames of a key.
+//! Assignment of keys to the connections of a peer.
 //!
-//! All of them lead to one receiver, where the frames of a key come in order. So a key has one lane, and waits for it when it breaks: what
-//! it was handed may still be on its way, and only the connection that follows puts an end to that. Where none follows, because
-//! the receiver has no room for as many, other lanes stand in. When it is there after all, its keys come back as soon as
-//! the receiver's code has taken what they have under way.
+//! All connections lead to one receiver, and frames of a key have to arrive there in order. So a
+//! key has one connection, and waits for it after a break: frames that were taken before the break
+//! may still be on their way, and only the next connection of this index rules that out. If the
+//! receiver refuses that connection, for lack of room, the others take over its keys. Once it is
+//! up, its keys return, as soon as the receiver's application has taken what the others had.
 
 use super::link::{KeyPlacement, Link};
 use super::peer::Peer;
 use crate::choose::weight;
 
 impl Peer {
-    /// The lane that has the frames of a key.
+    /// Returns the index of the connection that has the frames of a key.
     pub(super) fn index_for_key(&self, key: u64) -> usize {
-        // The remainder is less than the number of lanes, which is one of 16 bits.
+        // The remainder is less than the number of connections, which fits into 16 bits.
         let own = key.checked_rem(self.links.len() as u64).unwrap_or_default() as usize;
         if self.links.get(own).is_none_or(|link| link.keys != KeyPlacement::Away) {
             return own;
@@ -21,7 +22,7 @@ impl Peer {
         others.max_by_key(|&index| weight(key, index as u64)).unwrap_or(own)
     }
 
-    /// A lane is up: its keys are to come back.
+    /// Starts the return of keys to a connection that is up again.
     pub(super) fn reclaim_keys(&mut self, index: usize) {
         let watermarks = self.links.iter().map(Link::watermark).collect();
         if let Some(link) = self.links.get_mut(index).filter(|link| link.keys != KeyPlacement::Here) {
@@ -29,7 +30,7 @@ impl Peer {
         }
     }
 
-    /// Keys come back to the lanes whose turn it is.
+    /// Completes the return of keys to each connection whose wait is over.
     pub(super) fn return_keys(&mut self) {
         for index in 0..self.links.len() {
             let KeyPlacement::Returning(watermarks) = &self.links[index].keys else { continue };

@@ -1,39 +1,43 @@
-//! The credits of one connection: what has been given to it, and what its receiver has reported.
+//! Credits of one connection: frames assigned to it, and what its receiver has reported.
 
 use std::collections::VecDeque;
 
 use thiserror::Error;
 
-/// What has been given to a connection, and what has become of it. All counters count since it was made.
+/// Counters of one connection, since it was made.
+///
+/// Invariant: `taken` and `freed` ≤ `handed` ≤ `assigned`.
 #[derive(Debug, Default)]
 pub(crate) struct CreditLedger {
-    /// Sequences that wait to be written.
+    /// Sequences of frames to be written.
     pub(crate) queue: VecDeque<u64>,
-    /// How many frames the receiver has room for.
+    /// Number of frames that the receiver has room for.
     pub(crate) slots: u64,
-    /// It is about to end, and gets no more.
+    /// Whether it is about to end, and so gets no further frames.
     pub(crate) is_ending: bool,
-    /// The largest payload.
+    /// The largest payload that the receiver accepts, in bytes.
     pub(crate) frame_size: usize,
-    /// How many frames have been given to it.
+    /// Number of frames assigned to it.
     pub(crate) assigned: u64,
-    /// How many have been handed over to be written.
+    /// Number of those that were taken to be written.
     pub(crate) handed: u64,
-    /// Those among them that have not been written yet, where the ring does not keep them. `None` stands for a message that is no frame.
+    /// Sequences of frames that were taken, but are not written yet; at most once only, where the
+    /// ring does not keep them. `None` stands for a message that is not a frame.
     pub(crate) unwritten: VecDeque<Option<u64>>,
-    /// The limit that the receiver is to be told it is kept to.
+    /// Limit to confirm to the receiver.
     pub(crate) limit_answer: Option<u32>,
-    /// How many slots have become free again.
+    /// Number of slots that the receiver has freed.
     pub(crate) freed: u64,
-    /// How many frames the receiver's code has taken.
+    /// Number of frames that the receiver's application has taken.
     pub(crate) taken: u64,
-    /// How many frames the receiver's code has acknowledged or rejected; where that is not promised, it is what has been freed.
+    /// Number of frames that the receiver's application has acknowledged or rejected. At most once,
+    /// the same as `freed`.
     pub(crate) decided: u64,
 }
 
-/// What a receiver says that cannot be.
+/// A receiver's report that contradicts what it was sent, or what it reported before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("it says that {now} frames {what}, after it said {before}, of {sent} that were sent")]
+#[error("it reports that {now} frames {what}, after it reported {before}, of {sent} that were sent")]
 pub(crate) struct InvalidReport {
     what: &'static str,
     now: u64,
@@ -45,7 +49,7 @@ impl CreditLedger {
     pub(super) fn reset(&mut self, slots: u64, frame_size: usize) {
         self.queue.clear();
         self.unwritten.clear();
-        // What follows is all there is: a field more must be thought of here.
+        // Names every field, so that a new one cannot be forgotten here.
         let Self {
             queue: _,
             unwritten: _,
@@ -63,20 +67,21 @@ impl CreditLedger {
         (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
     }
 
-    /// Gives it a frame.
+    /// Assigns a frame to it.
     pub(crate) fn assign(&mut self, sequence: u64) {
         self.assigned += 1;
         self.queue.push_back(sequence);
     }
 
-    /// Takes a frame away that has not been handed over.
+    /// Takes back a frame that is still queued.
     pub(crate) fn withdraw(&mut self, sequence: u64) {
         let count = self.queue.len();
         self.queue.retain(|&waiting| waiting != sequence);
         self.assigned -= (count - self.queue.len()) as u64;
     }
 
-    /// One that has been handed over is not sent after all. A receiver that has told of it already cannot have had it.
+    /// Takes back a frame that was taken but not written. A receiver that has already reported it
+    /// was wrong, so the counters are capped.
     pub(crate) fn not_sent(&mut self, sequence: u64, is_decided: bool) {
         self.handed -= 1;
         self.assigned -= 1;
@@ -86,7 +91,7 @@ impl CreditLedger {
         self.unwritten.retain(|&unwritten| unwritten != Some(sequence));
     }
 
-    /// The receiver has room for so many frames from now on. Those that have been given to it and are too many: they have not been handed over.
+    /// Sets the number of slots, and returns the queued frames that no longer fit.
     pub(crate) fn set_limit(&mut self, slots: u64) -> Vec<u64> {
         self.slots = slots;
         let under_way = self.handed - self.freed.min(self.decided);
@@ -94,13 +99,15 @@ impl CreditLedger {
         self.queue.iter().skip(kept).copied().collect()
     }
 
-    /// How many frames are under way.
+    /// Returns the number of frames in flight, including the queue.
     pub(crate) fn outstanding(&self) -> u64 {
         self.assigned - self.freed
     }
 
-    /// How many more it gets: as many as the receiver has room for. A slot that is free, but whose frame has not been decided on, does not count: a receiver
-    /// that never decides would hold as many frames as all receivers together may.
+    /// Returns how many more frames it may be assigned.
+    ///
+    /// A free slot whose frame is undecided does not count. Otherwise a receiver that never decides
+    /// could hold more frames than all receivers together may.
     pub(crate) fn credits(&self) -> u64 {
         if self.is_ending {
             return 0;
@@ -109,7 +116,8 @@ impl CreditLedger {
         self.slots.saturating_sub(undecided.max(self.outstanding()))
     }
 
-    /// The receiver says how many slots it has freed, and how many frames its code has taken.
+    /// Applies a receiver's report of the slots that it has freed and the frames that its
+    /// application has taken.
     pub(crate) fn apply_report(
         &mut self,
         freed: u64,

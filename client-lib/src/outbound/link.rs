@@ -1,33 +1,35 @@
-//! One connection to a peer: its books of credits, and when it is to be made again.
+//! One connection to a peer: its state, when it is made again, and where the frames of its keys go.
 
 use std::time::{Duration, Instant};
 
 use super::ledger::CreditLedger;
 
-/// The pause after the first failure; it doubles with each further one.
+/// Pause after the first failure. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause.
+/// Upper bound of the pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A connection that has lasted this long has made its peer's earlier failures good.
+/// Duration after which a connection counts as stable: failures before it are forgotten.
 const GOOD: Duration = Duration::from_secs(10);
 
-/// A lane to a peer, connected or not.
+/// One of the connections that a peer is to have, whether it is up or not.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) state: State,
-    /// How often in a row it could not be made, or did not last.
+    /// Number of attempts in a row that failed or did not last.
     failures: u32,
-    /// Frames of keys that it has been handed may still be on their way, whatever has become of it.
+    /// Whether keyed frames that were taken for this connection may still reach the receiver, even
+    /// after a break.
     pub(super) may_have_keyed_frames: bool,
     pub(super) keys: KeyPlacement,
     pub(crate) ledger: CreditLedger,
 }
 
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Until then nothing is tried.
+    /// The next attempt is made at `until`.
     Waiting {
         until: Instant,
     },
@@ -38,39 +40,41 @@ pub(crate) enum State {
         epoch: u64,
         since: Instant,
     },
-    /// It is being ended.
+    /// The caller has been told to end it.
     Closing {
         epoch: u64,
     },
-    /// It is not to be made any more.
+    /// It is not made again, because its peer drains.
     Closed,
 }
 
-/// Where the frames of a lane's keys are.
+/// Place of the frames whose keys belong to a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum KeyPlacement {
-    /// With it, or waiting for it.
+    /// On this connection, or waiting for it.
     #[default]
     Here,
-    /// With the other lanes.
+    /// On the peer's other connections.
     Away,
-    /// Waiting until what the other lanes had when it came has been taken.
+    /// Waiting for this connection, until the receiver's application has taken the frames that the
+    /// other connections had when it came up.
     Returning(Vec<Watermark>),
 }
 
-/// What a lane had been given.
+/// Number of frames that a connection had been assigned at one moment. Epoch 0 stands for a
+/// connection that was down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Watermark {
     epoch: u64,
     assigned: u64,
 }
 
-/// How an attempt to have a connection has ended.
+/// Reason why a connection is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DownReason {
-    /// It could not be made, or has broken.
+    /// It could not be made, or it broke.
     Broken,
-    /// The receiver does not want it, and has said so.
+    /// The receiver refused it.
     Refused,
 }
 
@@ -85,7 +89,7 @@ impl Link {
         }
     }
 
-    /// It is to be made again, after all.
+    /// Makes a closed connection due again.
     pub(crate) fn reopen(&mut self, now: Instant) {
         if self.state == State::Closed {
             self.state = State::Waiting { until: now };
@@ -96,12 +100,12 @@ impl Link {
         matches!(self.state, State::Up { .. })
     }
 
-    /// Whether it has never been tried to the end.
+    /// Returns whether no attempt has ended yet.
     pub(crate) fn is_untried(&self) -> bool {
         self.failures == 0 && matches!(self.state, State::Waiting { .. } | State::Connecting { .. })
     }
 
-    /// Whether this is the epoch that it is in.
+    /// Returns whether it is in this epoch: reports on earlier epochs are stale.
     pub(crate) fn is_in(&self, wanted: u64) -> bool {
         match self.state {
             State::Connecting { epoch } | State::Up { epoch, .. } | State::Closing { epoch } => {
@@ -111,7 +115,7 @@ impl Link {
         }
     }
 
-    /// When something is to be done with it: try it again, or end it if its peer leaves then.
+    /// Returns when something is due: the next attempt, or the end of the drain.
     pub(crate) fn due(&self, draining_until: Option<Instant>) -> Option<Instant> {
         match self.state {
             State::Waiting { until } if draining_until.is_none() => Some(until),
@@ -120,7 +124,7 @@ impl Link {
         }
     }
 
-    /// It has been made, unless it is not wanted any more.
+    /// Records that it has been made, unless it has been closed meanwhile.
     pub(crate) fn on_up(&mut self, now: Instant, slots: u64, frame_size: usize) {
         if let State::Connecting { epoch } = self.state {
             self.state = State::Up { epoch, since: now };
@@ -129,7 +133,8 @@ impl Link {
         }
     }
 
-    /// It could not be made, or has broken. `jitter`, from 0 to 1, keeps many senders out of step.
+    /// Records that it could not be made, or broke. `jitter`, from 0 to 1, keeps senders from
+    /// retrying in step.
     pub(crate) fn on_down(&mut self, now: Instant, reason: DownReason, jitter: f64) {
         self.give_keys_away(reason);
         if let State::Up { since, .. } = self.state
@@ -144,16 +149,17 @@ impl Link {
         self.ledger.reset(0, 0);
     }
 
-    /// It is down.
+    /// Gives its keys to the other connections, once none of its keyed frames can still arrive.
     fn give_keys_away(&mut self, reason: DownReason) {
-        // Whoever refuses a connection has ended the one before it.
+        // A receiver that refuses a connection has ended the one before it.
         self.may_have_keyed_frames &= reason != DownReason::Refused;
         if !self.may_have_keyed_frames {
             self.keys = KeyPlacement::Away;
         }
     }
 
-    /// What it has been given so far, if it is up.
+    /// Returns the number of frames it has been assigned so far. If it is down, nothing needs to be
+    /// waited for.
     pub(super) fn watermark(&self) -> Watermark {
         match self.state {
             State::Up { epoch, .. } => Watermark { epoch, assigned: self.ledger.assigned },
@@ -161,10 +167,11 @@ impl Link {
         }
     }
 
-    /// Whether nothing that it had been given by then can come later than what others are given now.
+    /// Returns whether all frames up to the watermark have arrived or never will, so that later
+    /// frames of other connections cannot overtake them.
     pub(super) fn has_passed(&self, watermark: Watermark) -> bool {
         match self.state {
-            // One frame or another may have been taken back since.
+            // Frames may have been withdrawn since.
             State::Up { epoch, .. } if epoch == watermark.epoch => {
                 self.ledger.taken >= watermark.assigned.min(self.ledger.assigned)
             }

@@ -1,5 +1,7 @@
-//! Frames that a receiver's code did not want: each waits for a while before it is sent again, and longer each time. Else one that nobody wants, or not
-//! yet, would go back and forth as fast as the network is.
+//! Pauses of frames that a receiver's application has rejected.
+//!
+//! Each frame waits before it is sent again, longer each time. Otherwise a frame that no receiver
+//! wants, or not yet, would go back and forth as fast as the network allows.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::{LinkId, Outbound};
 use crate::choose::Choice;
 
-/// The pause after the first time; it doubles with each further one.
+/// Pause after the first rejection. It doubles with each further one.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest pause.
+/// Upper bound of the pause.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl<F: Clone> Outbound<F> {
@@ -29,7 +31,7 @@ impl<F: Clone> Outbound<F> {
         self.counts.rejected += 1;
     }
 
-    /// Gives frames whose pause is over to somebody.
+    /// Requeues frames whose pause is over.
     pub(super) fn resume(&mut self, now: Instant) {
         let count = self.requeued.len();
         while let Some(&(until, sequence)) = self.paused.first()
@@ -46,7 +48,8 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Keys of which nothing that is younger than this sequence is sent before a pause is over.
+    /// Returns the oldest paused frame of each key. Younger frames of these keys have to wait for
+    /// it.
     pub(super) fn paused_keys(&self) -> HashMap<u64, u64> {
         let mut oldest = HashMap::new();
         if self.settings.choice != Choice::ByKey {

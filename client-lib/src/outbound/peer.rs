@@ -1,4 +1,4 @@
-//! A peer and its lanes.
+//! A peer and its connections.
 
 use std::time::Instant;
 
@@ -6,14 +6,14 @@ use super::link::{KeyPlacement, Link, State};
 use super::{LinkId, PeerId};
 use crate::choose::{Candidate, hash};
 
-/// What makes a peer the same peer, and how far it is.
+/// Endpoint of a peer: what identifies it, and its distance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerInfo {
-    /// Its name in DNS, with the port.
+    /// Name in DNS, with the port.
     pub(crate) target: String,
-    /// Uid of its pod: one that is replaced is another peer.
+    /// Uid of its pod. A pod that replaces another is another peer.
     pub(crate) uid: Option<String>,
-    /// Less is nearer.
+    /// Relative distance. Less is nearer.
     pub(crate) distance: u8,
 }
 
@@ -21,15 +21,17 @@ pub(crate) struct PeerInfo {
 pub(super) struct Peer {
     pub(super) id: PeerId,
     pub(super) info: PeerInfo,
-    /// Hash of its name: a pod that takes another's place gets its keys.
+    /// Hash of the target. Keys are placed by it, so that a pod that takes the place of another
+    /// gets its keys.
     name_hash: u64,
-    /// It gets nothing new any more, and its connections end then, or before if nothing is under way.
+    /// Time when its connections end at the latest, if it drains. A draining peer gets no new
+    /// frames.
     pub(super) draining_until: Option<Instant>,
-    /// By lane.
+    /// Its connections, by index.
     pub(super) links: Vec<Link>,
 }
 
-/// What tells peers apart: name and uid.
+/// Identity of a peer: target and uid.
 pub(super) type PeerKey = (String, Option<String>);
 
 impl PeerInfo {
@@ -44,7 +46,7 @@ impl Peer {
         Self { id, info, name_hash, draining_until: None, links }
     }
 
-    /// It does not leave, or comes back before it has gone.
+    /// Makes it active again, even if it was about to go.
     pub(super) fn stop_draining(&mut self, now: Instant) {
         self.draining_until = None;
         self.links.iter_mut().for_each(|link| link.reopen(now));
@@ -54,17 +56,17 @@ impl Peer {
         self.links.iter().any(Link::is_up)
     }
 
-    /// Whether none of its connections has been tried to the end.
+    /// Returns whether no attempt to connect has ended yet.
     pub(super) fn is_untried(&self) -> bool {
         self.links.iter().all(Link::is_untried)
     }
 
-    /// How many frames are under way.
+    /// Returns the number of frames in flight.
     pub(super) fn outstanding(&self) -> u64 {
         self.links.iter().map(|link| link.ledger.outstanding()).sum()
     }
 
-    /// The largest payload that a connection takes; 0 if there is none.
+    /// Returns the largest payload that one of its connections accepts, or 0 without a connection.
     pub(super) fn frame_size(&self) -> usize {
         self.links.iter().map(|link| link.ledger.frame_size).max().unwrap_or_default()
     }
@@ -79,7 +81,7 @@ impl Peer {
         }
     }
 
-    /// The connection with the most credits, of all or of one lane.
+    /// Returns the connection with the most credits, among all or only the one with this index.
     pub(super) fn best_link(&self, index: Option<usize>, length: usize) -> Option<LinkId> {
         let (index, link) = self.usable(index, length).max_by_key(|(_, link)| link.ledger.credits())?;
         match link.state {
@@ -90,7 +92,7 @@ impl Peer {
         }
     }
 
-    /// The connections that may have a frame of that length.
+    /// Returns the connections that accept a frame of this length.
     fn usable(&self, index: Option<usize>, length: usize) -> impl Iterator<Item = (u16, &Link)> {
         let links = (0_u16..).zip(&self.links);
         links.filter(move |&(at, link)| {

@@ -1,36 +1,37 @@
-//! The frames that a sender still has, by sequence.
+//! Frames that the sender keeps, by sequence.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::{LinkId, PeerId};
 
-/// A frame that has not been let go of.
+/// Frame that is not done yet.
 #[derive(Debug)]
 pub(crate) struct Entry<F> {
     pub(crate) frame: F,
-    /// Hash of its key.
+    /// Hash of the key.
     pub(crate) key: u64,
-    /// Length of its payload.
+    /// Length of the payload, in bytes.
     pub(crate) length: usize,
-    /// The only peer that may have it.
+    /// The only peer that may have it, if the caller named one.
     pub(crate) only: Option<PeerId>,
-    /// The peer that did not want it, to be passed over if there is another.
+    /// Peer that has rejected it. Others are preferred.
     pub(crate) avoid: Option<PeerId>,
-    /// The connection that it has been given to; `None`: it waits for one.
+    /// Connection that it is assigned to. `None` while it waits for one.
     pub(crate) link: Option<LinkId>,
-    /// Whether that connection has been handed it; else it is in its queue.
+    /// Whether it was taken from that connection's queue to be written.
     pub(crate) is_handed: bool,
-    /// The peer that was handed it before, by a connection that has broken. It may have got it: from then on this is a repeat.
+    /// Peer that may have got it over a connection that broke. If set, the next transmission is a
+    /// repeat.
     pub(crate) previous_peer: Option<PeerId>,
-    /// How often receivers' code did not want it.
+    /// Number of times that receivers' applications rejected it.
     pub(crate) rejections: u32,
-    /// Until then it is given to nobody.
+    /// End of its pause after a rejection.
     pub(crate) not_before: Option<Instant>,
 }
 
 impl<F> Entry<F> {
-    /// One that nobody has been given.
+    /// Creates an entry that is not assigned to a connection.
     pub(crate) fn new(frame: F, length: usize, key: u64, only: Option<PeerId>) -> Self {
         Self {
             frame,
@@ -46,17 +47,17 @@ impl<F> Entry<F> {
         }
     }
 
-    /// Whether a peer has been handed it by the connection that it is on.
+    /// Returns whether it was taken to be written to this peer, on its current connection.
     pub(crate) fn is_with(&self, peer: PeerId) -> bool {
         self.is_handed && self.link.is_some_and(|link| link.peer == peer)
     }
 
-    /// Whether a peer may have acknowledged it.
+    /// Returns whether a peer can have got it, and so may acknowledge it.
     pub(crate) fn is_known_to(&self, peer: PeerId) -> bool {
         self.is_with(peer) || self.previous_peer == Some(peer)
     }
 
-    /// Takes it away from its connection.
+    /// Removes it from its connection.
     pub(crate) fn release(&mut self) {
         let link = self.link.take();
         if std::mem::take(&mut self.is_handed) {
@@ -65,7 +66,7 @@ impl<F> Entry<F> {
     }
 }
 
-/// Frames by sequence, from the oldest that is still there. Sequences count from 1.
+/// Frames in the order of their sequences, which count from 1.
 #[derive(Debug)]
 pub(crate) struct Ring<F> {
     entries: VecDeque<Option<Entry<F>>>,
@@ -80,17 +81,17 @@ impl<F> Default for Ring<F> {
 }
 
 impl<F> Ring<F> {
-    /// The oldest sequence that is still there, or the next one.
+    /// Returns the oldest sequence that is kept, or the next one if none is.
     pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// The sequence that the next frame gets.
+    /// Returns the sequence of the next frame.
     pub(crate) fn next(&self) -> u64 {
         self.floor + self.entries.len() as u64
     }
 
-    /// How many frames there are.
+    /// Returns the number of frames.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -122,7 +123,7 @@ impl<F> Ring<F> {
         Some(entry)
     }
 
-    /// Those that fulfil a condition, oldest first.
+    /// Returns the sequences of frames that fulfil a condition, oldest first.
     pub(crate) fn sequences(&self, fulfils: impl Fn(&Entry<F>) -> bool) -> Vec<u64> {
         let numbered = (self.floor..).zip(&self.entries);
         numbered
@@ -131,7 +132,7 @@ impl<F> Ring<F> {
             .collect()
     }
 
-    /// Whether one fulfils a condition.
+    /// Returns whether any frame fulfils a condition.
     pub(crate) fn any(&self, fulfils: impl Fn(&Entry<F>) -> bool) -> bool {
         self.entries.iter().flatten().any(fulfils)
     }
@@ -154,9 +155,9 @@ mod tests {
     }
 
     proptest! {
-        /// Next to a set of the sequences that are there.
+        /// Compares the ring with a set of sequences.
         #[test]
-        fn the_oldest_is_where_it_begins(removed in prop::collection::vec(prop::option::of(0..20_u64), 0..200)) {
+        fn a_ring_after_any_removals_begins_at_its_oldest_frame(removed in prop::collection::vec(prop::option::of(0..20_u64), 0..200)) {
             let (mut ring, mut model, mut next) = (Ring::default(), BTreeSet::new(), 1);
             for removed in removed {
                 match removed {

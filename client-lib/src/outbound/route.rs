@@ -1,4 +1,4 @@
-//! Which connection gets a frame, new or again.
+//! Choice of the connection for a frame, be it new or requeued.
 
 use super::peer::Peer;
 use super::ring::Entry;
@@ -7,7 +7,7 @@ use crate::choose::{Choice, choose};
 use crate::handshake::Delivery;
 use crate::wire::WINDOW;
 
-/// What decides who may have a frame.
+/// Properties of a frame that restrict which peers may have it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requirements {
     pub(super) length: usize,
@@ -17,7 +17,7 @@ pub(super) struct Requirements {
 }
 
 impl<F: Clone> Outbound<F> {
-    /// The connection that a new frame is for.
+    /// Returns the connection for a new frame.
     pub(super) fn place_new(&mut self, wanted: Requirements) -> Result<LinkId, Refused> {
         if wanted.only.is_some_and(|only| !self.is_active(only)) {
             return Err(Refused::Gone);
@@ -32,8 +32,8 @@ impl<F: Clone> Outbound<F> {
         if self.is_overtaking(wanted) { Err(Refused::Full) } else { Ok(link) }
     }
 
-    /// Peers or connections have come or gone: takes back what has not been handed over and whose key is another's by now, so that
-    /// what follows does not overtake it.
+    /// Requeues frames that were not taken yet and whose key belongs to another connection by now.
+    /// Otherwise later frames of the key could overtake them.
     pub(super) fn recall_moved(&mut self) {
         if self.settings.choice != Choice::ByKey {
             return;
@@ -54,11 +54,13 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Gives frames that need another peer to one, oldest first; of each key, none before an older one.
+    /// Assigns requeued frames to connections, oldest first. No frame goes before an older one of
+    /// its key.
     pub(super) fn reassign(&mut self) {
         if self.requeued.is_empty() {
             return;
         }
+        // Oldest frame of each key that has to wait: younger ones of the key wait for it.
         let (mut next, mut keys) = (0, self.paused_keys());
         while let Some(&sequence) = self.requeued.range(next..).next()
             && self.has_credit()
@@ -93,7 +95,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Takes a frame back that has not been handed over.
+    /// Takes a queued frame back from its connection.
     pub(super) fn withdraw(&mut self, sequence: u64, link: LinkId) {
         if let Some(entry) = self.ring.get_mut(sequence) {
             entry.release();
@@ -107,7 +109,7 @@ impl<F: Clone> Outbound<F> {
     fn place_requeued(&mut self, wanted: Requirements) -> Option<LinkId> {
         match self.choose(wanted) {
             Ok(link) => Some(link),
-            // There is no other than the one that did not want it.
+            // Only the peer that has rejected it is left.
             Err(Refused::NoPeer | Refused::TooLarge { .. }) if wanted.avoid.is_some() => {
                 self.choose(Requirements { avoid: None, ..wanted }).ok()
             }
@@ -129,10 +131,10 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// The peer that is to have a frame, although it may have to wait for it.
+    /// Returns the peer that gets a frame, even if the frame has to wait for it.
     pub(super) fn peer_for(&mut self, wanted: Requirements) -> Option<&Peer> {
         let choice = if wanted.only.is_some() { Choice::RoundRobin } else { self.settings.choice };
-        // A frame waits for the peer of its key, as long as that has not been tried.
+        // A frame waits for the peer of its key until the first attempt to connect has ended.
         let is_awaited = |peer: &Peer| choice == Choice::ByKey && peer.is_untried();
         let is_there = |peer: &Peer| wanted.allows(peer) && (peer.is_up() || is_awaited(peer));
         let candidate = |index: usize| {
@@ -143,7 +145,7 @@ impl<F: Clone> Outbound<F> {
         self.peers.get(at)
     }
 
-    /// Why nobody gets a frame now, or the one peer that is to have it does not.
+    /// Returns the reason why no peer, or not the only possible one, can take a frame now.
     fn refused(&self, wanted: Requirements, only: Option<PeerId>) -> Refused {
         let only = only.and_then(|only| self.peers.get(self.position(only)?));
         let up = self.peers.iter().filter(|peer| wanted.allows(peer) && peer.is_up());
@@ -159,7 +161,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Whether it would go before one of the same key that is to be sent again.
+    /// Returns whether a frame would overtake a requeued or paused one of its key.
     fn is_overtaking(&self, wanted: Requirements) -> bool {
         let is_before = |entry: &Entry<F>| entry.only.is_none() && entry.key == wanted.key;
         let paused = self.paused.iter().map(|(_, sequence)| sequence);
@@ -171,7 +173,7 @@ impl<F: Clone> Outbound<F> {
                 .any(|&sequence| self.ring.get(sequence).is_some_and(is_before))
     }
 
-    /// Whether receivers could not tell a further frame from those before it.
+    /// Returns whether receivers could not tell a further frame from repeats of the oldest.
     fn is_window_full(&self) -> bool {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         is_kept && self.ring.next() - self.ring.floor() >= WINDOW

@@ -1,4 +1,4 @@
-//! The state machine by rules and by chance.
+//! Tests of the sending state machine: single rules, and simulated worlds.
 
 mod attempts;
 mod choosing;
@@ -14,7 +14,7 @@ use super::{Action, DownReason, LinkId, Outbound, Outgoing, PeerId, PeerInfo, Re
 use crate::choose::Choice;
 use crate::handshake::Delivery;
 
-/// A sender, its shell, and its clock.
+/// State machine with a clock, and a caller that collects its actions.
 struct Rig {
     outbound: Outbound<u64>,
     now: Instant,
@@ -26,7 +26,7 @@ impl Rig {
         Self::with(Settings { delivery, choice, replay: 1000, connections: 1 })
     }
 
-    fn kept() -> Self {
+    fn at_least_once() -> Self {
         Self::new(Delivery::AtLeastOnce, Choice::RoundRobin)
     }
 
@@ -34,7 +34,7 @@ impl Rig {
         Self { outbound: Outbound::new(settings, 1), now: Instant::now(), actions: Vec::new() }
     }
 
-    /// What DNS says: targets, each with a uid if there is one behind a `#`.
+    /// Sets the endpoints: names, each with the uid after a `#` if it has one.
     fn endpoints(&mut self, names: &[&str]) -> Vec<PeerId> {
         let info = |name: &&str| {
             let (target, uid) =
@@ -46,25 +46,25 @@ impl Rig {
         ids
     }
 
-    /// Everything that is due; kept in `actions`.
+    /// Collects all actions that are due.
     fn act(&mut self) {
         self.outbound.tick(self.now);
         self.actions.extend(std::iter::from_fn(|| self.outbound.next_action()));
         let due = self.outbound.due();
-        assert!(due.is_none_or(|due| due > self.now), "due for ever: {:?}", self.outbound);
+        assert!(due.is_none_or(|due| due > self.now), "still due: {:?}", self.outbound);
     }
 
-    fn pass(&mut self, pause: Duration) {
+    fn advance(&mut self, pause: Duration) {
         self.now += pause;
         self.act();
     }
 
-    /// The actions so far, once.
+    /// Takes the actions collected so far.
     fn actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// The connections that are to be made.
+    /// Takes the connections to be made.
     fn connects(&mut self) -> Vec<LinkId> {
         let connect = |action| match action {
             Action::Connect(link) => Some(link),
@@ -73,10 +73,10 @@ impl Rig {
         self.actions().into_iter().filter_map(connect).collect()
     }
 
-    /// The connections that are to be made again after a pause.
+    /// Takes the connections to be made again after a pause.
     fn retries(&mut self) -> Vec<LinkId> {
         self.actions();
-        self.pass(Duration::from_secs(1));
+        self.advance(Duration::from_secs(1));
         self.connects()
     }
 
@@ -95,7 +95,7 @@ impl Rig {
         self.act();
     }
 
-    /// Peers that are connected, with two slots each.
+    /// Connects these peers, each with two slots.
     fn connected(&mut self, names: &[&str]) -> Vec<LinkId> {
         self.endpoints(names);
         let links = self.connects();
@@ -127,43 +127,43 @@ impl Rig {
                 Ok(link)
             }
             Err((back, refused)) => {
-                assert_eq!(back, next, "the frame itself is given back");
+                assert_eq!(back, next, "the frame is given back");
                 Err(refused)
             }
         }
     }
 
-    /// Writes all there is: the sequences, and whether each is marked as a repeat.
+    /// Writes all frames of a connection. Returns their sequences, and whether each is a repeat.
     fn write(&mut self, link: LinkId) -> Vec<(u64, bool)> {
         let frames = std::iter::from_fn(|| self.outbound.take(link));
-        let told = |frame: Outgoing<u64>| {
+        let written = |frame: Outgoing<u64>| {
             assert_eq!(frame.frame, frame.sequence);
             (frame.sequence, frame.is_repeat)
         };
-        let told: Vec<_> = frames.map(told).collect();
-        self.outbound.on_written(link, told.len());
-        told
+        let written: Vec<_> = frames.map(written).collect();
+        self.outbound.on_written(link, written.len());
+        written
     }
 
-    /// A receiver has freed so many slots, and acknowledges frames.
+    /// Reports that the receiver has freed slots and acknowledges frames.
     fn ack(&mut self, link: LinkId, freed: u64, acked: &[u64]) {
-        self.say(link, freed, acked, &[]);
+        self.report(link, freed, acked, &[]);
     }
 
-    fn say(&mut self, link: LinkId, freed: u64, acked: &[u64], rejected: &[u64]) {
+    fn report(&mut self, link: LinkId, freed: u64, acked: &[u64], rejected: &[u64]) {
         let (acked, rejected) = (acked.iter().copied(), rejected.iter().copied());
         self.outbound.on_control(self.now, link, (freed, freed), acked, rejected).unwrap();
         self.act();
     }
 
-    /// A connection breaks, and is there again.
+    /// Breaks a connection and makes it again.
     fn reconnect(&mut self, link: LinkId) -> LinkId {
         self.down(link);
         self.actions();
-        self.pass(Duration::from_secs(10));
+        self.advance(Duration::from_secs(10));
         let again =
             self.connects().into_iter().find(|again| again.peer == link.peer && again.index == link.index);
-        let again = again.expect("it is to be made again");
+        let again = again.expect("it is made again");
         self.up(again, 2);
         again
     }

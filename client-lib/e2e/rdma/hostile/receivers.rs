@@ -122,7 +122,7 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
         (vec![(0, 0, control(1, 1, &[1], 0))], "it names slot 1, which is free already"),
         (
             vec![(0, 0, control(1, 1, &[0], 0)), (1, 1, control(0, 1, &[], 0))],
-            "0 frames have left their slots, after it said 1",
+            "0 frames have left their slots, after it reported 1",
         ),
         (vec![(0, u32::MAX, control(1, 1, &[0], 0))], "which is not the next ring entry"),
         (

@@ -1,9 +1,9 @@
-//! When a connection is tried, and tried again.
+//! Times of attempts to connect.
 
 use super::*;
 use crate::outbound::link::Link;
 
-/// The pauses before the next attempts, all of which fail.
+/// Returns the pauses before the next attempts, all of which fail.
 fn pauses(rig: &mut Rig, mut link: LinkId, count: usize) -> Vec<Duration> {
     let mut pauses = Vec::new();
     for _ in 0..count {
@@ -11,17 +11,17 @@ fn pauses(rig: &mut Rig, mut link: LinkId, count: usize) -> Vec<Duration> {
         let due = rig.outbound.due().expect("it is tried again");
         pauses.push(due - rig.now);
         rig.actions();
-        // Not a moment too soon.
-        rig.pass(due - rig.now - Duration::from_nanos(1));
+        // Not a nanosecond too soon.
+        rig.advance(due - rig.now - Duration::from_nanos(1));
         assert_eq!(rig.actions(), []);
-        rig.pass(Duration::from_nanos(1));
+        rig.advance(Duration::from_nanos(1));
         link = rig.connects()[0];
     }
     pauses
 }
 
 #[test]
-fn pauses_double_up_to_ten_seconds() {
+fn pauses_after_failures_double_up_to_ten_seconds() {
     let milliseconds = [50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000];
     let mut all = Vec::new();
     for seed in 0..50 {
@@ -41,15 +41,15 @@ fn pauses_double_up_to_ten_seconds() {
             all.push(pause.as_secs_f64() / most.as_secs_f64());
         }
     }
-    // From one half to the whole, all over.
+    // The pauses spread from one half to the whole.
     let (least, most) = all.iter().fold((1.0_f64, 0.0_f64), |(a, b), &x| (a.min(x), b.max(x)));
     assert!(least < 0.52 && most > 0.98, "{least} to {most}");
 }
 
 #[test]
-fn a_connection_that_lasted_is_tried_at_once() {
+fn a_connection_that_lasted_ten_seconds_begins_with_the_first_pause() {
     for (seconds, longest) in [(9, 400), (10, 50), (3600, 50)] {
-        let mut rig = Rig::kept();
+        let mut rig = Rig::at_least_once();
         rig.endpoints(&["a"]);
         let mut link = rig.connects()[0];
         for _ in 0..3 {
@@ -57,7 +57,7 @@ fn a_connection_that_lasted_is_tried_at_once() {
             link = rig.retries()[0];
         }
         rig.up(link, 2);
-        rig.pass(Duration::from_secs(seconds));
+        rig.advance(Duration::from_secs(seconds));
         let pause = pauses(&mut rig, link, 1)[0];
         let longest = Duration::from_millis(longest);
         assert!(pause <= longest && pause >= longest / 2, "{pause:?} after {seconds} s");
@@ -65,21 +65,21 @@ fn a_connection_that_lasted_is_tried_at_once() {
 }
 
 #[test]
-fn a_rest_of_a_connection_is_not_taken_for_the_next() {
-    let mut rig = Rig::kept();
+fn events_of_an_earlier_epoch_change_nothing() {
+    let mut rig = Rig::at_least_once();
     let first = rig.connected(&["a"])[0];
     rig.send().unwrap();
     rig.write(first);
     let second = rig.reconnect(first);
     assert!(second.epoch > first.epoch);
     assert_eq!(rig.write(second), [(1, true)]);
-    // All of these are of the past.
+    // All of these are stale.
     rig.up(first, 100);
     rig.down(first);
-    rig.say(first, 1, &[1], &[1]);
+    rig.report(first, 1, &[1], &[1]);
     assert!(rig.write(first).is_empty() && !rig.outbound.has_work(first));
     assert!(rig.outbound.holds(1) && rig.outbound.link(second).is_some_and(Link::is_up));
-    // Twice the same news is once.
+    // The same event twice counts once.
     rig.up(second, 100);
     assert_eq!(rig.outbound.link(second).unwrap().ledger.slots, 2);
     rig.down(second);
@@ -88,7 +88,7 @@ fn a_rest_of_a_connection_is_not_taken_for_the_next() {
 }
 
 #[test]
-fn epochs_rise_whatever_the_lane() {
+fn epochs_rise_across_all_connections() {
     let mut rig = Rig::with(Settings {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::RoundRobin,
@@ -99,22 +99,22 @@ fn epochs_rise_whatever_the_lane() {
     let mut links = rig.connects();
     assert_eq!(links.len(), 6);
     rig.down(links[4]);
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_secs(1));
     links.extend(rig.connects());
     assert!(links.windows(2).all(|pair| pair[0].epoch < pair[1].epoch), "{links:?}");
     assert_eq!((links[6].peer, links[6].index), (links[4].peer, links[4].index));
 }
 
 #[test]
-fn a_loss_is_counted_and_dns_is_asked() {
-    let mut rig = Rig::kept();
+fn a_broken_connection_is_counted_and_dns_is_asked() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.down(link);
     assert_eq!(rig.actions(), [Action::Resolve]);
     assert_eq!(rig.outbound.counts().reconnects, 1);
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_secs(1));
     let again = rig.connects()[0];
-    // One that could not be made is no loss.
+    // A failed attempt is not a loss.
     rig.down(again);
     assert_eq!(rig.outbound.counts().reconnects, 1);
 }

@@ -1,4 +1,4 @@
-//! Who gets a frame, and who never does.
+//! Choice of the peer and the connection for a frame.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ fn by_key(connections: u16) -> Rig {
     Rig::with(Settings { delivery, choice, replay: 1000, connections })
 }
 
-/// A key of a peer.
+/// Returns a key whose frames go to this peer.
 fn key_of(rig: &mut Rig, peer: PeerId) -> u64 {
     let mut all = 0..1000;
     all.find(|&key| keeper(rig, key) == peer).expect("every peer has keys")
 }
 
-/// The peer of a key.
+/// Returns the peer that gets the frames of a key.
 fn keeper(rig: &mut Rig, key: u64) -> PeerId {
     let wanted = crate::outbound::route::Requirements { length: 1, key, only: None, avoid: None };
-    rig.outbound.peer_for(wanted).expect("somebody is there").id
+    rig.outbound.peer_for(wanted).expect("a peer is connected").id
 }
 
 #[test]
-fn refusals_say_why() {
-    let mut rig = Rig::kept();
+fn a_frame_that_no_peer_can_take_is_refused_with_the_reason() {
+    let mut rig = Rig::at_least_once();
     assert_eq!(rig.send(), Err(Refused::NoPeer));
     let a = rig.endpoints(&["a"])[0];
     assert_eq!(rig.send(), Err(Refused::NoPeer));
@@ -40,8 +40,8 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn a_frame_that_is_too_large_for_one_goes_to_another() {
-    let mut rig = Rig::kept();
+fn a_frame_that_is_too_large_for_one_peer_goes_to_another() {
+    let mut rig = Rig::at_least_once();
     rig.endpoints(&["a", "b"]);
     let links = rig.connects();
     rig.outbound.on_up(rig.now, links[0], 2, 10);
@@ -53,14 +53,14 @@ fn a_frame_that_is_too_large_for_one_goes_to_another() {
 }
 
 #[test]
-fn a_connection_that_is_about_to_end_gets_nothing_new() {
+fn a_connection_that_is_about_to_end_gets_no_new_frame() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a", "b"]);
         rig.send_some(2);
         links.iter().for_each(|&link| assert_eq!(rig.write(link).len(), 1));
         rig.outbound.on_ending(links[0]);
-        // What it still says counts, and makes no room.
+        // Its reports still count, but make no room.
         rig.ack(links[0], 1, &[1]);
         assert_eq!([rig.send(), rig.send()], [Ok(links[1]), Err(Refused::Full)]);
         let again = rig.reconnect(links[0]);
@@ -76,7 +76,7 @@ fn frames_of_a_key_wait_for_a_connection_that_is_about_to_end() {
     assert_eq!(rig.send_as((1, key), None), Ok(links[0]));
     rig.write(links[0]);
     rig.outbound.on_ending(links[0]);
-    // The next one must not overtake the first, which may come again.
+    // The next frame must not overtake the first, which may be sent again.
     assert_eq!(rig.send_as((1, key), None), Err(Refused::Full));
     rig.down(links[0]);
     assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
@@ -84,7 +84,7 @@ fn frames_of_a_key_wait_for_a_connection_that_is_about_to_end() {
 }
 
 #[test]
-fn a_key_has_one_peer_only_however_large_its_frames() {
+fn frames_of_a_key_go_to_one_peer_whatever_their_size() {
     let mut rig = by_key(1);
     rig.endpoints(&["a", "b"]);
     let links = rig.connects();
@@ -93,12 +93,12 @@ fn a_key_has_one_peer_only_however_large_its_frames() {
     let (a, b) = (key_of(&mut rig, links[0].peer), key_of(&mut rig, links[1].peer));
     assert_eq!(rig.send_as((20, b), None), Ok(links[1]));
     assert_eq!(rig.send_as((20, a), None), Err(Refused::TooLarge { most: 10 }));
-    // A peer of one's own choice may be any.
+    // A caller that names a peer may name any.
     assert_eq!(rig.send_as((20, a), Some(links[1].peer)), Ok(links[1]));
 }
 
 #[test]
-fn a_key_waits_for_its_peer_until_that_has_been_tried() {
+fn frames_of_a_key_wait_for_the_first_attempt_to_reach_its_peer() {
     let mut rig = by_key(1);
     let ids = rig.endpoints(&["a", "b"]);
     let links = rig.connects();
@@ -108,8 +108,8 @@ fn a_key_waits_for_its_peer_until_that_has_been_tried() {
     rig.down(links[0]);
     assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
     rig.actions();
-    // Being tried again is no reason to wait.
-    rig.pass(Duration::from_millis(50));
+    // A further attempt is no reason to wait.
+    rig.advance(Duration::from_millis(50));
     let again = rig.connects()[0];
     assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
     rig.write(links[1]);
@@ -118,7 +118,7 @@ fn a_key_waits_for_its_peer_until_that_has_been_tried() {
 }
 
 #[test]
-fn only_the_keys_of_a_lost_peer_move() {
+fn when_a_peer_is_lost_only_its_keys_move() {
     let mut rig = by_key(1);
     let links = rig.connected(&["a", "b", "c", "d"]);
     let before: HashMap<u64, PeerId> = (0..200).map(|key| (key, keeper(&mut rig, key))).collect();
@@ -127,7 +127,7 @@ fn only_the_keys_of_a_lost_peer_move() {
         let is_same = keeper(&mut rig, key) == peer;
         assert_eq!(is_same, peer != links[2].peer);
     }
-    // They come back with it, also as another pod of the same name.
+    // They come back with the peer, or with another pod of the same name.
     rig.endpoints(&["a", "b", "c#2", "d"]);
     let again = rig.connects()[0];
     rig.up(again, 2);
@@ -147,7 +147,7 @@ fn frames_of_a_key_stay_in_order() {
         rig.send_as((1, a), None).unwrap();
     }
     rig.down(links[0]);
-    // The other has room for one of the two; what is new may not go before the other.
+    // The other peer has room for one of the two. A new frame must not overtake the second.
     assert_eq!(rig.send_as((1, a), None), Err(Refused::Full));
     assert_eq!(rig.write(links[1]), [(1, false), (2, false)]);
     rig.ack(links[1], 1, &[1]);
@@ -158,14 +158,14 @@ fn frames_of_a_key_stay_in_order() {
 }
 
 #[test]
-fn what_has_not_been_handed_over_moves_with_its_key() {
+fn queued_frames_move_with_their_key() {
     let mut rig = by_key(1);
     let links = rig.connected(&["a", "b"]);
     let key = key_of(&mut rig, links[0].peer);
     rig.send_as((1, key), None).unwrap();
     rig.write(links[0]);
     rig.send_as((1, key), None).unwrap();
-    // What follows goes to b from now on: so does what a has not been handed.
+    // Later frames go to b from now on, and so do those that are still queued for a.
     rig.endpoints(&["b"]);
     assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
     assert_eq!(rig.write(links[1]), [(2, false), (3, false)]);
@@ -178,7 +178,7 @@ fn what_has_not_been_handed_over_moves_with_its_key() {
 }
 
 #[test]
-fn a_frame_that_is_too_large_lets_none_of_its_key_pass() {
+fn a_frame_that_is_too_large_holds_up_its_key() {
     let mut rig = by_key(1);
     let link = rig.connected(&["a"])[0];
     rig.send_as((100, 1), None).unwrap();
@@ -192,13 +192,13 @@ fn a_frame_that_is_too_large_lets_none_of_its_key_pass() {
 }
 
 #[test]
-fn a_key_has_one_lane() {
+fn a_key_has_one_connection_and_waits_for_it() {
     let mut rig = by_key(3);
     let links = rig.connected(&["a"]);
     for key in 0..6 {
         assert_eq!(rig.send_as((1, key), None), Ok(links[key as usize % 3]));
     }
-    // It waits for that lane, or it would overtake what is on it.
+    // Its frames wait for that connection. On another, they could overtake those already on it.
     rig.down(links[1]);
     assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
     let again = rig.retries()[0];
@@ -208,26 +208,26 @@ fn a_key_has_one_lane() {
 }
 
 #[test]
-fn keys_of_a_lane_that_cannot_be_had_have_another() {
+fn keys_of_a_refused_connection_go_by_the_others() {
     let mut rig = by_key(3);
     rig.endpoints(&["a"]);
     let links = rig.connects();
     rig.up(links[0], 10);
     rig.up(links[1], 10);
-    // Not before it has been tried.
+    // The first attempt has not ended yet.
     assert_eq!(rig.send_as((1, 2), None), Err(Refused::Full));
     rig.refused(links[2]);
     let stand_ins: HashMap<u64, LinkId> =
         (2..30).step_by(3).map(|key| (key, rig.send_as((1, key), None).unwrap())).collect();
     assert!(stand_ins.values().any(|&on| on == links[0]) && stand_ins.values().any(|&on| on == links[1]));
-    // Those of the others stay where they are.
+    // Keys of the other connections stay where they are.
     rig.up(links[0], 10);
     assert_eq!(rig.outbound.peers[0].index_for_key(0), 0);
     assert_eq!(rig.outbound.peers[0].index_for_key(1), 1);
 }
 
 #[test]
-fn keys_come_back_to_a_lane_behind_what_the_others_have() {
+fn keys_return_to_a_connection_once_the_others_frames_are_taken() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::with(Settings { delivery, choice: Choice::ByKey, replay: 1000, connections: 2 });
         rig.endpoints(&["a"]);
@@ -239,11 +239,12 @@ fn keys_come_back_to_a_lane_behind_what_the_others_have() {
             assert_eq!(rig.send_as((1, 1), None), Ok(links[0]));
         }
         assert_eq!(rig.outbound.take(links[0]).unwrap().sequence, 1);
-        rig.pass(Duration::from_secs(1));
+        rig.advance(Duration::from_secs(1));
         let second = rig.connects()[0];
         rig.up(second, 10);
-        // The first is under way, and the second, which is not, goes by its own lane, but not before that has been taken.
         assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
+        // The first frame is in flight on the other connection. The second, which is not, goes by
+        // its own connection, after the first has been taken.
         assert_eq!(rig.write(second), []);
         assert_eq!(rig.send_as((1, 0), None), Ok(links[0]));
         rig.ack(links[0], 1, &[1]);
@@ -253,7 +254,7 @@ fn keys_come_back_to_a_lane_behind_what_the_others_have() {
 }
 
 #[test]
-fn keys_come_back_when_what_they_wait_for_is_taken_back() {
+fn keys_return_once_the_frames_they_wait_for_are_withdrawn() {
     let mut rig = by_key(2);
     let ids = rig.endpoints(&["a", "b"]);
     let links = rig.connects();
@@ -264,7 +265,7 @@ fn keys_come_back_when_what_they_wait_for_is_taken_back() {
     let on_b = rig.send_as((1, with_b), None).unwrap();
     rig.write(on_b);
     links[2..].iter().for_each(|&link| rig.down(link));
-    assert!(rig.outbound.has_work(links[0]), "it is a's now");
+    assert!(rig.outbound.has_work(links[0]), "the frame is a's now");
     let connects = rig.retries();
     let again = |of: LinkId| {
         *connects
@@ -274,14 +275,14 @@ fn keys_come_back_when_what_they_wait_for_is_taken_back() {
     };
     rig.up(again(links[1]), 10);
     assert_eq!(rig.send_as((1, key), None), Err(Refused::Full));
-    // It had it after all.
+    // b did get it before the break.
     rig.up(again(on_b), 10);
     rig.ack(again(on_b), 0, &[1]);
     assert_eq!(rig.send_as((1, key), None), Ok(again(links[1])));
 }
 
 #[test]
-fn keys_do_not_come_back_before_what_a_broken_lane_had() {
+fn keys_do_not_return_before_a_broken_connection_is_replaced() {
     let mut rig = by_key(2);
     rig.endpoints(&["a"]);
     let links = rig.connects();
@@ -290,21 +291,21 @@ fn keys_do_not_come_back_before_what_a_broken_lane_had() {
     rig.actions();
     assert_eq!(rig.send_as((1, 1), None), Ok(links[0]));
     rig.write(links[0]);
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_secs(1));
     let second = rig.connects()[0];
     rig.up(second, 10);
-    // It may still be read by the receiver, until the next connection of that lane is there.
+    // The receiver may still read the frame, until the next connection of this index is up.
     rig.down(links[0]);
     assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
     let first = rig.retries()[0];
     rig.up(first, 10);
     assert_eq!(rig.write(second), [(1, true)]);
     assert_eq!(rig.send_as((1, 1), None), Ok(second));
-    // Whom the receiver refuses has nothing there any more.
+    // A connection that the receiver refuses has no frame on its way.
     rig.down(second);
     rig.actions();
     assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_secs(1));
     let again = rig.connects()[0];
     rig.refused(again);
     assert_eq!(rig.write(first), [(1, true), (2, false)]);
@@ -312,7 +313,7 @@ fn keys_do_not_come_back_before_what_a_broken_lane_had() {
 }
 
 #[test]
-fn without_keys_the_freest_lane_is_taken() {
+fn without_keys_the_connection_with_most_credits_is_taken() {
     let mut rig = Rig::with(Settings {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::RoundRobin,
@@ -328,7 +329,7 @@ fn without_keys_the_freest_lane_is_taken() {
 
 #[test]
 fn a_named_peer_gets_its_frames_and_no_other() {
-    let mut rig = Rig::kept();
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["a", "b"]);
     let a = links[0].peer;
     for _ in 0..2 {
@@ -336,9 +337,9 @@ fn a_named_peer_gets_its_frames_and_no_other() {
     }
     assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::Full));
     rig.write(links[0]);
-    // Not even when it does not want them, or is away.
-    rig.say(links[0], 1, &[], &[1]);
-    rig.pass(Duration::from_millis(10));
+    // Not even when the peer rejects them, or is disconnected.
+    rig.report(links[0], 1, &[], &[1]);
+    rig.advance(Duration::from_millis(10));
     assert_eq!(rig.write(links[0]), [(1, true)]);
     rig.down(links[0]);
     assert!(!rig.outbound.has_work(links[1]));

@@ -1,11 +1,11 @@
-//! What is kept, until when, and who gets it next.
+//! Frames: how long each is kept, and which connection gets it next.
 
 use super::*;
 use crate::outbound::pause::FIRST_PAUSE;
 use crate::wire::WINDOW;
 
 #[test]
-fn a_connection_gets_as_many_frames_as_it_has_slots() {
+fn a_connection_gets_no_more_frames_than_it_has_slots() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a", "b"]);
@@ -13,16 +13,18 @@ fn a_connection_gets_as_many_frames_as_it_has_slots() {
         assert_eq!(to, [links[0], links[1], links[0], links[1]]);
         assert_eq!(rig.send(), Err(Refused::Full));
         assert_eq!(rig.write(links[0]), [(1, false), (3, false)]);
-        // A slot that is free, and whose frame is decided on.
+        // The slot is free, and the frame in it decided.
         rig.ack(links[0], 1, &[1]);
+        // Its place is free for another frame.
         assert_eq!(rig.send(), Ok(links[0]));
         assert_eq!(rig.send(), Err(Refused::Full));
     }
 }
 
-/// Between the handing over and the system call, nobody may think that a frame is in the kernel, or that its memory is free.
+/// Before the system call, no caller may believe that the frame is in the kernel or its memory
+/// free.
 #[test]
-fn what_has_not_been_written_is_not_done() {
+fn a_frame_that_was_taken_but_not_written_is_held() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let links = rig.connected(&["a"]);
     rig.send_some(2);
@@ -32,7 +34,7 @@ fn what_has_not_been_written_is_not_done() {
     rig.outbound.on_written(links[0], 1);
     assert!(!rig.outbound.holds(1) && rig.outbound.holds(2));
     assert_eq!((rig.outbound.held(), rig.outbound.is_idle()), (1, false));
-    // What breaks with its connection is lost, and counted as that.
+    // A frame that breaks with its connection counts as lost.
     rig.down(links[0]);
     assert!(!rig.outbound.holds(2) && rig.outbound.is_idle());
     assert_eq!(rig.outbound.counts().lost, 2);
@@ -40,33 +42,33 @@ fn what_has_not_been_written_is_not_done() {
 
 /// Frames that were sent and never taken hint at a fault of the path, such as its MTU.
 #[test]
-fn frames_that_nobody_has_taken_are_counted() {
-    let mut rig = Rig::kept();
+fn frames_that_no_application_has_taken_are_counted() {
+    let mut rig = Rig::at_least_once();
     assert_eq!(rig.outbound.untaken(), 0);
     let links = rig.connected(&["a"]);
     rig.send_some(2);
     assert_eq!(rig.outbound.untaken(), 2);
     rig.write(links[0]);
     assert_eq!(rig.outbound.untaken(), 2);
-    // Both are in the hands of the receiver's code, which has not decided on them.
+    // The receiver's application has both, and has not decided on them.
     let none = std::iter::empty::<u64>;
     rig.outbound.on_control(rig.now, links[0], (0, 2), none(), none()).unwrap();
     assert_eq!(rig.outbound.untaken(), 0);
     rig.down(links[0]);
-    assert_eq!(rig.outbound.untaken(), 2, "they are to be sent again");
+    assert_eq!(rig.outbound.untaken(), 2, "they will be sent again");
     let again = rig.retries();
     rig.up(again[0], 2);
     assert_eq!(rig.outbound.untaken(), 2);
     rig.write(again[0]);
-    // They are passed over, for it has them.
+    // The receiver drops them as repeats.
     rig.outbound.on_control(rig.now, again[0], (2, 2), none(), none()).unwrap();
     assert_eq!(rig.outbound.untaken(), 0);
     rig.outbound.on_control(rig.now, again[0], (2, 2), [1].into_iter(), [2].into_iter()).unwrap();
-    assert_eq!(rig.outbound.untaken(), 1, "it is to be sent again after a pause");
+    assert_eq!(rig.outbound.untaken(), 1, "it will be sent again after a pause");
 }
 
 #[test]
-fn what_cannot_be_read_is_given_up_and_nothing_else() {
+fn a_frame_that_cannot_be_read_is_given_up_and_no_other() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a"]);
@@ -76,7 +78,6 @@ fn what_cannot_be_read_is_given_up_and_nothing_else() {
         rig.outbound.on_unreadable(links[0], unreadable.sequence);
         assert!(!rig.outbound.holds(1) && rig.outbound.holds(2));
         assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.credits()), (1, 1));
-        // Its place is another's.
         assert_eq!(rig.send(), Ok(links[0]));
         assert_eq!(rig.write(links[0]), [(2, false), (3, false)]);
         rig.ack(links[0], 2, &[2, 3]);
@@ -85,21 +86,21 @@ fn what_cannot_be_read_is_given_up_and_nothing_else() {
 }
 
 #[test]
-fn what_has_been_rejected_while_it_was_read_is_not_given_up() {
-    let mut rig = Rig::kept();
+fn a_frame_that_is_rejected_while_it_is_read_is_not_given_up() {
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["a", "b"]);
     rig.send_some(1);
     rig.outbound.take(links[0]).unwrap();
     rig.outbound.on_control(rig.now, links[0], (0, 0), [].into_iter(), [1].into_iter()).unwrap();
     rig.outbound.on_unreadable(links[0], 1);
     assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.holds(1)), (0, true));
-    rig.pass(FIRST_PAUSE);
-    assert_eq!(rig.outbound.credits(), 3, "all but the one at b");
+    rig.advance(FIRST_PAUSE);
+    assert_eq!(rig.outbound.credits(), 3, "all but the one in flight to b");
     assert_eq!(rig.write(links[1]), [(1, true)]);
 }
 
 #[test]
-fn who_tells_of_what_was_never_sent_breaks_no_accounts() {
+fn a_report_of_a_frame_that_was_never_sent_breaks_no_counter() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a"]);
@@ -114,8 +115,8 @@ fn who_tells_of_what_was_never_sent_breaks_no_accounts() {
 }
 
 #[test]
-fn what_cannot_be_read_on_a_broken_connection_is_left_to_the_next() {
-    let mut rig = Rig::kept();
+fn a_frame_that_cannot_be_read_is_left_to_the_next_connection_after_a_break() {
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["a", "b"]);
     rig.send_some(1);
     rig.outbound.take(links[0]).unwrap();
@@ -128,7 +129,7 @@ fn what_cannot_be_read_on_a_broken_connection_is_left_to_the_next() {
 }
 
 #[test]
-fn at_most_once_ends_with_the_handing_over() {
+fn at_most_once_a_frame_that_was_taken_is_never_sent_again() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let links = rig.connected(&["a", "b"]);
     rig.send_some(2);
@@ -137,7 +138,8 @@ fn at_most_once_ends_with_the_handing_over() {
     assert!(!rig.outbound.holds(1) && !rig.outbound.has_work(links[0]));
     assert_eq!(rig.outbound.held(), 1);
     rig.down(links[0]);
-    // What had been handed over is lost; what had not goes to another, and nobody can have it twice.
+    // The frame that was taken is lost. The queued one goes to another peer, so no receiver gets a
+    // frame twice.
     assert_eq!(rig.outbound.counts().lost, 1);
     assert_eq!(rig.send(), Ok(links[1]));
     rig.down(links[1]);
@@ -150,7 +152,7 @@ fn at_most_once_ends_with_the_handing_over() {
 }
 
 #[test]
-fn what_was_taken_is_not_lost() {
+fn a_frame_that_the_application_has_taken_is_not_lost() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let link = rig.connected(&["a"])[0];
     let again = {
@@ -161,7 +163,7 @@ fn what_was_taken_is_not_lost() {
         rig.reconnect(link)
     };
     assert_eq!(rig.outbound.counts().lost, 1);
-    // Late news of the old connection changes nothing.
+    // Late reports of the old connection change nothing.
     rig.ack(link, 2, &[1, 2]);
     rig.down(link);
     assert_eq!(rig.outbound.counts().lost, 1);
@@ -169,8 +171,8 @@ fn what_was_taken_is_not_lost() {
 }
 
 #[test]
-fn at_least_once_keeps_a_frame_until_it_is_acknowledged() {
-    let mut rig = Rig::kept();
+fn at_least_once_a_frame_is_kept_until_it_is_acknowledged() {
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["a", "b"]);
     rig.send_some(3);
     assert_eq!(rig.write(links[0]), [(1, false), (3, false)]);
@@ -178,7 +180,7 @@ fn at_least_once_keeps_a_frame_until_it_is_acknowledged() {
     rig.ack(links[0], 2, &[3]);
     assert!(rig.outbound.holds(1) && !rig.outbound.holds(3));
     rig.down(links[0]);
-    // The second was never handed over, so it is no repeat; the first may have come.
+    // The second was never taken, so it is no repeat. The first may have arrived.
     assert!(rig.actions().contains(&Action::Write(links[1])));
     assert_eq!(rig.write(links[1]), [(2, false), (1, true)]);
     rig.ack(links[1], 2, &[1, 2]);
@@ -188,8 +190,8 @@ fn at_least_once_keeps_a_frame_until_it_is_acknowledged() {
 }
 
 #[test]
-fn the_floor_is_the_oldest_that_is_kept() {
-    let mut rig = Rig::kept();
+fn the_floor_is_the_oldest_frame_that_is_kept() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send_some(2);
     assert_eq!(rig.outbound.take(link).unwrap().floor, 1);
@@ -200,14 +202,14 @@ fn the_floor_is_the_oldest_that_is_kept() {
 }
 
 #[test]
-fn a_late_acknowledgement_spares_the_repeat() {
-    let mut rig = Rig::kept();
+fn a_late_acknowledgement_prevents_the_repeat() {
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["a", "b"]);
     assert_eq!(rig.send(), Ok(links[0]));
     rig.write(links[0]);
     let again = rig.reconnect(links[0]);
     assert_eq!(rig.outbound.counts().repeats, 0);
-    // It waits to be written to b; a says that it has had it, by its new connection.
+    // The frame is queued for b. Over its new connection, a reports that it got the frame before.
     assert_eq!(rig.outbound.ring.get(1).unwrap().link, Some(links[1]));
     rig.ack(again, 0, &[1]);
     assert!(rig.outbound.is_idle() && rig.write(links[1]).is_empty());
@@ -219,14 +221,14 @@ fn a_late_acknowledgement_spares_the_repeat() {
 }
 
 #[test]
-fn what_waits_for_a_peer_may_be_acknowledged_too() {
-    let mut rig = Rig::kept();
+fn a_frame_that_waits_for_a_peer_can_be_acknowledged() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send_some(2);
     rig.write(link);
     rig.down(link);
     let again = rig.retries()[0];
-    // One slot only: the second has to wait.
+    // With one slot, the second has to wait.
     rig.up(again, 1);
     rig.ack(again, 0, &[2]);
     assert_eq!(rig.write(again), [(1, true)]);
@@ -235,41 +237,41 @@ fn what_waits_for_a_peer_may_be_acknowledged_too() {
 }
 
 #[test]
-fn a_rejected_frame_goes_to_another_if_there_is_one() {
-    let mut rig = Rig::kept();
+fn a_rejected_frame_goes_to_another_peer_if_one_is_connected() {
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["a", "b"]);
     rig.send_some(4);
     rig.write(links[0]);
     rig.write(links[1]);
-    // b is there, but has no room: the frame waits for it, although a has.
-    rig.say(links[0], 1, &[], &[1]);
-    rig.pass(FIRST_PAUSE);
+    // b has no room. The frame waits for b although a has room.
+    rig.report(links[0], 1, &[], &[1]);
+    rig.advance(FIRST_PAUSE);
     assert!(!rig.outbound.has_work(links[0]) && !rig.outbound.has_work(links[1]));
     rig.ack(links[1], 1, &[2]);
     assert_eq!(rig.write(links[1]), [(1, true)]);
-    // Nobody else is there: it goes back.
+    // No other peer is left, so the frame goes back to a.
     rig.down(links[1]);
-    rig.say(links[0], 2, &[3], &[]);
+    rig.report(links[0], 2, &[3], &[]);
     assert_eq!(rig.write(links[0]), [(1, true), (4, true)]);
     assert_eq!(rig.outbound.counts().rejected, 1);
 }
 
 #[test]
-fn a_rejected_frame_goes_back_if_nobody_else_is_there() {
-    let mut rig = Rig::kept();
+fn a_rejected_frame_goes_back_if_no_other_peer_is_connected() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send().unwrap();
     rig.write(link);
-    rig.say(link, 1, &[], &[1]);
-    rig.pass(FIRST_PAUSE);
+    rig.report(link, 1, &[], &[1]);
+    rig.advance(FIRST_PAUSE);
     assert_eq!(rig.write(link), [(1, true)]);
-    // Once is once: it cannot be rejected before it has been handed over again.
-    rig.say(link, 2, &[1], &[1]);
+    // A frame cannot be rejected again before it is taken again.
+    rig.report(link, 2, &[1], &[1]);
     assert!(rig.outbound.is_idle());
 }
 
 #[test]
-fn no_more_wait_than_may() {
+fn no_more_frames_are_held_than_the_replay_buffer_has_room_for() {
     for (delivery, most) in [(Delivery::AtLeastOnce, 3), (Delivery::AtMostOnce, 3)] {
         let mut rig = Rig::with(Settings { delivery, choice: Choice::RoundRobin, replay: 3, connections: 1 });
         rig.endpoints(&["a", "b", "c", "d"]);
@@ -283,7 +285,7 @@ fn no_more_wait_than_may() {
 }
 
 #[test]
-fn frames_keep_within_the_window() {
+fn at_least_once_frames_keep_within_the_window() {
     for (delivery, is_held_up) in [(Delivery::AtLeastOnce, true), (Delivery::AtMostOnce, false)] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["slow", "a"]);
@@ -293,10 +295,10 @@ fn frames_keep_within_the_window() {
             assert_eq!(to_a(&mut rig), Ok(links[1]));
             rig.outbound.take(links[1]).unwrap();
             let acked = std::iter::once(sequence);
-            let heard = (sequence - 1, sequence - 1);
-            rig.outbound.on_control(rig.now, links[1], heard, acked, std::iter::empty()).unwrap();
+            let counters = (sequence - 1, sequence - 1);
+            rig.outbound.on_control(rig.now, links[1], counters, acked, std::iter::empty()).unwrap();
         }
-        // The first has not been written: a receiver may have to tell it from all that follow.
+        // The first is not written yet. A receiver may have to tell it apart from all that follow.
         let outcome = to_a(&mut rig);
         match is_held_up {
             true => assert_eq!(outcome, Err(Refused::Undecided { sequence: 1 })),
@@ -310,8 +312,8 @@ fn frames_keep_within_the_window() {
 }
 
 #[test]
-fn a_frame_that_nobody_can_take_holds_up_no_other() {
-    let mut rig = Rig::kept();
+fn a_frame_that_no_peer_can_take_holds_up_no_other() {
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["a", "b"]);
     assert_eq!(rig.send_as((100, 0), None), Ok(links[0]));
     rig.down(links[1]);
@@ -326,7 +328,7 @@ fn a_frame_that_nobody_can_take_holds_up_no_other() {
 }
 
 #[test]
-fn what_a_lower_limit_has_no_room_for_goes_to_another_peer() {
+fn queued_frames_beyond_a_lower_limit_go_to_another_peer() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         rig.endpoints(&["a", "b"]);
@@ -337,14 +339,14 @@ fn what_a_lower_limit_has_no_room_for_goes_to_another_peer() {
         assert_eq!(rig.outbound.take(first).map(|frame| frame.sequence), Some(1));
         rig.outbound.on_limit(first, 2);
         rig.up(second, 4);
-        // One is under way, and one more has room.
+        // One is in flight, and one more has room.
         assert_eq!(rig.outbound.take_limit_answer(first), Some(2));
         assert_eq!(rig.outbound.take_limit_answer(first), None);
         rig.outbound.on_written(first, 1);
         assert_eq!(rig.write(first).len(), 1);
         assert_eq!(rig.write(second).iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [3, 4]);
         assert_eq!(rig.outbound.link(first).unwrap().ledger.credits(), 0);
-        // More room again.
+        // The limit rises again.
         rig.outbound.on_limit(first, 5);
         assert_eq!(rig.outbound.link(first).unwrap().ledger.credits(), 3);
         assert!(rig.outbound.has_work(first), "an answer is due");
@@ -352,7 +354,7 @@ fn what_a_lower_limit_has_no_room_for_goes_to_another_peer() {
 }
 
 #[test]
-fn an_answer_is_no_frame_that_is_lost() {
+fn a_limit_answer_is_not_counted_as_a_frame() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let link = rig.connected(&["a"])[0];
     rig.outbound.on_limit(link, 1);
@@ -360,7 +362,7 @@ fn an_answer_is_no_frame_that_is_lost() {
     rig.send_some(1);
     rig.outbound.take(link).unwrap();
     assert_eq!(rig.outbound.held(), 1);
-    // The answer has been written, and the frame has not.
+    // The answer is written, and the frame is not.
     rig.outbound.on_written(link, 1);
     assert_eq!(rig.outbound.held(), 1);
     rig.down(link);

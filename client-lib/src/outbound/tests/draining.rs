@@ -1,29 +1,29 @@
-//! Peers that DNS no longer names, that come back, and that are replaced.
+//! Peers that DNS no longer names, that return, and that are replaced.
 
 use super::*;
 use crate::outbound::DRAIN_TIMEOUT;
 use crate::outbound::pause::FIRST_PAUSE;
 
 #[test]
-fn who_has_nothing_to_do_goes_at_once() {
+fn a_draining_peer_without_frames_is_closed_at_once() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a", "b"]);
         assert_eq!(rig.outbound.connections(), 2);
         rig.endpoints(&["b"]);
-        assert_eq!(rig.outbound.connections(), 1, "none but those that get frames");
+        assert_eq!(rig.outbound.connections(), 1, "only those that get frames");
         assert_eq!(rig.actions(), [Action::Close(links[0])]);
         assert!(rig.outbound.knows(links[0].peer));
-        assert_eq!(rig.outbound.due(), None, "all that is left is for the shell to close it");
+        assert_eq!(rig.outbound.due(), None, "the caller has only to close it");
         rig.down(links[0]);
         assert!(!rig.outbound.knows(links[0].peer));
-        assert_eq!(rig.outbound.counts().reconnects, 0, "it did not break");
+        assert_eq!(rig.outbound.counts().reconnects, 0, "a close is not a break");
     }
 }
 
 #[test]
-fn who_waits_for_an_attempt_is_forgotten_at_once() {
-    let mut rig = Rig::kept();
+fn a_draining_peer_that_waits_for_an_attempt_is_forgotten_at_once() {
+    let mut rig = Rig::at_least_once();
     let a = rig.endpoints(&["a"])[0];
     let link = rig.connects()[0];
     rig.down(link);
@@ -34,13 +34,13 @@ fn who_waits_for_an_attempt_is_forgotten_at_once() {
 }
 
 #[test]
-fn an_attempt_is_ended() {
-    let mut rig = Rig::kept();
+fn an_attempt_to_reach_a_draining_peer_is_ended() {
+    let mut rig = Rig::at_least_once();
     let a = rig.endpoints(&["a"])[0];
     let link = rig.connects()[0];
     rig.endpoints(&[]);
     assert_eq!(rig.actions(), [Action::Close(link)]);
-    // It is up just before the shell hears of that.
+    // The connection comes up just before the caller closes it.
     rig.up(link, 2);
     assert_eq!((rig.send(), rig.actions()), (Err(Refused::NoPeer), vec![]));
     assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::Gone));
@@ -49,17 +49,17 @@ fn an_attempt_is_ended() {
 }
 
 #[test]
-fn who_has_something_finishes_it() {
-    let mut rig = Rig::kept();
+fn a_draining_peer_finishes_its_frames() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send_some(2);
     rig.outbound.take(link).unwrap();
     rig.endpoints(&[]);
-    assert_eq!(rig.send(), Err(Refused::NoPeer), "nothing new");
-    assert_eq!(rig.send_as((1, 0), Some(link.peer)), Err(Refused::Gone), "nor what is for it alone");
+    assert_eq!(rig.send(), Err(Refused::NoPeer), "no new frame");
+    assert_eq!(rig.send_as((1, 0), Some(link.peer)), Err(Refused::Gone), "not even one that names it");
     assert!(rig.outbound.knows(link.peer) && !rig.outbound.is_active(link.peer));
-    assert_eq!(rig.write(link), [(2, false)], "what it was given already");
-    // Slots are free, but an acknowledgement is missing; then the other way round.
+    assert_eq!(rig.write(link), [(2, false)], "the frame that it was assigned before");
+    // All slots are free, but one acknowledgement is missing.
     rig.ack(link, 2, &[1]);
     assert_eq!(rig.actions(), []);
     rig.ack(link, 2, &[2]);
@@ -78,7 +78,7 @@ fn who_has_something_finishes_it() {
 }
 
 #[test]
-fn patience_ends_and_what_is_left_goes_to_others_or_is_lost() {
+fn when_the_drain_times_out_frames_go_to_other_peers_or_are_lost() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a", "b"]);
@@ -86,13 +86,13 @@ fn patience_ends_and_what_is_left_goes_to_others_or_is_lost() {
         rig.outbound.take(links[0]).unwrap();
         rig.endpoints(&["b"]);
         assert_eq!(rig.outbound.due(), Some(rig.now + DRAIN_TIMEOUT));
-        rig.pass(DRAIN_TIMEOUT - Duration::from_nanos(1));
+        rig.advance(DRAIN_TIMEOUT - Duration::from_nanos(1));
         assert_eq!(rig.actions(), []);
-        rig.pass(Duration::from_nanos(1));
+        rig.advance(Duration::from_nanos(1));
         assert_eq!(rig.actions(), [Action::Close(links[0])]);
-        // Nothing more is handed to it, or it would be lost.
+        // A closing connection gets nothing more, for it would be lost.
         assert!(!rig.outbound.has_work(links[0]) && rig.write(links[0]).is_empty());
-        rig.pass(Duration::from_secs(3600));
+        rig.advance(Duration::from_secs(3600));
         assert_eq!(rig.actions(), []);
         rig.down(links[0]);
         let is_kept = delivery == Delivery::AtLeastOnce;
@@ -103,38 +103,38 @@ fn patience_ends_and_what_is_left_goes_to_others_or_is_lost() {
 }
 
 #[test]
-fn what_is_heard_during_the_farewell_counts() {
+fn a_report_during_the_close_counts() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let link = rig.connected(&["a"])[0];
     rig.send_some(2);
     rig.write(link);
     rig.endpoints(&[]);
-    rig.pass(DRAIN_TIMEOUT);
+    rig.advance(DRAIN_TIMEOUT);
     rig.ack(link, 1, &[]);
     rig.down(link);
     assert_eq!(rig.outbound.counts().lost, 1);
 }
 
 #[test]
-fn who_comes_back_in_time_stays_the_same() {
-    let mut rig = Rig::kept();
+fn a_peer_that_returns_in_time_keeps_its_connection() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send().unwrap();
     rig.endpoints(&[]);
-    rig.pass(DRAIN_TIMEOUT / 2);
+    rig.advance(DRAIN_TIMEOUT / 2);
     assert_eq!(rig.endpoints(&["a"]), [link.peer]);
-    rig.pass(DRAIN_TIMEOUT);
+    rig.advance(DRAIN_TIMEOUT);
     assert_eq!(rig.actions(), []);
     assert_eq!(rig.send(), Ok(link));
 }
 
 #[test]
-fn who_comes_back_too_late_is_connected_anew() {
-    let mut rig = Rig::kept();
+fn a_peer_that_returns_too_late_is_connected_again() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.endpoints(&[]);
     assert_eq!(rig.actions(), [Action::Close(link)]);
-    // The shell is about to close it.
+    // The caller is about to close it.
     assert_eq!(rig.endpoints(&["a"]), [link.peer]);
     assert_eq!(rig.send(), Err(Refused::NoPeer));
     rig.down(link);
@@ -145,7 +145,7 @@ fn who_comes_back_too_late_is_connected_anew() {
 }
 
 #[test]
-fn who_comes_back_gets_all_lanes() {
+fn a_peer_that_returns_gets_all_its_connections() {
     let mut rig = Rig::with(Settings {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::ByKey,
@@ -156,12 +156,12 @@ fn who_comes_back_gets_all_lanes() {
     assert_eq!(rig.send_as((1, 0), None), Ok(links[0]));
     rig.down(links[1]);
     rig.actions();
-    // The first has work, the second waits, the third has none.
+    // The first connection has work, the second waits for an attempt, the third is idle.
     rig.endpoints(&[]);
     assert_eq!(rig.actions(), [Action::Close(links[2])]);
     rig.down(links[2]);
     assert_eq!(rig.endpoints(&["a"]), [links[0].peer]);
-    rig.pass(Duration::from_secs(1));
+    rig.advance(Duration::from_secs(1));
     let again = rig.connects();
     assert_eq!(again.iter().map(|link| link.index).collect::<Vec<_>>(), [1, 2]);
     again.iter().for_each(|&link| rig.up(link, 2));
@@ -171,8 +171,8 @@ fn who_comes_back_gets_all_lanes() {
 }
 
 #[test]
-fn another_uid_is_another_peer() {
-    let mut rig = Rig::kept();
+fn an_endpoint_with_another_uid_is_another_peer() {
+    let mut rig = Rig::at_least_once();
     let old = rig.connected(&["a#1"])[0];
     rig.send().unwrap();
     rig.write(old);
@@ -181,17 +181,17 @@ fn another_uid_is_another_peer() {
     let link = rig.connects()[0];
     assert_eq!(link.peer, new);
     rig.up(link, 2);
-    // The old one has its frame still, until it turns out that it is dead.
+    // The old pod still has its frame, until its connection breaks.
     assert!(!rig.outbound.has_work(link));
     rig.down(old);
     assert_eq!(rig.write(link), [(1, true)]);
     assert!(!rig.outbound.knows(old.peer));
-    // A uid that is known at last is another one than none.
+    // An endpoint without a uid is yet another peer.
     assert_ne!(rig.endpoints(&["a"]), [new]);
 }
 
 #[test]
-fn frames_for_a_peer_that_has_gone_are_given_up() {
+fn frames_for_one_peer_are_given_up_when_it_is_gone() {
     for (delivery, undeliverable, lost) in [(Delivery::AtMostOnce, 1, 1), (Delivery::AtLeastOnce, 2, 0)] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a", "b"]);
@@ -209,15 +209,15 @@ fn frames_for_a_peer_that_has_gone_are_given_up() {
 }
 
 #[test]
-fn frames_for_a_peer_that_leaves_are_sent_as_long_as_it_is_there() {
-    let mut rig = Rig::kept();
+fn frames_for_one_peer_are_sent_while_it_drains() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send_some_to(2, link.peer);
     rig.write(link);
     rig.endpoints(&[]);
-    // Nor is it gone while one of them is not to be sent yet.
-    rig.say(link, 2, &[2], &[1]);
-    rig.pass(FIRST_PAUSE);
+    // A peer with a paused frame is not closed either.
+    rig.report(link, 2, &[2], &[1]);
+    rig.advance(FIRST_PAUSE);
     assert_eq!(rig.write(link), [(1, true)]);
     rig.ack(link, 3, &[1]);
     assert_eq!(rig.actions().pop(), Some(Action::Close(link)));

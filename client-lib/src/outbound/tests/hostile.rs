@@ -1,41 +1,41 @@
-//! Receivers that say what cannot be.
+//! Receivers whose reports are wrong.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[test]
-fn counters_that_cannot_be_end_the_connection() {
+fn counters_that_contradict_what_was_sent_are_an_error() {
     let cases = [
-        ((3, 0), "3 frames have left their slots, after it said 1, of 2"),
-        ((0, 1), "0 frames have left their slots, after it said 1, of 2"),
-        ((1, 3), "3 frames have been taken, after it said 1, of 2"),
-        ((2, 0), "0 frames have been taken, after it said 1, of 2"),
+        ((3, 0), "3 frames have left their slots, after it reported 1, of 2"),
+        ((0, 1), "0 frames have left their slots, after it reported 1, of 2"),
+        ((1, 3), "3 frames have been taken, after it reported 1, of 2"),
+        ((2, 0), "0 frames have been taken, after it reported 1, of 2"),
         ((u64::MAX, u64::MAX), "18446744073709551615 frames have left"),
     ];
-    for (said, expected) in cases {
+    for (counters, expected) in cases {
         let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
         let link = rig.connected(&["a"])[0];
         rig.send_some(2);
         rig.write(link);
         rig.ack(link, 1, &[]);
         let nothing = std::iter::empty;
-        let error = rig.outbound.on_control(rig.now, link, said, nothing(), nothing()).unwrap_err();
+        let error = rig.outbound.on_control(rig.now, link, counters, nothing(), nothing()).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
-        // What it said before stands.
+        // The report before still counts.
         rig.down(link);
         assert_eq!(rig.outbound.counts().lost, 1);
     }
 }
 
 #[test]
-fn nobody_speaks_for_another() {
-    let mut rig = Rig::kept();
+fn a_receiver_cannot_decide_on_frames_of_another() {
+    let mut rig = Rig::at_least_once();
     let links = rig.connected(&["good", "evil"]);
     rig.send_some(4);
     rig.write(links[0]);
-    rig.say(links[1], 0, &[1, 3, 2, 4, 5, u64::MAX, 0], &[1, 3, 2, 4, 5, u64::MAX, 0]);
-    assert_eq!(rig.outbound.held(), 4, "not of the other's, and not of what it has not been handed");
+    rig.report(links[1], 0, &[1, 3, 2, 4, 5, u64::MAX, 0], &[1, 3, 2, 4, 5, u64::MAX, 0]);
+    assert_eq!(rig.outbound.held(), 4, "neither the other's frames, nor those that were not sent yet");
     assert_eq!(rig.write(links[1]), [(2, false), (4, false)]);
     rig.ack(links[0], 2, &[1, 3]);
     rig.ack(links[1], 2, &[2, 4]);
@@ -43,19 +43,19 @@ fn nobody_speaks_for_another() {
 }
 
 #[test]
-fn at_most_once_has_no_acknowledgements() {
+fn at_most_once_acknowledgements_change_nothing() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let link = rig.connected(&["a"])[0];
     rig.send_some(2);
     rig.outbound.take(link).unwrap();
-    rig.say(link, 0, &[1, 2], &[1, 2]);
+    rig.report(link, 0, &[1, 2], &[1, 2]);
     assert_eq!(rig.write(link), [(2, false)]);
     let counts = rig.outbound.counts();
     assert_eq!((counts.acknowledged, counts.rejected), (0, 0));
 }
 
 #[test]
-fn slots_without_end_are_not_filled_without_end() {
+fn a_receiver_with_unlimited_slots_gets_a_bounded_number_of_frames() {
     let mut rig = Rig::with(Settings {
         delivery: Delivery::AtMostOnce,
         choice: Choice::RoundRobin,
@@ -74,8 +74,8 @@ enum Step {
     Send,
     Write,
     Break,
-    /// Counters as far as they may be, and any sequences.
-    Say(u8, Vec<u64>, Vec<u64>),
+    /// Report with counters within bounds, and any sequences.
+    Report(u8, Vec<u64>, Vec<u64>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -84,15 +84,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Send),
         2 => Just(Step::Write),
         1 => Just(Step::Break),
-        3 => (any::<u8>(), sequences(), sequences()).prop_map(|(freed, acked, rejected)| Step::Say(freed, acked, rejected)),
+        3 => (any::<u8>(), sequences(), sequences()).prop_map(|(freed, acked, rejected)| Step::Report(freed, acked, rejected)),
     ];
     prop::collection::vec(step, 1..200)
 }
 
 proptest! {
-    /// One receiver says whatever it likes; what the other was given comes to its end all the same.
+    /// One receiver reports anything. Frames of the other are delivered all the same.
     #[test]
-    fn the_others_frames_are_safe(steps in steps(), is_kept: bool) {
+    fn one_receiver_with_wrong_reports_does_not_affect_the_other(steps in steps(), is_kept: bool) {
         let delivery = if is_kept { Delivery::AtLeastOnce } else { Delivery::AtMostOnce };
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["good", "evil"]);
@@ -103,20 +103,20 @@ proptest! {
                 Step::Send => drop(rig.send()),
                 Step::Write => {
                     written += rig.write(evil).len() as u64;
-                    // Of repeats, the receiver that had them before may speak.
+                    // A repeat may be acknowledged by the receiver that had it before.
                     of_good.extend(rig.write(good).into_iter().filter(|&(_, is_repeat)| !is_repeat));
                 }
                 Step::Break => {
                     evil = rig.reconnect(evil);
                     (written, freed) = (0, 0);
                 }
-                Step::Say(more, acked, rejected) => {
+                Step::Report(more, acked, rejected) => {
                     freed += u64::from(more) % (written - freed + 1);
-                    rig.say(evil, freed, &acked, &rejected);
+                    rig.report(evil, freed, &acked, &rejected);
                 }
             }
             for (sequence, _) in &of_good {
-                prop_assert_eq!(rig.outbound.holds(*sequence), is_kept, "{} has been let go of", sequence);
+                prop_assert_eq!(rig.outbound.holds(*sequence), is_kept, "{} has been released", sequence);
             }
             let ledger = &rig.outbound.link(evil).unwrap().ledger;
             prop_assert!(ledger.outstanding() <= 2 && ledger.queue.len() <= 2);

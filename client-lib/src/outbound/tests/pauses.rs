@@ -1,4 +1,4 @@
-//! Frames that receivers' code does not want.
+//! Frames that a receiver's application rejects.
 
 use super::*;
 use crate::outbound::pause::{FIRST_PAUSE, LONGEST_PAUSE};
@@ -6,18 +6,18 @@ use crate::outbound::pause::{FIRST_PAUSE, LONGEST_PAUSE};
 const MOMENT: Duration = Duration::from_nanos(1);
 
 #[test]
-fn what_nobody_wants_comes_less_and_less_often() {
-    let mut rig = Rig::kept();
+fn pauses_after_rejections_double_up_to_two_seconds() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send().unwrap();
     assert_eq!(rig.write(link), [(1, false)]);
     let milliseconds = [10, 20, 40, 80, 160, 320, 640, 1280, 2000, 2000];
     for (freed, pause) in (1..).zip(milliseconds.map(Duration::from_millis)) {
-        rig.say(link, freed, &[], &[1]);
+        rig.report(link, freed, &[], &[1]);
         assert_eq!(rig.outbound.due(), Some(rig.now + pause));
-        rig.pass(pause - MOMENT);
+        rig.advance(pause - MOMENT);
         assert!(rig.write(link).is_empty() && rig.outbound.holds(1));
-        rig.pass(MOMENT);
+        rig.advance(MOMENT);
         assert_eq!(rig.actions().pop(), Some(Action::Write(link)));
         assert_eq!(rig.write(link), [(1, true)]);
     }
@@ -26,63 +26,63 @@ fn what_nobody_wants_comes_less_and_less_often() {
 }
 
 #[test]
-fn a_pause_holds_up_no_other_frame() {
-    let mut rig = Rig::kept();
+fn a_paused_frame_holds_up_no_other() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send().unwrap();
     rig.write(link);
-    rig.say(link, 1, &[], &[1]);
+    rig.report(link, 1, &[], &[1]);
     rig.send_some(2);
     assert_eq!(rig.write(link), [(2, false), (3, false)]);
-    rig.pass(FIRST_PAUSE);
+    rig.advance(FIRST_PAUSE);
     rig.ack(link, 3, &[2, 3]);
     assert_eq!(rig.write(link), [(1, true)]);
 }
 
 #[test]
-fn nothing_of_its_key_overtakes_what_pauses() {
+fn frames_of_a_key_do_not_overtake_a_paused_one() {
     let mut rig = Rig::new(Delivery::AtLeastOnce, Choice::ByKey);
     let link = rig.connected(&["a"])[0];
     rig.send_as((1, 7), None).unwrap();
     rig.write(link);
-    rig.say(link, 1, &[], &[1]);
+    rig.report(link, 1, &[], &[1]);
     assert_eq!(rig.send_as((1, 7), None), Err(Refused::Full));
     assert_eq!(rig.send_as((1, 8), None), Ok(link));
-    assert_eq!(rig.send_as((1, 7), Some(link.peer)), Ok(link), "no order is promised for it");
+    assert_eq!(rig.send_as((1, 7), Some(link.peer)), Ok(link), "frames that name a peer have no order");
     rig.write(link);
     rig.ack(link, 3, &[2, 3]);
-    rig.pass(FIRST_PAUSE);
+    rig.advance(FIRST_PAUSE);
     assert_eq!(rig.send_as((1, 7), None), Ok(link));
     assert_eq!(rig.write(link), [(1, true), (4, false)]);
 }
 
 #[test]
-fn nor_does_one_that_was_sent_with_it_and_comes_back() {
+fn a_requeued_frame_does_not_overtake_a_paused_one_of_its_key() {
     let mut rig = Rig::new(Delivery::AtLeastOnce, Choice::ByKey);
     let link = rig.connected(&["a"])[0];
     rig.send_as((1, 7), None).unwrap();
     rig.write(link);
-    // So often that its pause outlasts the connection.
+    // So many rejections that the pause outlasts the connection.
     for freed in 1..=8 {
-        rig.say(link, freed, &[], &[1]);
-        rig.pass(LONGEST_PAUSE);
+        rig.report(link, freed, &[], &[1]);
+        rig.advance(LONGEST_PAUSE);
         rig.write(link);
     }
     rig.send_as((1, 7), None).unwrap();
     rig.write(link);
-    rig.say(link, 9, &[], &[1]);
+    rig.report(link, 9, &[], &[1]);
     rig.down(link);
     rig.actions();
-    rig.pass(Duration::from_millis(50));
+    rig.advance(Duration::from_millis(50));
     let again = rig.connects()[0];
     rig.up(again, 2);
     assert!(rig.write(again).is_empty());
-    rig.pass(LONGEST_PAUSE);
+    rig.advance(LONGEST_PAUSE);
     assert_eq!(rig.write(again), [(1, true), (2, true)]);
 }
 
 #[test]
-fn an_older_one_of_its_key_does_not_wait_for_it() {
+fn an_older_frame_does_not_wait_for_a_paused_one_of_its_key() {
     let mut rig = Rig::new(Delivery::AtLeastOnce, Choice::ByKey);
     let link = rig.connected(&["a"])[0];
     for _ in 1..=2 {
@@ -90,31 +90,31 @@ fn an_older_one_of_its_key_does_not_wait_for_it() {
     }
     rig.write(link);
     for freed in 1..=8 {
-        rig.say(link, freed, &[], &[2]);
-        rig.pass(LONGEST_PAUSE);
+        rig.report(link, freed, &[], &[2]);
+        rig.advance(LONGEST_PAUSE);
         rig.write(link);
     }
-    rig.say(link, 9, &[], &[2]);
+    rig.report(link, 9, &[], &[2]);
     rig.down(link);
     rig.actions();
-    rig.pass(Duration::from_millis(50));
+    rig.advance(Duration::from_millis(50));
     let again = rig.connects()[0];
     rig.up(again, 2);
     assert_eq!(rig.write(again), [(1, true)]);
-    rig.pass(LONGEST_PAUSE);
+    rig.advance(LONGEST_PAUSE);
     assert_eq!(rig.write(again), [(2, true)]);
 }
 
 #[test]
-fn what_is_acknowledged_meanwhile_is_over() {
-    let mut rig = Rig::kept();
+fn a_paused_frame_that_is_acknowledged_is_not_sent_again() {
+    let mut rig = Rig::at_least_once();
     let link = rig.connected(&["a"])[0];
     rig.send().unwrap();
     rig.write(link);
-    // Another connection of the same receiver may have told of it, too.
-    rig.say(link, 1, &[], &[1]);
+    // The acknowledgement may come over another connection of the same receiver.
+    rig.report(link, 1, &[], &[1]);
     rig.ack(link, 1, &[1]);
     assert_eq!((rig.outbound.is_idle(), rig.outbound.due()), (true, None));
-    rig.pass(FIRST_PAUSE);
+    rig.advance(FIRST_PAUSE);
     assert!(rig.write(link).is_empty() && rig.outbound.paused.is_empty());
 }

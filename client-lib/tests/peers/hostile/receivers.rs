@@ -173,7 +173,8 @@ async fn impossible_counts_end_the_connection() {
         breaks_rules(delivery, &control(0, 2, &[], &[]), "2 frames have been taken").await;
     }
     let backwards = [control(1, 0, &[], &[]), control(0, 0, &[], &[])].concat();
-    breaks_rules(Delivery::AtLeastOnce, &backwards, "0 frames have left their slots, after it said 1").await;
+    breaks_rules(Delivery::AtLeastOnce, &backwards, "0 frames have left their slots, after it reported 1")
+        .await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Connections: two ordered streams of bytes, which can be cut at any time, each for itself.
+//! Connections: two ordered streams of bytes, each of which can be cut at any time.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::handshake::SessionId;
 use crate::outbound::LinkId;
 use crate::wire::MAX_IDS;
 
-/// What is sent: the caller's number of it, and its key.
+/// Frame that the simulated caller sends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
     pub(super) number: u64,
@@ -16,7 +16,7 @@ pub(super) struct Packet {
     pub(super) is_named: bool,
 }
 
-/// A frame on its way.
+/// Frame in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) sequence: u64,
@@ -25,15 +25,15 @@ pub(super) struct Message {
     pub(super) packet: Packet,
 }
 
-/// Message of a sender that is on its way.
+/// Message of a sender in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sent {
     Frame(Message),
-    /// From here on it keeps to this limit.
+    /// The sender keeps to this limit from here on.
     Limited(u32),
 }
 
-/// What a receiver says, on its way.
+/// Report of a receiver in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Control {
     pub(super) freed: u64,
@@ -43,55 +43,57 @@ pub(super) struct Control {
     pub(super) limit: Option<u32>,
 }
 
+/// State of a connection at one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// It has not got so far.
+    /// Not reached yet.
     Pending,
     Open,
     Gone,
 }
 
+/// A connection with the messages in flight, and separate counters of each side.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) sender: usize,
     pub(super) session: SessionId,
     pub(super) link: LinkId,
-    /// The process at its other end, once that has been reached.
+    /// The process at its other end, once reached.
     pub(super) process: usize,
-    /// What its lane is to the receiver.
+    /// The receiver's index of the connection.
     pub(super) lane: u16,
-    /// What the receiver remembers of the sender.
+    /// The receiver's record of the sender's frames.
     pub(super) memory: Option<Memory>,
     pub(super) at_sender: Side,
     pub(super) at_receiver: Side,
-    /// The sender has been told to end it.
+    /// Whether the sender was told to close it.
     pub(super) is_closing: bool,
-    /// The sender has been told to write.
+    /// Whether the sender was told to write.
     pub(super) may_write: bool,
     pub(super) data: VecDeque<Sent>,
     pub(super) control: VecDeque<Control>,
     pub(super) is_data_cut: bool,
     pub(super) is_control_cut: bool,
-    /// It takes a while for what is on its way to go on.
+    /// Whether messages in flight are delayed.
     pub(super) is_data_stuck: bool,
     pub(super) is_control_stuck: bool,
     pub(super) slots: u64,
-    /// So many frames the receiver has room for.
+    /// Number of frames that the receiver has room for.
     pub(super) room: u32,
-    /// A limit that the sender has not answered, and whether it has been said.
+    /// Limit that the sender has not confirmed, and whether the receiver has sent it.
     pub(super) limit: Option<(u32, bool)>,
-    /// The sender's books: what it has written, and what it has heard.
+    /// Sender's counters: frames written, and the latest report.
     pub(super) handed: u64,
     pub(super) known_freed: u64,
     pub(super) known_taken: u64,
-    /// The receiver's: what has come, and what has become of it.
+    /// Receiver's counters and decisions.
     pub(super) arrived: u64,
     pub(super) freed: u64,
     pub(super) taken: u64,
     pub(super) acked: VecDeque<u64>,
     pub(super) rejected: VecDeque<u64>,
-    /// The receiver has something to say.
+    /// Whether the receiver has a report to send.
     pub(super) has_control_to_send: bool,
 }
 
@@ -144,44 +146,44 @@ impl Connection {
         self.is_data_cut || self.is_control_cut
     }
 
-    /// Whether the sender has something to learn of its end.
+    /// Returns whether the sender has yet to notice its end.
     pub(super) fn has_ended_for_sender(&self) -> bool {
         let is_over = self.is_closing || self.is_cut() || self.at_receiver == Side::Gone;
         self.at_sender != Side::Gone && is_over
     }
 
-    /// Whether the receiver has something to learn of its end.
+    /// Returns whether the receiver has yet to notice its end.
     pub(super) fn has_ended_for_receiver(&self) -> bool {
         let is_read_out = self.at_sender == Side::Gone && self.data.is_empty();
         self.at_receiver == Side::Open && (self.is_cut() || is_read_out)
     }
 
-    /// Whether the sender has something to write, perhaps.
+    /// Returns whether the sender may have something to write.
     pub(super) fn is_writable(&self) -> bool {
         self.at_sender == Side::Open && self.may_write
     }
 
-    /// Whether the receiver has something to say.
+    /// Returns whether the receiver has a report to send.
     pub(super) fn may_send_control(&self) -> bool {
         self.at_receiver == Side::Open && self.has_control_to_send
     }
 
-    /// Whether both sides have it.
+    /// Returns whether it is open at both ends.
     pub(super) fn is_up(&self) -> bool {
         self.at_sender == Side::Open && self.at_receiver == Side::Open
     }
 
-    /// Whether something is on its way.
+    /// Returns whether messages are in flight.
     pub(super) fn is_busy(&self) -> bool {
         !self.data.is_empty() || !self.control.is_empty()
     }
 
-    /// Whether a frame can come.
+    /// Returns whether a message can reach the receiver.
     pub(super) fn has_data_to_deliver(&self) -> bool {
         !self.is_data_stuck && !self.data.is_empty()
     }
 
-    /// Whether the sender can hear something.
+    /// Returns whether a report can reach the sender.
     pub(super) fn has_control_to_deliver(&self) -> bool {
         self.at_sender != Side::Gone && !self.is_control_stuck && !self.control.is_empty()
     }
@@ -201,20 +203,21 @@ impl Connection {
         }
     }
 
-    /// The most frames that may be there: what the sender has been told last, or before, as long as it has not answered.
+    /// Returns the most frames that may be in flight: until the sender confirms a limit, it may
+    /// still use the higher one before.
     pub(super) fn most(&self) -> u32 {
         self.limit.map_or(self.room, |(limit, _)| limit.max(self.room))
     }
 
-    /// The receiver says what is new.
+    /// Sends the receiver's report.
     pub(super) fn send_control(&mut self) {
         let acked = self.acked.drain(..self.acked.len().min(MAX_IDS)).collect();
         let rejected = self.rejected.drain(..self.rejected.len().min(MAX_IDS)).collect();
         self.has_control_to_send = !self.acked.is_empty() || !self.rejected.is_empty();
         if !self.is_control_cut && self.at_sender != Side::Gone {
-            let unsaid = self.limit.as_mut().filter(|(_, is_said)| !is_said);
-            let limit = unsaid.map(|(limit, is_said)| {
-                *is_said = true;
+            let unsent = self.limit.as_mut().filter(|(_, is_sent)| !is_sent);
+            let limit = unsent.map(|(limit, is_sent)| {
+                *is_sent = true;
                 *limit
             });
             self.control.push_back(Control { freed: self.freed, taken: self.taken, acked, rejected, limit });

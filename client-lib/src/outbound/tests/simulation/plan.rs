@@ -1,14 +1,14 @@
-//! What a world is like.
+//! Parameters of a simulated world.
 
 use crate::choose::Choice;
 use crate::handshake::Delivery;
 use crate::outbound::Settings;
 
-/// All that is decided before the first step.
+/// All decisions that are made before the first step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
-    /// Steps until everything heals; then it starts over, `rounds` times.
+    /// Steps until everything heals. There are `rounds` of these.
     pub(super) steps: usize,
     pub(super) rounds: usize,
     pub(super) senders: usize,
@@ -17,43 +17,43 @@ pub(super) struct Plan {
     pub(super) keys: u64,
     /// The most slots that a receiver offers.
     pub(super) slots: u32,
-    /// How many senders a receiver remembers.
+    /// The most senders that a receiver remembers.
     pub(super) limit: usize,
-    /// Faults in a thousand steps.
+    /// Faults per thousand steps.
     pub(super) pace: u32,
     pub(super) faults: Faults,
 }
 
-/// What may go wrong.
+/// Kinds of faults that may happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
-    /// Connections cannot be made, hang, or are there for one side only.
+    /// Connections cannot be made, hang, or exist for one side only.
     pub(super) dials: bool,
     /// Connections break.
     pub(super) breaks: bool,
-    /// What is on its way stays there for a while.
+    /// Messages in flight are delayed.
     pub(super) delays: bool,
-    /// Receivers start over without memory.
+    /// Receivers restart without memory.
     pub(super) restarts: bool,
-    /// Pods are replaced under their name.
+    /// Pods are replaced by others of the same name.
     pub(super) replacements: bool,
     /// DNS adds and removes peers.
     pub(super) dns: bool,
     /// DNS has two names for each receiver.
     pub(super) names: bool,
-    /// Receivers' code does not want frames.
+    /// Receivers' applications reject frames.
     pub(super) rejects: bool,
-    /// Receivers' code stands still for long.
+    /// Receivers' applications stall for long.
     pub(super) stalls: bool,
-    /// Frames are for one peer only.
+    /// Frames name the only peer that may have them.
     pub(super) named: bool,
-    /// Receivers take frames of different sizes.
+    /// Receivers accept frames of different sizes.
     pub(super) sizes: bool,
-    /// Senders start over, as another session.
+    /// Senders restart with another session.
     pub(super) senders: bool,
     /// Receivers have no room for another connection.
     pub(super) rooms: bool,
-    /// Receivers have less room for a connection than they said at first.
+    /// Receivers lower the number of slots of a connection.
     pub(super) limits: bool,
 }
 
@@ -87,7 +87,7 @@ impl Plan {
         }
     }
 
-    /// Less is simpler.
+    /// Returns the complexity. Less is simpler.
     pub(super) fn weight(&self) -> usize {
         let mut faults = self.faults;
         let faults = Faults::EACH.into_iter().filter(|fault| *fault(&mut faults)).count();
@@ -96,7 +96,8 @@ impl Plan {
         faults + settings + sizes
     }
 
-    /// The same, each with something less, and itself.
+    /// Returns plans that are each simpler in one respect, and the same plan, to be tried with
+    /// other seeds.
     pub(super) fn simpler(self) -> impl Iterator<Item = Self> {
         let faults = Faults::EACH.into_iter().map(move |fault| {
             let mut faults = self.faults;
@@ -156,7 +157,8 @@ impl Faults {
             limits: false,
         };
         Self::EACH.into_iter().for_each(|fault| *fault(&mut faults) = rng.bool());
-        // The order of a key's frames is promised for each name.
+        // With two names per receiver, the order of a key holds only within each name. So that is
+        // rare.
         faults.names &= rng.u8(..4) == 0;
         faults
     }

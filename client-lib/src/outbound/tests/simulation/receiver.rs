@@ -1,4 +1,4 @@
-//! A receiver's process: what its shell and its code do.
+//! Simulated receivers: one process with its library and its application.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -20,17 +20,18 @@ pub(super) struct Process {
     pub(super) sessions: Sessions<SessionId, Memory>,
     pub(super) slots: u32,
     pub(super) frame_size: usize,
-    /// Frames that the code may take.
+    /// Frames that the application may take.
     pub(super) inbox: VecDeque<Held>,
-    /// Frames that the code has.
+    /// Frames that the application has taken and not dropped.
     pub(super) held: Vec<Held>,
-    /// The code stands still.
+    /// Whether the application stalls.
     pub(super) is_stalled: bool,
-    /// It has had as many senders as it may remember: it may have forgotten one.
+    /// Whether it may have forgotten a sender, since it has had as many as it remembers.
     pub(super) may_forget: bool,
-    /// Of each session, what the code has had: whether it still has it, or has acknowledged it.
+    /// Frames that the application has had, by session: whether it has one still or has
+    /// acknowledged it.
     had: HashMap<(SessionId, u64), bool>,
-    /// The last frame of each key that was not a repeat.
+    /// Sequence of the last frame of each key that was not a repeat.
     last: HashMap<(SessionId, PeerId, u64), u64>,
 }
 
@@ -41,18 +42,18 @@ pub(super) struct Held {
     pub(super) session: SessionId,
     pub(super) sequence: u64,
     pub(super) memory: Memory,
-    /// It has been acknowledged, and not let go of.
+    /// Whether it was acknowledged but not dropped yet.
     pub(super) is_acked: bool,
 }
 
-/// What the code makes of a frame.
+/// Decision of an application on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Acknowledges it and lets go of it.
+    /// Acknowledges it and drops it.
     Done,
     /// Acknowledges it and keeps it for a while.
     Acknowledge,
-    /// Lets go of it, without having acknowledged it.
+    /// Drops it without acknowledging it.
     Reject,
 }
 
@@ -78,7 +79,7 @@ impl Process {
         }
     }
 
-    /// A frame has come. Whether the code gets it.
+    /// Handles a frame that has arrived. Returns whether the application gets it.
     pub(super) fn arrived(
         &mut self,
         plan: &Plan,
@@ -117,7 +118,7 @@ impl Process {
         let before = self.had.insert((session, sequence), true);
         ensure!(before != Some(true) || self.may_forget, "frame {sequence} is delivered twice");
         if plan.settings.choice == Choice::ByKey && !packet.is_named && !is_repeat {
-            // By the name that the sender knows us by, if it knows several.
+            // The sender may know this receiver by several names, each of which is a peer to it.
             let name = if plan.faults.names { link.peer } else { PeerId(0) };
             let last = self.last.insert((session, name, packet.key), sequence);
             ensure!(last < Some(sequence), "{sequence} after {last:?} of key {}", packet.key);
@@ -126,14 +127,14 @@ impl Process {
         Ok(())
     }
 
-    /// The code takes a frame.
+    /// Hands the next frame to the application.
     pub(super) fn take(&mut self) -> Option<Held> {
         let held = self.inbox.pop_front()?;
         self.held.push(held.clone());
         Some(held)
     }
 
-    /// The code decides about one of those that it has. Whether it acknowledges it now.
+    /// Decides on a frame that the application has. Returns whether this acknowledges it.
     pub(super) fn decide(
         &mut self,
         at: usize,
@@ -158,7 +159,7 @@ impl Process {
         (held, is_first && verdict != Verdict::Reject)
     }
 
-    /// Has the outcome told, if whoever is to tell it is still there.
+    /// Queues the outcome of a frame on the connections that have to report it.
     fn report_outcome(&mut self, held: &Held, verdict: Verdict, connections: &mut [Connection]) {
         let is_acked = verdict != Verdict::Reject;
         let teller = held.memory.lock().unwrap().decided(held.sequence, is_acked);

@@ -1,4 +1,5 @@
-//! A sender's state machine, next to books of what it was told and what it did.
+//! Simulated senders: the state machine under test, with separate bookkeeping of its inputs and
+//! outputs.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -11,7 +12,7 @@ use crate::outbound::link::{Link, State};
 use crate::outbound::{Action, DownReason, LinkId, Outbound, PeerId, PeerInfo, Refused, Settings};
 use crate::wire::WINDOW;
 
-/// What DNS says of a pod.
+/// Endpoint of a pod, as DNS names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) target: usize,
@@ -23,16 +24,16 @@ pub(super) struct Sender {
     pub(super) session: SessionId,
     pub(super) outbound: Outbound<Packet>,
     pub(super) settings: Settings,
-    /// Who each peer is.
+    /// Endpoint of each peer.
     pub(super) names: HashMap<PeerId, Address>,
-    /// By sequence, from 1.
+    /// Frames by sequence, from 1.
     pub(super) records: Vec<Record>,
-    /// How many of its frames receivers' code has taken.
+    /// Number of its frames that receivers' applications have taken.
     pub(super) taken: u64,
     next_number: u64,
-    /// How often the state machine has been told something since its actions were done.
+    /// Number of inputs since its actions were last carried out.
     news: usize,
-    /// Nothing below it may be sent any more.
+    /// Highest floor sent so far. No frame below may be sent any more.
     floor: u64,
     /// Connections that are up.
     up: HashSet<LinkId>,
@@ -42,19 +43,19 @@ pub(super) struct Sender {
     acknowledged: u64,
     undeliverable: u64,
     broken: u64,
-    /// Where each key's latest frame went, and who was connected.
+    /// Peer of each key's latest frame, and the peers that were connected then.
     choices: HashMap<u64, (PeerId, Vec<PeerId>)>,
 }
 
-/// What has become of a frame.
+/// Bookkeeping of one frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     packet: Packet,
     to: Option<PeerId>,
     handed: u32,
-    /// How often a receiver's code got it.
+    /// Number of times that a receiver's application got it.
     pub(super) delivered: u32,
-    /// A receiver's code has acknowledged it.
+    /// Whether a receiver's application has acknowledged it.
     pub(super) is_acked: bool,
     is_over: bool,
 }
@@ -106,7 +107,7 @@ impl Sender {
         self.over()
     }
 
-    /// Does what is due. The connections to be made, to be ended, and to be written to.
+    /// Carries out what is due. Returns the actions for the caller.
     pub(super) fn act(&mut self, now: Instant) -> Result<Vec<Action>, String> {
         self.outbound.tick(now);
         self.news += 1;
@@ -139,13 +140,13 @@ impl Sender {
         ensure!(self.up.contains(&link), "{link:?} is not up");
         ensure!(to.is_none_or(|to| to == link.peer), "{link:?} instead of {to:?}");
         if self.settings.choice == Choice::ByKey && to.is_none() {
-            self.stays(key, link.peer)?;
+            self.check_key_stays(key, link.peer)?;
         }
         Ok(Ok(link))
     }
 
-    /// A key goes to another peer only if its own has gone, or the other is new.
-    fn stays(&mut self, key: u64, peer: PeerId) -> Checked {
+    /// Checks that a key moves to another peer only if its own is gone, or the other is new.
+    fn check_key_stays(&mut self, key: u64, peer: PeerId) -> Checked {
         let connected: Vec<PeerId> = self.outbound.connected().map(|(peer, _)| peer).collect();
         let is_there = |peer| connected.contains(peer);
         if let Some((before, others)) = self.choices.get(&key) {
@@ -169,7 +170,7 @@ impl Sender {
     }
 
     pub(super) fn down(&mut self, now: Instant, connection: &Connection, reason: DownReason) -> Checked {
-        // One that is ended on purpose does not break.
+        // A connection that is closed on purpose does not count as broken.
         let is_up = self.outbound.link(connection.link).is_some_and(Link::is_up);
         self.broken += u64::from(self.up.remove(&connection.link) && is_up);
         self.news += 1;
@@ -180,7 +181,7 @@ impl Sender {
         self.over()
     }
 
-    /// Writes a frame, if there is one.
+    /// Writes a frame, if one is queued.
     pub(super) fn write(&mut self, connection: &mut Connection) -> Checked {
         if let Some(limit) = self.outbound.take_limit_answer(connection.link) {
             connection.send(Sent::Limited(limit));
@@ -190,7 +191,7 @@ impl Sender {
         let Some(outgoing) = self.outbound.take(connection.link) else {
             connection.may_write = false;
             let has_work = self.outbound.has_work(connection.link);
-            ensure!(!has_work, "work, and nothing to take");
+            ensure!(!has_work, "it has work, but no frame to take");
             return Ok(());
         };
         let (sequence, floor) = (outgoing.sequence, outgoing.floor);
@@ -241,7 +242,7 @@ impl Sender {
             (connection.slots, connection.may_write) = (limit.into(), true);
         }
         for sequence in had {
-            // It may have been said twice.
+            // The receiver may report it twice.
             if !self.outbound.holds(sequence) && !std::mem::replace(&mut self.record(sequence).is_over, true)
             {
                 self.acknowledged += 1;
@@ -250,7 +251,7 @@ impl Sender {
         self.over()
     }
 
-    /// Finds the frames that have been given up, if there are more of those.
+    /// Finds the frames that were given up, if their counter has grown.
     fn over(&mut self) -> Checked {
         let counted = self.outbound.counts().undeliverable;
         if counted == self.undeliverable {
@@ -270,7 +271,7 @@ impl Sender {
         Ok(())
     }
 
-    /// What must hold at any time.
+    /// Checks all counters.
     pub(super) fn check(&self) -> Checked {
         let counts = self.outbound.counts();
         let held = self.outbound.held() as u64;
@@ -287,13 +288,13 @@ impl Sender {
         Ok(())
     }
 
-    /// What must hold inside. Slower.
+    /// Checks the state machine's internals. Slow.
     pub(super) fn check_inside(&self) -> Checked {
         let Outbound { peers, ring, requeued, paused, .. } = &self.outbound;
         let mut given: HashMap<LinkId, u64> = HashMap::new();
         for link in peers.iter().flat_map(|peer| &peer.links) {
             let ledger = &link.ledger;
-            // What has been handed over before there were fewer slots is under way still.
+            // Frames that were taken before the limit sank are still in flight.
             let is_within = |count: u64| count <= ledger.slots || ledger.queue.is_empty();
             ensure!(is_within(ledger.outstanding()), "more than there are slots: {ledger:?}");
             ensure!(ledger.assigned == ledger.handed + ledger.queue.len() as u64, "{ledger:?}");
@@ -326,7 +327,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Every frame that was promised has come, and none is left.
+    /// Checks that each frame has arrived, and that none is left.
     pub(super) fn check_end(&self) -> Checked {
         ensure!(self.outbound.is_idle(), "{} frames are left", self.outbound.held());
         let end = self.records.len() as u64 + 1;
@@ -339,7 +340,7 @@ impl Sender {
             ensure!(missing.is_none(), "{missing:?} never came");
             let missing =
                 (1..).zip(&self.records).find(|(_, record)| record.to.is_none() && !record.is_acked);
-            ensure!(missing.is_none(), "nobody acknowledged {missing:?}");
+            ensure!(missing.is_none(), "no receiver acknowledged {missing:?}");
         } else {
             ensure!(self.handed - self.lost <= self.taken, "{} taken of {}", self.taken, self.handed);
         }

@@ -1,4 +1,4 @@
-//! What happened how often: a simulation in which little happens proves little.
+//! Counters of events in a simulation: one in which little happens proves little.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! All there is, and what happens to it.
+//! The simulated world: senders, receivers, connections, and the events that happen to them.
 
 mod connections;
 mod faults;
@@ -16,16 +16,16 @@ use super::{Checked, ensure};
 use crate::handshake::{Delivery, RefusalCode, SessionId};
 use crate::outbound::{Action, DownReason, LinkId, PeerId};
 
-/// How many events are told.
+/// Number of events that are kept for a failure report.
 const MAX_EVENTS: usize = 200;
 
-/// The largest payload that is sent. Some receivers take half of it only.
+/// The largest payload that is sent. Some receivers accept only half of it.
 const LARGEST: usize = 8;
 
-/// How often something that can happen is looked for.
+/// Number of attempts to find an event that can happen.
 const TRIES: usize = 10;
 
-/// How often the insides are looked at, in steps.
+/// Steps between two checks of the internals.
 const INSIDE_EVERY: usize = 8;
 
 #[derive(Debug)]
@@ -35,16 +35,16 @@ pub(super) struct World {
     now: Instant,
     start: Instant,
     senders: Vec<Sender>,
-    /// Those that run and those that ran.
+    /// Processes, including those that have ended.
     processes: Vec<Process>,
-    /// By target.
+    /// The running process of each target.
     running: Vec<Option<usize>>,
     connections: Vec<Connection>,
     next_connection: u64,
     next_session: u128,
     next_uid: u32,
     is_peace: bool,
-    /// What has been done so far, to see whether something goes on.
+    /// Number of events so far, to see whether anything still happens.
     moves: usize,
     step: usize,
     tally: Tally,
@@ -52,14 +52,14 @@ pub(super) struct World {
     events: VecDeque<String>,
 }
 
-macro_rules! log {
+macro_rules! log_event {
     ($world:expr, $($message:tt)+) => {
         if $world.logs {
             $world.log(format!($($message)+));
         }
     };
 }
-use log;
+use log_event;
 
 impl World {
     pub(super) fn new(plan: Plan, logs: bool) -> Self {
@@ -84,8 +84,8 @@ impl World {
             events: VecDeque::new(),
         };
         for target in 0..plan.targets {
-            // Every third pod has a uid that nobody knows.
             world.next_uid += 1;
+            // Every third pod has no known uid.
             let uid = (target % 3 != 2).then_some(world.next_uid);
             world.spawn(target, uid);
         }
@@ -98,7 +98,7 @@ impl World {
         Sender::new(SessionId(self.next_session), self.plan.settings)
     }
 
-    /// The step that it came to, what happened, and what happened last.
+    /// Returns the number of steps, the counters, and the last events.
     pub(super) fn end(mut self) -> (usize, Tally, Vec<String>) {
         self.tally.add("steps", self.moves as u64);
         for counts in self.senders.iter().map(|sender| sender.outbound.counts()) {
@@ -150,7 +150,7 @@ impl World {
         Ok(())
     }
 
-    /// Something that may happen does, if it can.
+    /// Lets a random event happen, if it can.
     fn event(&mut self) -> Checked {
         match self.rng.u32(..1000) {
             0..90 => self.a_few_times(Self::submit),
@@ -188,7 +188,7 @@ impl World {
         Ok(())
     }
 
-    /// Does something to one of the connections for which it can be done.
+    /// Does something to one of the connections that fit.
     fn on_any(
         &mut self,
         fits: impl Fn(&Connection) -> bool,
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Time passes, mostly as far as something is due.
+    /// Lets time pass, mostly until something is due.
     fn wait(&mut self) -> Checked {
         let due = self.senders.iter().filter_map(|sender| sender.outbound.due()).min();
         let pause = match self.rng.u32(..100) {
@@ -214,13 +214,13 @@ impl World {
             90..99 => Duration::from_millis(self.rng.u64(..2_000)),
             _ => Duration::from_millis(self.rng.u64(..40_000)),
         };
-        self.pass(pause)
+        self.advance(pause)
     }
 
-    fn pass(&mut self, pause: Duration) -> Checked {
+    fn advance(&mut self, pause: Duration) -> Checked {
         self.moves += 1;
         self.now += pause;
-        log!(self, "{pause:?} pass");
+        log_event!(self, "{pause:?} pass");
         for sender in 0..self.senders.len() {
             if self.senders[sender].outbound.due().is_some_and(|due| due <= self.now) {
                 self.act(sender)?;
@@ -245,7 +245,7 @@ impl World {
 
     fn submit_one(&mut self, at: usize, (key, length): (u64, usize), to: Option<PeerId>) -> Checked {
         let outcome = self.senders[at].submit((key, length), to)?;
-        log!(self, "sender {at} submits key {key} to {to:?}: {outcome:?}");
+        log_event!(self, "sender {at} submits key {key} to {to:?}: {outcome:?}");
         self.tally.count(if outcome.is_ok() { "submitted" } else { "refused" });
         if let Ok(link) = outcome {
             self.moves += 1;
@@ -270,7 +270,7 @@ impl World {
         let connection = &mut connections[at];
         senders[connection.sender].write(connection)?;
         connection.is_data_stuck |= is_slow;
-        log!(self, "written {:?}", self.connections[at]);
+        log_event!(self, "written {:?}", self.connections[at]);
         self.senders[self.connections[at].sender].check()
     }
 
@@ -284,7 +284,7 @@ impl World {
             return self.end_at_receiver(at);
         }
         let (Some(sent), Some(memory)) = (connection.data.pop_front(), connection.memory.clone()) else {
-            return Err("nothing has come".into());
+            return Err("no message has arrived".into());
         };
         let message = match sent {
             Sent::Frame(message) => message,
@@ -296,20 +296,20 @@ impl World {
             }
         };
         let is_new = process.arrived(plan, connection, &memory, message)?;
-        self.tally.count(if is_new { "delivered" } else { "passed over" });
+        self.tally.count(if is_new { "delivered" } else { "dropped" });
         let (sender, session) = (connection.sender, connection.session);
-        log!(self, "arrived (delivered: {is_new}) {message:?} at {:?}", self.connections[at]);
+        log_event!(self, "arrived (delivered: {is_new}) {message:?} at {:?}", self.connections[at]);
         if is_new && self.senders[sender].session == session {
             let delivery = self.plan.settings.delivery;
             let record = self.senders[sender].record(message.sequence);
             record.delivered += 1;
             let is_once = delivery == Delivery::AtLeastOnce || record.delivered == 1;
-            ensure!(is_once, "{} is delivered once more: {record:?}", message.sequence);
+            ensure!(is_once, "{} is delivered again: {record:?}", message.sequence);
         }
         Ok(())
     }
 
-    /// A process that runs and of which something holds.
+    /// Returns a running process that fits.
     fn process(&mut self, fits: impl Fn(&Process) -> bool) -> Option<usize> {
         let first = self.rng.usize(..self.running.len());
         let (before, after) = self.running.split_at(first);
@@ -326,7 +326,7 @@ impl World {
         self.moves += 1;
         let Some(held) = self.processes[process].take() else { return Ok(()) };
         let (connection, sender, session) = (held.connection, held.sender, held.session);
-        log!(self, "taken from {process}: {held:?}");
+        log_event!(self, "taken from {process}: {held:?}");
         if self.senders[sender].session == session {
             self.senders[sender].taken += 1;
         }
@@ -353,7 +353,7 @@ impl World {
         let Self { processes, connections, .. } = self;
         let is_kept = self.plan.settings.delivery == Delivery::AtLeastOnce;
         let (held, is_acked) = processes[process].decide(held, verdict, is_kept, connections);
-        log!(self, "{verdict:?} at {process}: {held:?}");
+        log_event!(self, "{verdict:?} at {process}: {held:?}");
         let sender = &mut self.senders[held.sender];
         if is_acked && sender.session == held.session {
             sender.record(held.sequence).is_acked = true;
@@ -364,7 +364,7 @@ impl World {
     fn send_control(&mut self, at: usize) -> Checked {
         self.moves += 1;
         self.connections[at].send_control();
-        log!(self, "said {:?}", self.connections[at]);
+        log_event!(self, "said {:?}", self.connections[at]);
         Ok(())
     }
 
@@ -376,11 +376,11 @@ impl World {
         if let Some(said) = connection.control.pop_front() {
             senders[sender].receive_control(*now, connection, said)?;
         }
-        log!(self, "heard {:?}", self.connections[at]);
+        log_event!(self, "heard {:?}", self.connections[at]);
         self.check_and_act(sender)
     }
 
-    /// What a sender's shell does after it has told the state machine something, now or soon.
+    /// Checks a sender, and carries out its actions now or later, as the real caller does.
     fn check_and_act(&mut self, sender: usize) -> Checked {
         self.senders[sender].check()?;
         if self.is_peace || self.rng.u8(..4) > 0 { self.act(sender) } else { Ok(()) }
@@ -389,7 +389,7 @@ impl World {
     fn act(&mut self, sender: usize) -> Checked {
         let session = self.senders[sender].session;
         for action in self.senders[sender].act(self.now)? {
-            log!(self, "sender {sender}: {action:?}");
+            log_event!(self, "sender {sender}: {action:?}");
             let mut open =
                 self.connections.iter_mut().filter(|it| it.session == session && it.at_sender != Side::Gone);
             match action {

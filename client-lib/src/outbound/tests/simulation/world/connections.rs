@@ -1,9 +1,9 @@
-//! How connections begin and end.
+//! Beginning and end of connections.
 
-use super::{Address, Checked, DownReason, LinkId, RefusalCode, Side, World, ensure, log};
+use super::{Address, Checked, DownReason, LinkId, RefusalCode, Side, World, ensure, log_event};
 
 impl World {
-    /// The handshake goes on.
+    /// Continues a handshake.
     pub(super) fn dial(&mut self, at: usize) -> Checked {
         self.moves += 1;
         let is_bad = self.plan.faults.dials && !self.is_peace;
@@ -25,17 +25,17 @@ impl World {
         connection.at_sender = Side::Open;
         senders[sender].up(*now, connection, processes[connection.process].frame_size);
         self.tally.count("up");
-        log!(self, "up {:?}", self.connections[at]);
+        log_event!(self, "up {:?}", self.connections[at]);
         self.check_and_act(sender)
     }
 
-    /// Why the process at the other end does not let it in, if so.
+    /// Admits a connection, or returns why the process at its other end refuses it.
     fn admit(&mut self, at: usize) -> Result<Option<DownReason>, String> {
         let has_room = self.is_peace || !self.plan.faults.rooms || self.rng.u8(..3) > 0;
         let Self { senders, connections, processes, running, now, plan, .. } = self;
         let connection = &mut connections[at];
         let Some(&address) = senders[connection.sender].names.get(&connection.link.peer) else {
-            return Err(format!("nobody knows {:?}", connection.link));
+            return Err(format!("no endpoint belongs to {:?}", connection.link));
         };
         let Address { target, uid } = address;
         let Some(running) = running[target % plan.targets] else { return Ok(Some(DownReason::Broken)) };
@@ -44,12 +44,13 @@ impl World {
             return Ok(Some(DownReason::Refused));
         }
         let LinkId { index, epoch, .. } = connection.link;
-        // A peer that has been forgotten and comes back has the same name: its connections take the places of those before.
+        // A peer that was forgotten and returns has the same name, so its connections replace those
+        // before.
         let admitted = process.sessions.admit(*now, &connection.session, (target as u64, index), epoch);
         ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
         process.may_forget |= process.sessions.len() == plan.limit;
         match admitted {
-            // What was there of the lane before has been ended.
+            // The earlier connection of this index is ended all the same.
             Ok(_) if !has_room => {
                 process.sessions.leave(*now, &connection.session, |seen| seen.lock().unwrap().rest());
                 Ok(Some(DownReason::Refused))
@@ -62,7 +63,7 @@ impl World {
                 Ok(None)
             }
             Err(refusal) => {
-                // An earlier one of another lane has been overtaken, and gone meanwhile.
+                // A later connection of another index may have come and gone meanwhile.
                 let is_late = refusal.code == RefusalCode::Epoch;
                 let is_full = refusal.code == RefusalCode::Full && process.may_forget;
                 ensure!(is_late || is_full, "{refusal:?}");
@@ -71,7 +72,7 @@ impl World {
         }
     }
 
-    /// The sender learns that a connection has ended.
+    /// Lets the sender notice that a connection has ended.
     pub(super) fn down(&mut self, at: usize) -> Checked {
         self.down_by(at, DownReason::Broken)
     }
@@ -89,16 +90,16 @@ impl World {
         if is_lost {
             connection.cut_data();
         } else {
-            // It may come when the next connection is there already.
+            // The data may arrive after the next connection is up.
             connection.is_data_stuck |= self.rng.bool();
         }
         senders[sender].down(*now, connection, reason)?;
-        log!(self, "down {:?}", self.connections[at]);
+        log_event!(self, "down {:?}", self.connections[at]);
         self.sweep(at);
         self.check_and_act(sender)
     }
 
-    /// The receiver learns that a connection has ended.
+    /// Lets the receiver notice that a connection has ended.
     pub(super) fn end_at_receiver(&mut self, at: usize) -> Checked {
         self.moves += 1;
         let connection = &mut self.connections[at];
@@ -109,12 +110,12 @@ impl World {
         }
         let (process, session) = (connection.process, connection.session);
         self.processes[process].sessions.leave(self.now, &session, |seen| seen.lock().unwrap().rest());
-        log!(self, "receiver knows the end of {:?}", self.connections[at]);
+        log_event!(self, "receiver knows the end of {:?}", self.connections[at]);
         self.sweep(at);
         Ok(())
     }
 
-    /// Forgets a connection that both sides know the end of.
+    /// Removes a connection that both sides have noticed the end of.
     fn sweep(&mut self, at: usize) {
         if self.connections[at].is_over() {
             self.connections.swap_remove(at);

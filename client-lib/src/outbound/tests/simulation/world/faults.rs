@@ -1,6 +1,6 @@
-//! What goes wrong.
+//! Faults of the simulated world.
 
-use super::{Address, Checked, LARGEST, Process, Side, World, log};
+use super::{Address, Checked, LARGEST, Process, Side, World, log_event};
 
 impl World {
     pub(super) fn fault(&mut self) -> Checked {
@@ -9,7 +9,7 @@ impl World {
             0..4 if faults.breaks => {
                 self.on_any(|it| it.at_receiver == Side::Open && !it.is_cut(), Self::cut)
             }
-            // What is on its way is what there is to lose.
+            // Only messages in flight can be lost.
             4..9 if faults.breaks => self.on_any(|it| it.is_busy() && !it.is_cut(), Self::cut),
             9..12 if faults.stalls => self.stall(),
             12..14 if faults.restarts => self.restart(false),
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// A connection breaks, in one direction or both, or the sender thinks so.
+    /// Cuts a connection in one direction or both, or makes only the sender believe so.
     fn cut(&mut self, at: usize) -> Checked {
         let which = self.rng.u8(..6);
         if which > 2 && self.connections[at].at_sender == Side::Open {
@@ -39,46 +39,46 @@ impl World {
             connection.cut_control();
         }
         if self.connections[at].at_sender == Side::Open && self.rng.bool() {
-            // It notices, and still hears what was said.
+            // The sender notices, and still hears earlier reports.
             let Self { senders, connections, .. } = self;
             senders[connections[at].sender].ending(connections[at].link);
         }
-        log!(self, "cut {:?}", self.connections[at]);
+        log_event!(self, "cut {:?}", self.connections[at]);
         Ok(())
     }
 
-    /// A receiver has less room for a sender, or more again.
+    /// Changes a receiver's number of slots for a sender.
     fn limit(&mut self, at: usize) -> Checked {
         let connection = &mut self.connections[at];
         connection.limit = Some((self.rng.u32(1..=self.plan.slots), false));
         connection.has_control_to_send = true;
-        log!(self, "is to be limited {:?}", self.connections[at]);
+        log_event!(self, "will be limited {:?}", self.connections[at]);
         Ok(())
     }
 
     fn delay(&mut self, at: usize) -> Checked {
         let connection = &mut self.connections[at];
         (connection.is_data_stuck, connection.is_control_stuck) = (self.rng.bool(), self.rng.bool());
-        log!(self, "stuck {:?}", self.connections[at]);
+        log_event!(self, "stuck {:?}", self.connections[at]);
         Ok(())
     }
 
     pub(super) fn go_on(&mut self, at: usize) -> Checked {
         let connection = &mut self.connections[at];
         (connection.is_data_stuck, connection.is_control_stuck) = (false, false);
-        log!(self, "goes on {:?}", self.connections[at]);
+        log_event!(self, "goes on {:?}", self.connections[at]);
         Ok(())
     }
 
     fn stall(&mut self) -> Checked {
         if let Some(process) = self.process(|it| !it.is_stalled) {
             self.processes[process].is_stalled = true;
-            log!(self, "{process} is stalled");
+            log_event!(self, "{process} is stalled");
         }
         Ok(())
     }
 
-    /// A process that does not run is started, or one that stands still goes on.
+    /// Starts a process that is down, or ends a stall.
     pub(super) fn recover(&mut self) -> Checked {
         let target = self.rng.usize(..self.running.len());
         if self.running[target].is_none() {
@@ -86,12 +86,12 @@ impl World {
             self.spawn(target, uid);
         } else if let Some(process) = self.process(|it| it.is_stalled) {
             self.processes[process].is_stalled = false;
-            log!(self, "{process} goes on");
+            log_event!(self, "{process} goes on");
         }
         Ok(())
     }
 
-    /// A process ends, and another one runs in its place, at once or later.
+    /// Ends a process. Another one takes its place, at once or later.
     fn restart(&mut self, is_replaced: bool) -> Checked {
         let target = self.rng.usize(..self.running.len());
         let Some(process) = self.running[target] else { return Ok(()) };
@@ -105,13 +105,13 @@ impl World {
         Ok(())
     }
 
-    /// The uid that the latest pod of a target had.
+    /// Returns the uid of the latest pod of a target.
     pub(super) fn uid_of(&self, target: usize) -> Option<u32> {
         self.processes.iter().rfind(|process| process.target == target)?.uid
     }
 
     pub(super) fn kill(&mut self, process: usize) {
-        log!(self, "{process} is killed");
+        log_event!(self, "{process} is killed");
         self.running[self.processes[process].target] = None;
         let all =
             self.connections.iter_mut().filter(|it| it.process == process && it.at_receiver == Side::Open);
@@ -133,11 +133,11 @@ impl World {
         let is_small = self.plan.faults.sizes && !self.is_peace && self.rng.u8(..3) == 0;
         let frame_size = if is_small { LARGEST / 2 } else { LARGEST };
         self.running[target] = Some(self.processes.len());
-        log!(self, "{} runs as {target}, {uid:?}, {slots} slots of {frame_size}", self.processes.len());
+        log_event!(self, "{} runs as {target}, {uid:?}, {slots} slots of {frame_size}", self.processes.len());
         self.processes.push(Process::new(target, uid, self.plan.limit, (slots, frame_size)));
     }
 
-    /// A sender asks DNS, which may know better or not.
+    /// Resolves the endpoints for a sender. The answer may be wrong.
     pub(super) fn resolve(&mut self, sender: usize) -> Checked {
         let is_true = self.is_peace || !self.plan.faults.dns || self.rng.bool();
         let mut addresses = Vec::new();
@@ -150,7 +150,7 @@ impl World {
                 addresses.push(Address { target, uid });
             }
         }
-        log!(self, "sender {sender} resolves {addresses:?}");
+        log_event!(self, "sender {sender} resolves {addresses:?}");
         self.senders[sender].endpoints(self.now, &addresses)?;
         self.moves += 1;
         self.check_and_act(sender)
@@ -158,7 +158,7 @@ impl World {
 
     fn restart_sender(&mut self) -> Checked {
         let at = self.rng.usize(..self.senders.len());
-        log!(self, "sender {at} starts over");
+        log_event!(self, "sender {at} starts over");
         for connection in self.connections.iter_mut().filter(|connection| connection.sender == at) {
             connection.at_sender = Side::Gone;
             connection.control.clear();

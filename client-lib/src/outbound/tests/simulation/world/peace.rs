@@ -1,8 +1,8 @@
-//! Everything heals: now all that was promised has to be kept.
+//! Healing: all faults end, and every promise has to be kept.
 
 use super::{Checked, Connection, LARGEST, Side, Verdict, World, ensure};
 
-/// Rounds until everything has to have been done.
+/// Rounds until all work has to be done.
 const ROUNDS: usize = 2_000;
 
 impl World {
@@ -26,7 +26,7 @@ impl World {
             self.resolve(sender)?;
         }
         self.quiesce()?;
-        // All keys go on, to all peers.
+        // Frames of all keys get through again.
         for sender in 0..self.senders.len() {
             for key in 0..self.plan.keys {
                 self.submit_one(sender, (key, LARGEST), None)?;
@@ -46,13 +46,15 @@ impl World {
                 return self.check_end();
             }
             let due = self.senders.iter().filter_map(|sender| sender.outbound.due()).min();
-            let Some(due) = due else { return Err(format!("nothing happens any more: {}", self.stuck())) };
-            self.pass(due.saturating_duration_since(self.now))?;
+            let Some(due) = due else {
+                return Err(format!("work is left, but nothing happens any more: {}", self.stuck()));
+            };
+            self.advance(due.saturating_duration_since(self.now))?;
         }
-        Err(format!("it does not come to an end: {}", self.stuck()))
+        Err(format!("work never ends: {}", self.stuck()))
     }
 
-    /// What is left to be done.
+    /// Returns the work that is left.
     fn stuck(&self) -> String {
         let left = self.senders.iter().map(|sender| {
             let ring = &sender.outbound.ring;
@@ -63,7 +65,7 @@ impl World {
         left.collect::<Vec<_>>().join("; ")
     }
 
-    /// Everything that can happen, does.
+    /// Lets everything happen that can.
     fn round(&mut self) -> Checked {
         self.all(Connection::has_ended_for_receiver, Self::end_at_receiver)?;
         self.all(Connection::has_ended_for_sender, Self::down)?;
@@ -82,7 +84,7 @@ impl World {
         self.all(Connection::has_control_to_deliver, Self::receive_control)
     }
 
-    /// Does something to all connections, as long as it can be done.
+    /// Does something to all connections for as long as it can be done.
     fn all(
         &mut self,
         fits: impl Fn(&Connection) -> bool,
@@ -97,7 +99,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody is connected to everybody by every lane, and nothing is left to be done.
+    /// Returns whether every sender has all its connections to every receiver, and no work is left.
     fn is_quiet(&self) -> bool {
         let connections = usize::from(self.plan.settings.connections);
         self.senders.iter().all(|sender| {
