@@ -1,15 +1,16 @@
-//! Work that may block, on the runtime's threads for it.
+//! Blocking work, on the runtime's threads for it.
 
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Runs `work`, and waits for its result for at most `patience`. It goes on afterwards, for it cannot be stopped.
+/// Runs `work` on a thread for blocking work, and waits for its result for at most `patience`.
+/// Afterwards the work continues, since it cannot be stopped.
 ///
 /// # Errors
 ///
-/// In words, if it took longer, or panicked.
+/// A reason in words, if it took longer or panicked.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -20,7 +21,8 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     }
 }
 
-/// Drops a value whose release may take long, such as memory that a device has registered.
+/// Drops a value on a thread for blocking work. Its release may take long, for example of memory
+/// that is registered with a device.
 pub(crate) async fn drop_blocking<T: Send + 'static>(value: T) {
     // If the runtime shuts down, the value is dropped at once.
     let _ = spawn_blocking(move || drop(value)).await;

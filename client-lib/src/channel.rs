@@ -1,14 +1,15 @@
-//! The way by which a side says what it has to say: the connection of the handshake, or a queue pair beside it.
+//! Channel that carries one side's messages: the connection of the handshake, or a queue pair
+//! beside it.
 
 use std::io;
 
 use crate::rdma::{QueuePair, QueuePairError, Violation};
 use crate::stream::{Message, MessageSource, MessageWriter};
 
-/// Where messages are written to. It fails for a reason `E`.
+/// Channel that messages are written to. It fails with an error `E`.
 pub(crate) enum DataChannel<E> {
     Tcp(MessageWriter),
-    /// Goodbyes go by the connection of the handshake.
+    /// The connection of the handshake stays, and carries the close messages.
     Rdma(Box<QueuePair<E>>, MessageWriter),
 }
 
@@ -24,7 +25,7 @@ impl<E: From<io::Error> + From<QueuePairError> + From<Violation>> DataChannel<E>
         matches!(self, Self::Rdma(..))
     }
 
-    /// Writes what there is, without waiting; the task goes on with the rest.
+    /// Writes the queued messages without waiting, and leaves the rest to the task.
     pub(crate) fn try_flush(&self, source: &impl MessageSource) {
         match self {
             Self::Tcp(writer) => writer.try_flush(source),
@@ -32,7 +33,8 @@ impl<E: From<io::Error> + From<QueuePairError> + From<Violation>> DataChannel<E>
         }
     }
 
-    /// As [`try_flush`](Self::try_flush), or leaves it to the task, which writes more at once, where that saves something.
+    /// As [`try_flush`](Self::try_flush), but may leave the messages to the task, which writes
+    /// several at once where that saves something.
     pub(crate) fn try_flush_later(&self, source: &impl MessageSource) {
         match self {
             Self::Tcp(writer) => writer.try_flush_later(source),
@@ -40,7 +42,8 @@ impl<E: From<io::Error> + From<QueuePairError> + From<Violation>> DataChannel<E>
         }
     }
 
-    /// The task's part: writes what could not be written at once. Ends when nothing can be written any more.
+    /// Runs the task, which writes messages that could not be written at once. Ends when the
+    /// channel has failed.
     pub(crate) async fn run(&self, source: &impl MessageSource) -> E {
         match self {
             Self::Tcp(writer) => writer.run(source).await.into(),
@@ -48,7 +51,8 @@ impl<E: From<io::Error> + From<QueuePairError> + From<Violation>> DataChannel<E>
         }
     }
 
-    /// Writes all that there is, in place of the task, and waits until it has arrived or is on its way.
+    /// Writes all queued messages in place of the task. By TCP, waits until the kernel has them,
+    /// and by RDMA, until the peer has them.
     pub(crate) async fn flush(&self, source: &impl MessageSource) -> io::Result<()> {
         match self {
             Self::Tcp(writer) => writer.flush(source).await,
@@ -59,7 +63,7 @@ impl<E: From<io::Error> + From<QueuePairError> + From<Violation>> DataChannel<E>
         }
     }
 
-    /// Writes what there is, and waits until it has arrived or is on its way before the other side; then says goodbye.
+    /// Writes the queued messages as [`flush`](Self::flush) does, then a close message.
     pub(crate) async fn finish(&self, rest: &impl MessageSource, goodbye: Message) -> io::Result<()> {
         match self {
             Self::Tcp(writer) => {
@@ -73,14 +77,15 @@ impl<E: From<io::Error> + From<QueuePairError> + From<Violation>> DataChannel<E>
         }
     }
 
-    /// The other side sends one message after the other, waiting for something each time.
+    /// Asks the kernel to delay TCP acknowledgements, because the peer waits for something after
+    /// each message.
     pub(crate) fn use_delayed_acks(&self) {
         if let Self::Tcp(writer) = self {
             writer.use_delayed_acks();
         }
     }
 
-    /// Ends the connection, though there may be handles of it for a while.
+    /// Ends the connection, even if handles of it remain.
     pub(crate) async fn hang_up(&self) {
         let (Self::Tcp(writer) | Self::Rdma(_, writer)) = self;
         if let Self::Rdma(pair, _) = self {

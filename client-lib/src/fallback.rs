@@ -1,19 +1,20 @@
-//! Reasons why frames go by TCP although RDMA was possible.
+//! Reasons for falling back from RDMA to TCP.
 
 use std::time::Duration;
 
 use crate::blocking::run_blocking;
 use crate::rdma::Unusable;
 
-/// Reason why [`Transport::Auto`](crate::Transport::Auto) means TCP when TLS is set.
-pub(crate) const NO_ENCRYPTION: &str = "TLS is set, and what goes by RDMA is not encrypted: ask for Transport::Rdma on both sides to have it all the same";
+/// Reason for TCP where TLS is set and [`Transport::Auto`](crate::Transport::Auto) chosen.
+pub(crate) const NO_ENCRYPTION: &str =
+    "TLS is set, but RDMA does not encrypt frames: to use it nevertheless, set Transport::Rdma on both sides";
 
-/// Why there is no RDMA.
+/// Reason why RDMA is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoRdma {
-    /// In words, with what to do.
+    /// In words, with what to do about it.
     pub(crate) reason: String,
-    /// Whether it will be so the next time, too, as far as can be told.
+    /// Whether further attempts are expected to fail for the same reason.
     pub(crate) is_lasting: bool,
 }
 
@@ -29,7 +30,8 @@ impl From<Unusable> for NoRdma {
     }
 }
 
-/// Sets something up with an RDMA device, which may block, and waits for it for at most `patience`.
+/// Sets up something with an RDMA device, and waits for at most `patience`. The device's driver may
+/// block.
 pub(crate) async fn try_rdma<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> Result<T, Unusable> + Send + 'static,

@@ -1,9 +1,10 @@
-//! A connection as messages: TCP, with or without TLS.
+//! Messages over the connection of the handshake: TCP, with or without TLS.
 //!
-//! Reading is a task of its own, which nothing but the socket wakes. Writing needs no task switch as long as the socket takes what there is: whoever has something to say calls
-//! [`MessageWriter::try_flush`], and the connection's task goes on where the socket was full, or where small messages come one after the other
-//! and are better written together ([`MessageWriter::try_flush_later`]). One payload is written from where
-//! it lies; it is read to where it stays.
+//! Reading has a task of its own, which only the socket wakes. Writing needs no task switch as long
+//! as the socket has room: the caller of [`MessageWriter::try_flush`] writes itself. The
+//! connection's task goes on where the socket was full, or collects small messages that follow each
+//! other closely ([`MessageWriter::try_flush_later`]). Payloads are not copied: they are written
+//! from, and read to, the memory where they stay.
 
 mod handoff;
 mod read_task;
@@ -23,26 +24,26 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::TlsStream;
 pub(crate) use writer::{Body, Message, MessageSource, MessageWriter, NoMessages, SHORT};
 
-/// A connection to or from a peer.
+/// Connection to or from a peer.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The half that is read from.
+/// Reading half of a connection.
 pub(crate) enum ReadHalf {
     Plain(OwnedReadHalf),
     Tls(tokio::io::ReadHalf<Box<TlsStream<TcpStream>>>),
 }
 
-/// The half that is written to.
+/// Writing half of a connection.
 pub(crate) enum WriteHalf {
     Plain(OwnedWriteHalf),
     Tls(tokio::io::WriteHalf<Box<TlsStream<TcpStream>>>),
 }
 
 impl Stream {
-    /// Ours, and the other side's.
+    /// Returns the local address and the peer's.
     pub(crate) fn addresses(&self) -> io::Result<(IpAddr, IpAddr)> {
         let stream = match self {
             Self::Plain(stream) => stream,
@@ -65,31 +66,39 @@ impl Stream {
     }
 }
 
-/// So many bytes wait in the kernel to be sent, at most: a slow peer should cost no more memory than that. With less, who writes large
-/// frames sleeps and wakes several times for each (128 KiB: two thirds of the speed from 256 KiB up); with more, it is not faster. What
-/// is under way is not limited by it.
+/// The most bytes that wait in the kernel to be sent, so that a slow peer costs no more memory than
+/// this.
+///
+/// With less, a writer of large frames sleeps and wakes several times for each (128 KiB gives two
+/// thirds of the speed of 256 KiB and more). With more, it is not faster. Bytes in flight do not
+/// count.
 const MAX_UNSENT: u32 = 1 << 20;
 
-/// Sends at once what is written, and notices within `patience` that the other side is gone: by keep-alives when nothing is under
-/// way, by the lack of acknowledgements when something is (TCP_USER_TIMEOUT, RFC 5482).
+/// Configures a socket to send at once, and to notice within `patience` that the peer is gone.
+///
+/// Keep-alives notice it while nothing is in flight. TCP_USER_TIMEOUT (RFC 5482) notices missing
+/// acknowledgements.
 pub(crate) fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    // Only speed is lost without.
+    // Without it, only speed is lost.
     let _ = socket.set_tcp_notsent_lowat(MAX_UNSENT);
     let step = (patience / 4).max(Duration::from_secs(1));
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(step).with_interval(step).with_retries(3))?;
     socket.set_tcp_user_timeout(Some(patience))
 }
 
-/// So many bytes are under way at most to a receiver on this machine (the kernel doubles it, and counts what it needs itself).
+/// Send buffer for a receiver on the same machine, in bytes. The kernel doubles the number, to
+/// cover its own overhead.
 const LOCAL_SEND_BUFFER: usize = 384 << 10;
 
-/// For a receiver on the same machine. What is under way to it lies in the machine's memory; as long as that fits in a core's cache (1 MiB or more
-/// today), to copy it takes half the time, and nothing is gained by more: there is no distance to fill. (Between machines the kernel finds out
-/// itself how much it takes.)
+/// Limits the bytes in flight to a receiver on the same machine.
+///
+/// They lie in this machine's memory. As long as they fit into a core's cache (1 MiB or more
+/// today), copying them takes half the time. More would not help, as there is no distance to fill.
+/// Between machines, the kernel finds the best size itself.
 pub(crate) fn use_small_send_buffer(stream: &TcpStream) {
-    // Only speed is lost without.
+    // Without it, only speed is lost.
     let _ = SockRef::from(stream).set_send_buffer_size(LOCAL_SEND_BUFFER);
 }
 
@@ -98,7 +107,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn less_is_under_way_on_the_same_machine() {
+    async fn a_small_send_buffer_is_set_on_the_socket() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let socket = SockRef::from(&stream);

@@ -1,28 +1,31 @@
-//! Work that any thread may do, but only one at a time, without anybody waiting.
+//! Lock for work that any thread may do, but only one at a time, where no thread waits for another.
 //!
-//! Whoever adds work calls [`HandoffLock::run`]. If somebody is at it already, they will see the new work: they look once more after they
-//! have put the baton down. So nothing is left lying, and no thread ever waits for another.
+//! A thread first adds its work to a queue, and then calls [`HandoffLock::run`]. If another thread
+//! holds the lock, the call returns at once: the holder looks for more work after it has unlocked,
+//! and so finds the work that was added meanwhile.
 
 use std::ops::ControlFlow;
 
-// In unit tests, one that lets other threads go first at every step.
+// In unit tests, a mutex that lets other threads run at every step.
 #[cfg(test)]
 use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(not(test))]
 use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
 
-/// What is needed for the work, and who has it may do the work.
+/// Lock around the state `T` that the work needs.
 #[derive(Debug)]
 pub(crate) struct HandoffLock<T>(Mutex<T>);
 
 impl<T> HandoffLock<T> {
-    pub(crate) fn new(tools: T) -> Self {
-        Self(Mutex::new(tools))
+    pub(crate) fn new(state: T) -> Self {
+        Self(Mutex::new(state))
     }
 
-    /// Does all the work that there is, unless somebody else is at it, and until `work` breaks off. Then whoever is to go on must be
-    /// told, and only now: before, the baton was not free.
+    /// Runs `work` until `has_more` is false, unless another thread is at it.
+    ///
+    /// If `work` breaks off, this breaks off, too. The caller then has to wake the task that goes
+    /// on with the work, and not earlier: while the lock was held, the task could not have got it.
     pub(crate) fn run(
         &self,
         mut work: impl FnMut(&mut T) -> ControlFlow<()>,
@@ -30,9 +33,10 @@ impl<T> HandoffLock<T> {
     ) -> ControlFlow<()> {
         loop {
             match self.0.try_lock() {
-                Ok(mut tools) => work(&mut tools)?,
+                Ok(mut state) => work(&mut state)?,
+                // The holder calls `has_more` after it has unlocked, and so sees our work.
                 Err(TryLockError::WouldBlock) => return ControlFlow::Continue(()),
-                // No code panics while it has it.
+                // No code panics while it holds the lock.
                 Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner())?,
             }
             if !has_more() {
@@ -41,7 +45,7 @@ impl<T> HandoffLock<T> {
         }
     }
 
-    /// The tools, for something else than the work.
+    /// Locks the state for something else than the work.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,9 +58,10 @@ mod tests {
 
     use super::*;
 
-    /// Two threads add work and pass; whatever the order of their steps, everything has been done when both have returned.
+    /// Two threads add work and run it. In whatever order they take their steps, all work is done
+    /// when both have returned.
     #[test]
-    fn nothing_is_left_lying() {
+    fn work_added_while_another_thread_runs_is_done_by_either() {
         let model = || {
             let queue = Arc::new(Mutex::new(Vec::new()));
             let lock = Arc::new(HandoffLock::new(Vec::new()));
@@ -81,7 +86,7 @@ mod tests {
             done.sort_unstable();
             assert_eq!(done, [1, 2]);
         };
-        // Orders in which threads are overtaken at up to three places, and there are not many more.
+        // Orders in which threads are overtaken at up to three points. There are not many more.
         check_pct(model, 5000, 3);
     }
 }

@@ -1,11 +1,13 @@
-//! The reading side of a connection as a task of its own.
+//! Task that reads a connection.
 
 use std::io;
 
 use tokio_util::task::AbortOnDropHandle;
 
-/// Reads until the connection ends, for a reason `E`. Everything else that a connection waits for is waited for elsewhere: to look
-/// at all of it with each message would cost as much as the message.
+/// Task that reads until the connection ends, for a reason `E`.
+///
+/// It waits for nothing but the socket. To poll everything else that a connection waits for with
+/// each message would cost as much as the message.
 pub(crate) struct ReadTask<E>(AbortOnDropHandle<E>);
 
 impl<E: From<io::Error> + Send + 'static> ReadTask<E> {
@@ -13,12 +15,13 @@ impl<E: From<io::Error> + Send + 'static> ReadTask<E> {
         Self(AbortOnDropHandle::new(tokio::spawn(reading)))
     }
 
-    /// Why it has ended. To be asked for until it tells, and not again. Cancelling it loses nothing.
+    /// Waits for the end and returns its reason. Must not be called again after it has returned.
+    /// Cancelling it loses nothing.
     pub(crate) async fn ended(&mut self) -> E {
         (&mut self.0).await.unwrap_or_else(|error| io::Error::other(error).into())
     }
 
-    /// Ends it, if it has not ended. Nothing that is read is heard of after this.
+    /// Stops the task. When this returns, no further message is handled.
     pub(crate) async fn stop(mut self) {
         if !self.0.is_finished() {
             self.0.abort();

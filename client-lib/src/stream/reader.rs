@@ -1,4 +1,4 @@
-//! Reads messages.
+//! Reading of messages.
 
 use std::io::{self, IoSliceMut};
 
@@ -7,22 +7,24 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use super::ReadHalf;
 use crate::wire::HEADER;
 
-/// The reading side of a connection.
+/// Reading side of a connection.
 pub(crate) struct MessageReader {
     reader: ReadHalf,
-    /// What has been read and not yet asked for, from `start` to `end`.
+    /// Buffer of bytes that were read ahead, from `start` to `end`.
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
 impl MessageReader {
-    /// Reads up to so many bytes ahead: many small messages at a time. What belongs to a large payload is read past them.
+    /// Creates a reader that reads up to `ahead` bytes at a time: many small messages by one system
+    /// call. Large payloads bypass the buffer.
     pub(crate) fn new(reader: ReadHalf, ahead: usize) -> Self {
         Self { reader, ahead: vec![0; ahead.max(HEADER)].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    /// The next header; `None` at the end of the connection, if that is between two messages. Cancelling it loses nothing.
+    /// Returns the next header, or `None` if the connection ends between two messages. Cancelling
+    /// this loses nothing.
     pub(crate) async fn header(&mut self) -> io::Result<Option<[u8; HEADER]>> {
         while self.end - self.start < HEADER {
             let had = self.end - self.start;
@@ -49,7 +51,7 @@ impl MessageReader {
         self.start += at_hand;
         to = rest;
         while !to.is_empty() {
-            // All that was read ahead has been used, or this would have been filled from it.
+            // Everything that was read ahead is used up, or it would have filled this.
             (self.start, self.end) = (0, 0);
             let read = self.reader.read_past(to, &mut self.ahead).await?;
             if read == 0 {
@@ -71,7 +73,7 @@ impl ReadHalf {
         }
     }
 
-    /// Reads to a place, and what comes after to another, by one call.
+    /// Reads into `to` and, by the same system call, the bytes after that into `after`.
     async fn read_past(&mut self, to: &mut [u8], after: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(reader) => loop {
@@ -90,7 +92,8 @@ async fn read_once(reader: &mut (impl AsyncRead + Unpin), to: &mut [u8]) -> io::
     reader.read(to).await
 }
 
-/// A peer that is killed does not end TLS properly. Every message of ours has a length, so that nothing can be cut off unnoticed.
+/// Turns an abrupt end of TLS into an ordinary one. A peer that is killed does not end TLS
+/// properly. Since every message has a length, a truncation is noticed anyway.
 fn ended(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),

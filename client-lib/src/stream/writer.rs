@@ -1,4 +1,4 @@
-//! Writes messages.
+//! Writing of messages.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -18,62 +18,67 @@ use crate::buffer::Buffer;
 use crate::frame::Frame;
 use crate::wire::HEADER;
 
-/// How many messages are taken to be written by one call.
+/// Number of messages that are taken from the source at a time.
 const BATCH: usize = 16;
 
-/// How many pieces one call writes.
+/// The most slices for one system call.
 const MAX_SLICES: usize = 64;
 
-/// So many bytes are fetched from GPUs before they are written: more would take memory, and be no faster.
+/// The most payload bytes that are copied from GPUs ahead of a write. More would take memory and be
+/// no faster.
 const MAX_FETCHED: usize = 256 << 10;
 
-/// A small message waits for the task's turn if another has been written so short a time ago: a few system calls' time.
+/// Time since the last write within which a small message is left to the task: a few system calls'
+/// time.
 const COALESCE_WITHIN: Duration = Duration::from_micros(20);
 
-/// So many batches one caller writes, before it leaves the rest to the task.
+/// The most batches that one call writes before it leaves the rest to the task.
 const MAX_BATCHES: usize = 4;
 
-/// So many times one caller looks whether others have added something, before it leaves that to the task.
+/// The most times that one call looks for messages of other threads before it leaves them to the
+/// task.
 const MAX_ROUNDS: usize = 4;
 
-/// A message that is being written.
+/// Message to write.
 pub(crate) struct Message {
     pub(crate) header: [u8; HEADER],
     pub(crate) body: Body,
 }
 
-/// What follows a header.
+/// The part of a message after its header.
 pub(crate) enum Body {
     Frame(Frame),
     Bytes(Bytes),
-    /// So many bytes of these, without an allocation.
+    /// The first bytes of an array, so that nothing is allocated.
     Short([u8; SHORT], usize),
 }
 
-/// The longest body that is kept in place.
+/// The longest body in an array.
 pub(crate) const SHORT: usize = 128;
 
-/// Where messages come from.
+/// Queue of messages to write.
 pub(crate) trait MessageSource {
-    /// The next one, if there is one now.
+    /// Takes the next message, if one is queued.
     fn next(&self) -> Option<Message>;
 
-    /// Whether there is one.
+    /// Returns whether a message is queued.
     fn has_work(&self) -> bool;
 
-    /// So many have been written, in the order in which they were taken.
+    /// Notes that the next `count` messages have been written, in the order in which they were
+    /// taken.
     fn written(&self, _count: usize) {}
 
-    /// Has a payload that lies in a GPU brought to where the processor reads it. If that cannot be, the message is given up, and nobody writes it.
+    /// Copies a payload from a GPU to where the processor can read it. Breaks if that fails. The
+    /// message is then given up, and must not be written.
     fn fetch(&self, _message: &mut Message) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
-    /// One that has been taken is not written, for this reason.
+    /// Notes that a message that was taken is not written, for this reason.
     fn give_up(&self, _message: &Message, _reason: &GpuError) {}
 }
 
-/// No messages at all.
+/// Source without messages.
 pub(crate) struct NoMessages;
 
 impl MessageSource for NoMessages {
@@ -86,32 +91,33 @@ impl MessageSource for NoMessages {
     }
 }
 
-/// The writing side of a connection.
+/// Writing side of a connection.
 pub(crate) struct MessageWriter {
     /// `None` with TLS, where only the task writes.
     plain: Option<tokio::net::tcp::OwnedWriteHalf>,
     tls: tokio::sync::Mutex<TlsState>,
     state: HandoffLock<State>,
-    /// The task has something to do.
+    /// Wakes the task when it has something to do.
     wake: Notify,
 }
 
-/// What is written to with TLS.
+/// State of writing by TLS.
 struct TlsState {
     writer: Option<WriteHalf>,
-    /// What has been begun, and how many bytes of it have been written: nothing else can come between.
-    begun: Option<(Message, usize)>,
+    /// Message of which the first bytes have been written, and how many. It has to be finished
+    /// before any other.
+    partial: Option<(Message, usize)>,
 }
 
 #[derive(Default)]
 struct State {
-    /// When something was written last by somebody who would rather have lingered.
-    written: Option<Instant>,
+    /// Time of the last write, if it was by [`MessageWriter::try_flush_later`].
+    last_write: Option<Instant>,
     batch: VecDeque<Message>,
-    /// How many bytes of the first one have been written.
+    /// Number of bytes of the first message in `batch` that have been written.
     offset: usize,
     error: Option<io::Error>,
-    /// Nothing more is taken to be written.
+    /// Whether the last message has been handed over, so that no more are taken.
     is_finished: bool,
 }
 
@@ -127,17 +133,18 @@ impl MessageWriter {
             WriteHalf::Plain(writer) => (Some(writer), None),
             tls @ WriteHalf::Tls(_) => (None, Some(tls)),
         };
-        let tls = tokio::sync::Mutex::new(TlsState { writer: tls, begun: None });
+        let tls = tokio::sync::Mutex::new(TlsState { writer: tls, partial: None });
         Self { plain, tls, state: HandoffLock::new(State::default()), wake: Notify::new() }
     }
 
-    /// Writes what there is, without waiting; the task goes on with the rest.
+    /// Writes the queued messages without waiting, and leaves the rest to the task.
     pub(crate) fn try_flush(&self, source: &impl MessageSource) {
         self.write(source, Duration::ZERO);
     }
 
-    /// As [`try_flush`](Self::try_flush), but leaves all to the task if something has been written just now. The task has its turn when
-    /// whoever calls this waits for something, and writes by one call what has come together.
+    /// As [`try_flush`](Self::try_flush), but leaves the messages to the task if another write has
+    /// just taken place. The task runs when the caller awaits something, and writes by one system
+    /// call whatever has come together until then.
     pub(crate) fn try_flush_later(&self, source: &impl MessageSource) {
         self.write(source, COALESCE_WITHIN);
     }
@@ -149,15 +156,17 @@ impl MessageWriter {
         let mut rounds = 0;
         let write = |state: &mut State| {
             rounds += 1;
-            // Whoever sends one frame must not write those of all others for ever.
+            // Bounds the work of one caller, who must not write the messages of all others for
+            // ever.
             if rounds > MAX_ROUNDS
                 || state.error.is_some()
                 || state.is_finished
-                || state.was_written_within(coalesce_within)
+                || state.has_written_within(coalesce_within)
             {
                 return ControlFlow::Break(());
             }
-            state.written = (!coalesce_within.is_zero()).then(Instant::now);
+            // Only a write that was allowed to wait makes the next one wait.
+            state.last_write = (!coalesce_within.is_zero()).then(Instant::now);
             match state.write(source, |pieces| writer.try_write_vectored(pieces)) {
                 Progress::Drained => return ControlFlow::Continue(()),
                 Progress::Blocked => {}
@@ -165,12 +174,15 @@ impl MessageWriter {
             }
             ControlFlow::Break(())
         };
+        // Not earlier: the task needs the lock. notify_one keeps a permit, so the wake-up is not
+        // lost if the task is not waiting yet.
         if self.state.run(write, || source.has_work()).is_break() {
             self.wake.notify_one();
         }
     }
 
-    /// The task's part: writes what could not be written at once. Ends with an error only.
+    /// Runs the task, which writes messages that could not be written at once. Ends only with an
+    /// error.
     pub(crate) async fn run(&self, source: &impl MessageSource) -> io::Error {
         match &self.plain {
             Some(writer) => loop {
@@ -178,12 +190,14 @@ impl MessageWriter {
                 if let Some(error) = self.state.lock().error.take() {
                     return error;
                 }
+                // The socket may be full.
                 if let Err(error) = writer.writable().await {
                     return error;
                 }
                 self.try_flush(source);
             },
             None => {
+                // Held until the task is cancelled. Only then flush and finish write in its place.
                 let mut tls = self.tls.lock().await;
                 loop {
                     if let Err(error) = tls.write(source).await {
@@ -195,7 +209,7 @@ impl MessageWriter {
         }
     }
 
-    /// Writes all that there is, in place of the task, however long the other side needs for it.
+    /// Writes all queued messages in place of the task, however long the peer takes.
     pub(crate) async fn flush(&self, source: &impl MessageSource) -> io::Result<()> {
         let Some(writer) = &self.plain else {
             return self.tls.lock().await.write(source).await;
@@ -215,15 +229,16 @@ impl MessageWriter {
         }
     }
 
-    /// Writes the rest, and the last messages; then nothing more.
+    /// Writes the rest, and the last messages. Nothing is written afterwards.
     pub(crate) async fn finish(&self, last: impl IntoIterator<Item = Message>) -> io::Result<()> {
         let rest = {
             let mut state = self.state.lock();
-            // Whoever kicks from now on must not write between what is left.
+            // From here on, a concurrent try_flush must not write in between.
             state.is_finished = true;
             let offset = std::mem::take(&mut state.offset);
             let mut bytes = Vec::new();
-            // What is still in a GPU has not been begun, nor what is behind it.
+            // A message whose payload is still in a GPU has not been begun, nor have those behind
+            // it.
             for message in state.batch.drain(..).take_while(Message::is_readable).chain(last) {
                 message.pieces().for_each(|piece| bytes.extend_from_slice(piece));
             }
@@ -242,7 +257,7 @@ impl MessageWriter {
                 }
                 Ok(())
             }
-            (None, TlsState { writer: Some(WriteHalf::Tls(writer)), begun: None }) => {
+            (None, TlsState { writer: Some(WriteHalf::Tls(writer)), partial: None }) => {
                 writer.write_all(&rest).await?;
                 writer.shutdown().await
             }
@@ -250,17 +265,19 @@ impl MessageWriter {
         }
     }
 
-    /// The other side sends one message after the other, waiting for something each time, and gets its answers on another connection. So
-    /// the kernel does not see that it need not acknowledge each segment by a packet of its own; it forgets what it is told here
-    /// after a while.
+    /// Asks the kernel to delay TCP acknowledgements.
+    ///
+    /// The peer waits for something after each message, and gets its answers over another
+    /// connection. The kernel cannot see that these take the place of acknowledgements, so it
+    /// acknowledges each segment by a packet of its own. It forgets this setting after a while.
     pub(crate) fn use_delayed_acks(&self) {
         if let Some(writer) = &self.plain {
-            // Only speed is lost.
+            // Without it, only speed is lost.
             let _ = SockRef::from(writer.as_ref()).set_tcp_quickack(false);
         }
     }
 
-    /// Ends the connection, though there may be handles of it for a while.
+    /// Ends the connection, even if handles of it remain.
     pub(crate) async fn hang_up(&self) {
         match &self.plain {
             // It may have ended by itself.
@@ -271,16 +288,17 @@ impl MessageWriter {
 }
 
 impl TlsState {
-    /// Writes all that there is. Who stops waiting for it loses nothing: what has been begun is gone on with the next time.
+    /// Writes all queued messages. Cancelling it loses nothing: the next call continues the partial
+    /// message.
     async fn write(&mut self, source: &impl MessageSource) -> io::Result<()> {
-        let Self { writer: Some(WriteHalf::Tls(writer)), begun } = self else {
+        let Self { writer: Some(WriteHalf::Tls(writer)), partial } = self else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         loop {
-            let Some((message, offset)) = begun else {
+            let Some((message, offset)) = partial else {
                 let Some(mut next) = source.next() else { return writer.flush().await };
                 if source.fetch(&mut next).is_continue() {
-                    *begun = Some((next, 0));
+                    *partial = Some((next, 0));
                 }
                 continue;
             };
@@ -298,15 +316,15 @@ impl TlsState {
                     rest = &rest[written..];
                 }
             }
-            *begun = None;
+            *partial = None;
             source.written(1);
         }
     }
 }
 
 impl State {
-    fn was_written_within(&self, time: Duration) -> bool {
-        self.written.is_some_and(|written| written.elapsed() < time)
+    fn has_written_within(&self, time: Duration) -> bool {
+        self.last_write.is_some_and(|at| at.elapsed() < time)
     }
 
     fn write(
@@ -321,11 +339,12 @@ impl State {
                     return Progress::Drained;
                 }
                 batches += 1;
+                // The task goes on, even if the socket has room.
                 if batches > MAX_BATCHES {
                     return Progress::Blocked;
                 }
                 self.batch.extend(std::iter::from_fn(|| source.next()).take(BATCH));
-                // Whoever adds more from now on sees to it, as [`HandoffLock`] has it.
+                // A thread that adds more from now on sees to it, as [`HandoffLock`] explains.
                 is_last = self.batch.len() < BATCH;
                 if self.batch.is_empty() {
                     return Progress::Drained;
@@ -352,7 +371,7 @@ impl State {
         }
     }
 
-    /// Has what is written next fetched from GPUs.
+    /// Copies the payloads that are written next from GPUs.
     fn fetch(&mut self, source: &impl MessageSource) {
         let (mut bytes, mut number) = (0, 0);
         while bytes < MAX_FETCHED
@@ -363,13 +382,13 @@ impl State {
                     bytes += message.len();
                     number += 1;
                 }
-                // It has not been begun: what has been is readable.
+                // No byte of it has been written: a message that was begun is readable.
                 ControlFlow::Break(()) => drop(self.batch.remove(number)),
             }
         }
     }
 
-    /// What is still to be written, as far as there is room.
+    /// Collects the slices that are still to be written, as many as fit.
     fn pieces<'a>(&'a self, to: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut skip = self.offset;
         let readable = self.batch.iter().take_while(|message| message.is_readable());
@@ -386,7 +405,7 @@ impl State {
         count
     }
 
-    /// Lets go of what has been written. How many messages were completed by it.
+    /// Removes written bytes from the batch. Returns the number of messages that are complete.
     fn advance(&mut self, written: usize) -> usize {
         self.offset += written;
         let mut count = 0;
@@ -403,17 +422,17 @@ impl State {
 }
 
 impl Message {
-    /// As it travels in a stream: the header first.
+    /// Returns the parts in the order of a stream: the header first.
     fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.header[..]).chain(self.prefix()).chain(self.payload())
     }
 
-    /// As it lies in a slot: key and metadata before the header.
+    /// Returns the parts in the order of an RDMA slot: key and metadata before the header.
     pub(crate) fn pieces_in_place(&self) -> impl Iterator<Item = &[u8]> {
         self.prefix().chain(std::iter::once(&self.header[..])).chain(self.payload())
     }
 
-    /// How many bytes that is before the header.
+    /// Returns the number of bytes before the header in an RDMA slot.
     pub(crate) fn before_header(&self) -> usize {
         self.prefix().map(<[u8]>::len).sum()
     }
@@ -435,7 +454,7 @@ impl Message {
         frame.into_iter().flat_map(|frame| frame.buffers().map(Buffer::bytes)).chain(bytes)
     }
 
-    /// The payload, if it is one buffer, so that RDMA may send it from where it lies.
+    /// Returns the payload if it is a single buffer, which RDMA may send without a copy.
     pub(crate) fn whole_payload(&self) -> Option<&Buffer> {
         match &self.body {
             Body::Frame(frame) if frame.rest.is_empty() => Some(&frame.payload),
@@ -443,7 +462,7 @@ impl Message {
         }
     }
 
-    /// Whether the processor can read all of it.
+    /// Returns whether the processor can read all of it.
     pub(crate) fn is_readable(&self) -> bool {
         match &self.body {
             Body::Frame(frame) => frame.buffers().all(|buffer| buffer.gpu_memory().is_none()),

@@ -200,7 +200,7 @@ async fn rdma_without_encryption_is_used_only_by_name() {
     let status = peers.status().remove(0);
     let reason = status.instead_of_rdma.unwrap_or_default();
     assert_eq!(status.transport, Some(TransportKind::Tcp));
-    assert!(reason.starts_with("TLS is set, and what goes by RDMA is not encrypted"), "{reason}");
+    assert!(reason.starts_with("TLS is set, but RDMA does not encrypt"), "{reason}");
     let (_peers, endpoints) = follow(connector().transport(Transport::Rdma).tls(pair.detect.tls()));
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
     let address = receiver.local_addresses()[0];
