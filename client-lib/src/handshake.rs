@@ -1,10 +1,13 @@
-//! The first words between two peers, before any frame.
+//! Handshake between two peers, before any frame.
 //!
-//! The side that connects says who it is and whom it means to reach; the other accepts, with what it has to offer, or refuses, with
-//! the reason. Where RDMA is accepted, the side that connects says a third message, which
-//! transport it is after all. A message is 4 bytes `MNET`, the version, the length of what follows (two bytes each, network byte
-//! order), then a JSON object of at most [`MAX_BODY`] bytes. Fields that a side does not know are passed over, so that versions
-//! change only where an old peer could not go on. A refusal has this form in every version.
+//! The side that connects sends a [`Hello`]: who it is, which service it asked for, and what it
+//! offers. The listener answers with an [`Accept`] or a [`Refusal`]. If it accepts RDMA, the side
+//! that connects sends a third message, [`Chosen`]: whether RDMA works after all.
+//!
+//! A message is 4 bytes `MNET`, the version, the length of the rest (two bytes each, in network
+//! byte order), then a JSON object of at most [`MAX_BODY`] bytes. Each side ignores fields that it
+//! does not know. So the version changes only where an old peer could not go on. A refusal has the
+//! same form in every version.
 
 mod rdma;
 
@@ -16,10 +19,10 @@ use thiserror::Error;
 
 use crate::tls::looks_like_tls;
 
-/// The version that this library speaks.
+/// Protocol version of this library.
 pub(crate) const VERSION: u16 = 1;
 
-/// Length of what comes before the JSON.
+/// Length of the part before the JSON, in bytes.
 pub(crate) const PREAMBLE: usize = 8;
 
 /// The longest JSON, in bytes.
@@ -28,50 +31,51 @@ pub(crate) const MAX_BODY: usize = 4096;
 /// The most connections of one peer to another.
 pub(crate) const MAX_CONNECTIONS_PER_PEER: u16 = 64;
 
-/// The longest name that is taken from a peer, in bytes.
+/// The longest name that is accepted from a peer, in bytes. Longer ones are truncated.
 const MAX_NAME: usize = 253;
 
-/// The longest text for people that is.
+/// The longest message for people that is accepted from a peer, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
 const MAGIC: [u8; 4] = *b"MNET";
 
-/// What the side that connects says.
+/// First message of the side that connects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// The service that was asked for, as the caller wrote it.
+    /// Service that it asked for, as the caller wrote it.
     pub(crate) service: String,
-    /// Uid of the pod that is expected there.
+    /// Uid of the pod that it expects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
-    /// What the sender is called, for the log.
+    /// Name of the sender, for logs.
     pub(crate) from: String,
-    /// Uid of the sender's own pod.
+    /// Uid of the sender's pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) from_uid: Option<String>,
     pub(crate) session: SessionId,
-    /// Counts up with every connection of a lane.
+    /// Grows with every connection of this index.
     pub(crate) epoch: u64,
-    /// The sender's number for the name that it knows the listener by, the same for ever: it may know one by several names.
+    /// Sender's number for this listener's name in DNS. It never changes. A sender may know one
+    /// listener by several names.
     #[serde(default)]
     pub(crate) peer: u64,
-    /// Which of several connections this is.
+    /// Index of this connection among those to the peer, from 0.
     pub(crate) lane: u16,
     pub(crate) delivery: Delivery,
-    /// How many slots the sender uses at most, however many it gets.
+    /// The most slots that the sender uses, however many it is granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) window: Option<u32>,
-    /// Whether the sender keeps to a limit that it is told later, and answers it.
+    /// Whether the sender keeps to later limits, and confirms them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_limitable: bool,
-    /// What the sender can use, what it likes best first.
+    /// Transports that the sender can use, in order of preference.
     pub(crate) transports: Vec<TransportKind>,
-    /// The sender's end, if RDMA is among them.
+    /// Sender's end, if it offers RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<RdmaEnd>,
 }
 
-/// What the side that listens says.
+/// Answer of the listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
@@ -79,81 +83,85 @@ pub(crate) enum Answer {
     Refuse(Refusal),
 }
 
-/// What a sender gets.
+/// Acceptance of a connection, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Accept {
-    /// Uid of the pod that listens, if it knows it.
+    /// Uid of the listener's pod, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
-    /// What the listener is called.
+    /// Name of the listener, for logs.
     pub(crate) name: String,
     /// The largest payload of a frame, in bytes.
     pub(crate) frame_size: u32,
-    /// How many frames may be under way.
+    /// Number of frames that may be in flight.
     pub(crate) slots: u32,
     pub(crate) transport: TransportKind,
-    /// The listener's end, if that is RDMA.
+    /// Listener's end, if the transport is RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<RdmaEnd>,
-    /// Whether there is no falling back to TCP.
+    /// Whether the listener refuses to fall back to TCP.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) rdma_only: bool,
-    /// Why it is not the transport that the sender likes best.
+    /// Reason why the transport is not the one that the sender prefers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
 
-/// Why there will be no connection.
+/// Refusal of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) code: RefusalCode,
-    /// In words, for people.
+    /// Reason in words, for people.
     pub(crate) message: String,
 }
 
-/// The kinds of refusals.
+/// Kinds of refusals.
 ///
 /// # Examples
 ///
 /// ```
 /// use multinet_client::{DialError, RefusalCode};
 ///
-/// /// Whether there may be room soon.
-/// fn may_be_let_in_later(error: &DialError) -> bool {
+/// /// Returns whether there may be room soon.
+/// fn may_be_admitted_later(error: &DialError) -> bool {
 ///     matches!(error, DialError::Refused { code: RefusalCode::Full, .. })
 /// }
-/// # let (peer, name, message) = ("192.168.111.5:18515".parse()?, "infer-0".to_owned(), String::new());
-/// # let refused = |code| DialError::Refused { peer, name: name.clone(), code, message: message.clone() };
-/// assert!(may_be_let_in_later(&refused(RefusalCode::Full)));
-/// assert!(!may_be_let_in_later(&refused(RefusalCode::Service)));
+/// # let peer = "192.168.111.5:18515".parse()?;
+/// # let (name, message) = ("infer-0".to_owned(), String::new());
+/// # let refused = |code| {
+/// #     let (name, message) = (name.clone(), message.clone());
+/// #     DialError::Refused { peer, name, code, message }
+/// # };
+/// assert!(may_be_admitted_later(&refused(RefusalCode::Full)));
+/// assert!(!may_be_admitted_later(&refused(RefusalCode::Service)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RefusalCode {
-    /// The listener speaks none of the sender's versions.
+    /// The listener does not speak the sender's protocol version.
     Version,
     /// The listener is not an endpoint of that service.
     Service,
     /// The listener is another pod than the sender expects.
     Pod,
-    /// The listener takes no frames from the sender's address.
+    /// The listener accepts no frames from the sender's address.
     Sender,
-    /// The sender has connected since, or repeats an old handshake.
+    /// The sender has a later connection, or repeats an old handshake.
     Epoch,
-    /// The listener has as many connections, or as much memory in use, as it may.
+    /// The listener has reached its limit of connections or of memory.
     Full,
-    /// There is no transport that both can use.
+    /// The two sides have no transport in common.
     Transport,
-    /// The handshake could not be read.
+    /// The handshake is malformed.
     Malformed,
-    /// Another one, of a later version.
+    /// A code of a later version.
     #[serde(other)]
     Other,
 }
 
-/// What is promised of a frame.
+/// Delivery guarantee for frames.
 ///
 /// # Examples
 ///
@@ -161,7 +169,7 @@ pub enum RefusalCode {
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::{Connector, Delivery};
 ///
-/// // A picture that is late is of no use any more; a result has to arrive.
+/// // A late picture is useless, but a result has to arrive.
 /// let pictures = Connector::builder().delivery(Delivery::AtMostOnce).build()?;
 /// let results = Connector::builder().delivery(Delivery::AtLeastOnce).build()?;
 /// # Ok(()) }
@@ -169,16 +177,20 @@ pub enum RefusalCode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
-    /// It arrives once or not at all. What was under way when a connection broke is counted as lost.
+    /// A frame arrives once or not at all. Frames that were in flight when a connection broke count
+    /// as lost.
     #[default]
     AtMostOnce,
-    /// It is kept until a receiver's code has acknowledged it, and sent again until then, to another peer if need be. Receivers that keep frames
-    /// for long hold a sender up: of the frames that have been sent since the oldest that is not decided on, 65,535 are the most
+    /// A frame is kept, and sent again if need be, until a receiver's application acknowledges it.
+    /// It may go to another peer.
+    ///
+    /// A receiver that keeps frames for long can hold up the sender: at most 65,535 frames may
+    /// follow the oldest undecided one
     /// ([`TrySendError::Undecided`](crate::TrySendError::Undecided)).
     AtLeastOnce,
 }
 
-/// A way to move frames.
+/// Transport of frames.
 ///
 /// # Examples
 ///
@@ -186,8 +198,10 @@ pub enum Delivery {
 /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::TransportKind;
 ///
-/// for status in peers.status().iter().filter(|status| status.transport == Some(TransportKind::Tcp)) {
-///     println!("{} by TCP: {:?}", status.endpoint, status.instead_of_rdma);
+/// for status in peers.status() {
+///     if status.transport == Some(TransportKind::Tcp) {
+///         println!("{} by TCP: {:?}", status.endpoint, status.instead_of_rdma);
+///     }
 /// }
 /// # Ok(()) }
 /// ```
@@ -195,11 +209,11 @@ pub enum Delivery {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum TransportKind {
-    /// Queue pairs.
+    /// RDMA queue pairs.
     Rdma,
-    /// The connection of the handshake itself.
+    /// The TCP connection of the handshake itself.
     Tcp,
-    /// Another one, of a later version.
+    /// A transport of a later version.
     #[serde(other)]
     Other,
 }
@@ -214,7 +228,7 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// A sender's session: 128 random bits, as 32 hexadecimal digits.
+/// Session of a sender: 128 random bits, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SessionId(pub(crate) u128);
@@ -241,50 +255,51 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// What comes before the JSON.
+/// Part of a message before the JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preamble {
     pub(crate) version: u16,
     pub(crate) length: usize,
 }
 
-/// A handshake that cannot be read.
+/// Error in reading a peer's handshake.
 ///
 /// # Examples
 ///
 /// ```
 /// use multinet_client::{DialError, HandshakeError};
 ///
-/// // As the log and PeerStatus::last_error have it, of a port that a web server has.
-/// let error = DialError::Handshake { peer: "192.168.111.5:80".parse()?, source: HandshakeError::Magic };
+/// // As in the log and in PeerStatus::last_error, if a web server has the port.
+/// let peer = "192.168.111.5:80".parse()?;
+/// let error = DialError::Handshake { peer, source: HandshakeError::Magic };
 /// assert!(error.to_string().ends_with("no peer of multinet speaks there"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// It does not begin as ours does.
+    /// The first bytes are not those of a handshake.
     #[error("it does not begin with MNET: no peer of multinet speaks there")]
     Magic,
-    /// It begins as TLS does.
+    /// The first bytes are those of TLS.
     #[error("it speaks TLS: give this side certificates too")]
     Tls,
-    /// It is longer than [`MAX_BODY`].
-    #[error("a handshake of {0} bytes, where {MAX_BODY} are allowed")]
+    /// The message is longer than the limit.
+    #[error("a handshake of {0} bytes, more than the {MAX_BODY} allowed")]
     TooLong(usize),
-    /// A version that is not spoken here.
-    #[error("version {0} of the protocol, where {VERSION} is spoken here: bring both sides to one release")]
+    /// The peer speaks another protocol version.
+    #[error("protocol version {0}, not {VERSION}: run the same release on both sides")]
     Version(u16),
-    /// Not the JSON that belongs there.
+    /// The body is not the expected JSON.
     #[error("{}", sanitize_message(.0.to_string()))]
     Json(#[from] serde_json::Error),
-    /// A value that cannot be.
+    /// A value is invalid.
     #[error("{0}")]
     Value(&'static str),
 }
 
 impl Preamble {
-    /// Reads a preamble. Its length is within limits; the version may be any.
+    /// Decodes a preamble and checks the length. The version may be any.
     pub(crate) fn decode(bytes: [u8; PREAMBLE]) -> Result<Self, HandshakeError> {
         let [m, n, e, t, version @ .., high, low] = bytes;
         if [m, n, e, t] != MAGIC {
@@ -318,7 +333,9 @@ impl Answer {
     pub(crate) fn decode(json: &[u8]) -> Result<Self, HandshakeError> {
         let mut answer: Self = serde_json::from_slice(json)?;
         match &mut answer {
-            Self::Accept(accept) if accept.slots == 0 => return Err(HandshakeError::Value("no slot at all")),
+            Self::Accept(accept) if accept.slots == 0 => {
+                return Err(HandshakeError::Value("it grants no slot"));
+            }
             Self::Accept(accept) if accept.transport == TransportKind::Other => {
                 return Err(HandshakeError::Value("a transport that was not offered"));
             }
@@ -340,19 +357,20 @@ impl Answer {
 }
 
 impl Refusal {
-    /// Of the message only as much is said as is heard: more might not fit, and then nobody would hear of the refusal.
+    /// Creates a refusal. The message is cut to the length that the peer accepts. A longer one
+    /// might not fit, and the peer would never learn of the refusal.
     pub(crate) fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self { code, message: sanitize_message(message.into()) }
     }
 }
 
 impl HandshakeError {
-    /// What the first bytes of something that is no peer tell of it.
+    /// Returns the error for first bytes that are not a handshake.
     pub(crate) fn from_first_bytes(bytes: &[u8]) -> Self {
         if looks_like_tls(bytes) { Self::Tls } else { Self::Magic }
     }
 
-    /// What its sender is told.
+    /// Returns the refusal that answers this error.
     pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Self::Version(_) => Refusal::new(RefusalCode::Version, self.to_string()),
@@ -361,12 +379,12 @@ impl HandshakeError {
     }
 }
 
-/// A text for people as the other side takes it.
+/// Makes a message for people safe to show, and short enough for the peer.
 pub(crate) fn sanitize_message(text: String) -> String {
     sanitize(text, MAX_MESSAGE)
 }
 
-/// What a stranger wrote, for people: one line, not too long.
+/// Makes a peer's text safe to show: one line, without terminal controls, of limited length.
 fn sanitize(mut text: String, most: usize) -> String {
     if text.contains(controls_terminal) {
         text = text.replace(controls_terminal, "\u{fffd}");
@@ -375,13 +393,14 @@ fn sanitize(mut text: String, most: usize) -> String {
     text
 }
 
-/// Whether a terminal does something for it: control characters, ends of lines, and marks that turn the direction of writing.
+/// Returns whether a character can control a terminal: control characters, line ends, and marks
+/// that change the direction of writing.
 fn controls_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A message with its preamble.
+/// Encodes a message with its preamble.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
     let mut bytes = vec![0; PREAMBLE];
     serde_json::to_writer(&mut bytes, message)?;
@@ -423,14 +442,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_comes_back_as_it_was() {
+    fn a_hello_survives_encoding() {
         let bytes = encode(&hello()).unwrap();
         assert_eq!(preamble(&bytes).unwrap(), Preamble { version: VERSION, length: bytes.len() - PREAMBLE });
         assert_eq!(Hello::decode(&bytes[PREAMBLE..]).unwrap(), hello());
     }
 
     #[test]
-    fn what_later_versions_add_is_passed_over() {
+    fn fields_and_values_of_later_versions_are_ignored() {
         let mut json = serde_json::to_value(hello()).unwrap();
         json["rails"] = 4.into();
         json["transports"] = serde_json::json!(["carrier-pigeon", "tcp"]);
@@ -441,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_says_what_it_is() {
+    fn a_malformed_handshake_is_an_error_that_names_the_cause() {
         let cases: [(&[u8], &str); 4] = [
             (b"GET / HTTP/1.1", "does not begin with MNET"),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01", "speaks TLS"),
@@ -458,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_says_is_one_line() {
+    fn texts_of_a_peer_are_cut_to_one_safe_line() {
         let mut json = serde_json::to_value(hello()).unwrap();
         json["from"] = "a\n\u{1b}[2J\u{202e}".into();
         json["service"] = "s".repeat(4000).into();
@@ -475,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_always_fits() {
+    fn a_refusal_with_any_message_fits() {
         for text in ["\u{0}", "\"", "\\", "é", "a"] {
             let refusal = Refusal::new(RefusalCode::Service, text.repeat(5000));
             let bytes = encode(&Answer::Refuse(refusal.clone())).unwrap();
@@ -484,14 +503,14 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_that_was_not_offered_is_not_taken() {
+    fn an_unknown_transport_is_refused() {
         let answer = br#"{"accept": {"name": "a", "frame_size": 1, "slots": 1, "transport": "pigeon"}}"#;
         assert!(Answer::decode(answer).is_err());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = preamble(&bytes);
             let _ = Hello::decode(&bytes);
             let _ = Answer::decode(&bytes);

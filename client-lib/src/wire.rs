@@ -1,25 +1,31 @@
-//! What travels over an established connection, after the [handshake](crate::handshake).
+//! Messages over an established connection, after the [handshake](crate::handshake).
 //!
 //! Every message begins with a fixed header of [`HEADER`] bytes, all numbers in network byte order.
 //!
 //! ```text
 //!            0      1       2         3        4          6          8
 //! data      | kind | flags | key len | 0      | meta len | 0        | payload len | 0     |
-//!           | sequence (u64)    16 | floor (u64)       24 | timestamp (i64)          32 |   then key, metadata, payload
+//!           | sequence (u64)    16 | floor (u64)       24 | timestamp (i64)          32 |
+//!           then key, metadata, payload
 //! control   | kind | flags | acked (u16)      | rejected | slots    | 0                   |
-//!           | freed (u64)       16 | taken (u64)       24 | limit (u32) 32 | 0       36 |   then the sequences, u64 each, then the slots, u16 each
-//! close     | kind | code  | text len (u16)   | 0                                         |   then the text
+//!           | freed (u64)       16 | taken (u64)       24 | limit (u32) 32 | 0       36 |
+//!           then the sequences, u64 each, then the slots, u16 each
+//! close     | kind | code  | text len (u16)   | 0                                         |
+//!           then the text
 //! limited   | kind | 0                        | limit (u32)         | 0                   |
 //! ```
 //!
-//! Data goes one way only, from the side that connected; control comes back. Where memory is short, a receiver tells a limit that takes the place of the slots
-//! of the handshake, if the sender has said there that it understands it. The sender answers each limit by `limited`, behind the last frame that does not
-//! keep to it: so the receiver knows from when on it can give the other slots to somebody else. Under RDMA there is no limit, as slots are the sender's there to
+//! Data messages carry frames from the side that connected. Control messages report back.
+//!
+//! Where memory is short, a receiver sends a limit that replaces the slots of the handshake, if the
+//! sender has said there that it understands limits. The sender confirms each limit by `limited`,
+//! after the last frame that exceeds it. From then on the receiver can give the other slots to
+//! other senders. By RDMA there are no limits, because the slots are memory that the sender may
 //! write to.
 
 use thiserror::Error;
 
-/// Length of every message's header in bytes.
+/// Length of every header, in bytes.
 pub(crate) const HEADER: usize = 40;
 
 /// The longest key of a frame, in bytes.
@@ -34,10 +40,10 @@ pub(crate) const MAX_TEXT: usize = 512;
 /// The most acknowledgements, and the most rejections, in one control message.
 pub(crate) const MAX_IDS: usize = 256;
 
-/// Frames that a sender may have under way: the highest sequence is less than the floor and this.
+/// Size of the window of sequences: every sequence is less than the floor plus this.
 pub(crate) const WINDOW: u64 = 1 << 16;
 
-/// A header of any kind.
+/// Header of any message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
     Data(Data),
@@ -46,7 +52,7 @@ pub(crate) enum Header {
         code: CloseCode,
         text: usize,
     },
-    /// From here on, a sender keeps to a limit that it has been told.
+    /// The sender keeps to this limit from here on.
     Limited {
         limit: u32,
     },
@@ -55,61 +61,65 @@ pub(crate) enum Header {
 /// Header of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Data {
-    /// It has been sent before, to this peer or to another.
+    /// Whether it was sent before, to this peer or to another.
     pub(crate) is_repeat: bool,
+    /// Length of the key, in bytes.
     pub(crate) key: u8,
+    /// Length of the metadata, in bytes.
     pub(crate) metadata: u16,
+    /// Length of the payload, in bytes.
     pub(crate) payload: u32,
     pub(crate) sequence: u64,
-    /// Nothing below this sequence will be sent again.
+    /// Lowest sequence that the sender may still send.
     pub(crate) floor: u64,
-    /// Nanoseconds since 1970; 0: none.
+    /// Nanoseconds since 1970, or 0 for none.
     pub(crate) timestamp: i64,
 }
 
-/// Header of what a receiver says. The two counters count since the connection was made, so that a message may replace
-/// those before it.
+/// Header of a receiver's report. The two counters count from the beginning of the connection, so a
+/// message can replace those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Control {
-    /// How many sequences of acknowledged frames follow.
+    /// Number of sequences of acknowledged frames that follow.
     pub(crate) acked: u16,
-    /// How many sequences of frames that the receiver's code did not want follow those.
+    /// Number of sequences of rejected frames that follow those.
     pub(crate) rejected: u16,
-    /// How many numbers of slots that have become free follow those: all of them under RDMA, where senders choose the slot; none under TCP.
+    /// Number of slot numbers that follow those. By RDMA, where senders choose the slot, these are
+    /// all the slots freed. By TCP, none.
     pub(crate) slots: u16,
-    /// How many slots have become free.
+    /// Number of slots that have become free.
     pub(crate) freed: u64,
-    /// How many frames the receiver's code has taken.
+    /// Number of frames that the receiver's application has taken.
     pub(crate) taken: u64,
-    /// So many frames may be under way from now on.
+    /// Number of frames that may be in flight from now on.
     pub(crate) limit: Option<u32>,
 }
 
-/// Why a side ends the connection.
+/// Reason why a side ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseCode {
-    /// It has nothing more to say.
+    /// It has no more messages.
     Done,
     /// The other side broke the protocol.
     Protocol,
-    /// Another connection of the same session has taken its place.
+    /// A later connection of the same session has replaced it.
     Superseded,
 }
 
-/// A message that cannot be.
+/// A malformed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum WireError {
-    #[error("a message of kind {0}, which there is not")]
+    #[error("unknown message kind {0}")]
     Kind(u8),
-    #[error("a {what} of {length} bytes, where {most} are allowed")]
+    #[error("{what} of {length} bytes, more than the {most} allowed")]
     TooLong { what: &'static str, length: usize, most: usize },
-    #[error("{count} {what}, where {most} are allowed")]
+    #[error("{count} {what}, more than the {most} allowed")]
     TooMany { what: &'static str, count: usize, most: usize },
-    #[error("sequence {sequence}, which is not within {WINDOW} of {floor}")]
+    #[error("sequence {sequence} is not within {WINDOW} of the floor {floor}")]
     Sequence { sequence: u64, floor: u64 },
     #[error("unknown flags {0:#04x}")]
     Flags(u8),
-    #[error("close code {0}, which there is not")]
+    #[error("unknown close code {0}")]
     CloseCode(u8),
 }
 
@@ -118,7 +128,7 @@ const CONTROL: u8 = 2;
 const CLOSE: u8 = 3;
 const LIMITED: u8 = 4;
 const REPEAT_FLAG: u8 = 1;
-/// Of a control message: there is a limit.
+/// Flag of a control message with a limit.
 const LIMIT_FLAG: u8 = 1;
 
 impl Header {
@@ -161,14 +171,14 @@ impl Header {
         bytes
     }
 
-    /// Reads a header, and checks all that does not depend on what was agreed in the handshake.
+    /// Decodes a header, and checks all that does not depend on the handshake.
     pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
         match bytes[0] {
             DATA => Data::decode(bytes).map(Self::Data),
             CONTROL => Control::decode(bytes).map(Self::Control),
             CLOSE => {
                 let text = usize::from(u16_at(bytes, 2));
-                check_length("text", text, MAX_TEXT)?;
+                check_length("close text", text, MAX_TEXT)?;
                 Ok(Self::Close { code: CloseCode::from_byte(bytes[1])?, text })
             }
             LIMITED => Ok(Self::Limited { limit: u32::from_be_bytes(array_at(bytes, 4)) }),
@@ -199,12 +209,12 @@ impl Data {
         Ok(data)
     }
 
-    /// How many bytes come before the payload.
+    /// Returns the length of key and metadata, which come before the payload.
     pub(crate) fn prefix(&self) -> usize {
         usize::from(self.key) + usize::from(self.metadata)
     }
 
-    /// How many bytes follow the header.
+    /// Returns the length of the rest of the message, in bytes.
     pub(crate) fn body(&self) -> usize {
         self.prefix() + self.payload as usize
     }
@@ -231,18 +241,18 @@ impl Control {
         Ok(control)
     }
 
-    /// How many bytes follow the header.
+    /// Returns the length of the rest of the message, in bytes.
     pub(crate) fn body(&self) -> usize {
         self.sequences() + usize::from(self.slots) * size_of::<u16>()
     }
 
-    /// How many of them are the sequences.
+    /// Returns the length of the sequences, in bytes.
     fn sequences(&self) -> usize {
         (usize::from(self.acked) + usize::from(self.rejected)) * size_of::<u64>()
     }
 }
 
-/// What follows a control header.
+/// The part of a control message after its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControlBody<'a> {
     acked: &'a [[u8; 8]],
@@ -251,7 +261,8 @@ pub(crate) struct ControlBody<'a> {
 }
 
 impl<'a> ControlBody<'a> {
-    /// Reads what follows a header, and may be longer than it says; of a body that is too short, nothing.
+    /// Splits a body, which may be longer than its header says. A body that is too short counts as
+    /// empty.
     pub(crate) fn new(control: &Control, body: &'a [u8]) -> Self {
         let body = body.get(..control.body()).unwrap_or_default();
         let (sequences, slots) = body.split_at_checked(control.sequences()).unwrap_or_default();
@@ -260,17 +271,17 @@ impl<'a> ControlBody<'a> {
         Self { acked, rejected, slots: slots.as_chunks().0 }
     }
 
-    /// Sequences of frames that have been acknowledged.
+    /// Returns the sequences of acknowledged frames.
     pub(crate) fn acked(self) -> impl Iterator<Item = u64> {
         self.acked.iter().map(|&bytes| u64::from_be_bytes(bytes))
     }
 
-    /// Sequences of frames that the receiver's code did not want.
+    /// Returns the sequences of rejected frames.
     pub(crate) fn rejected(self) -> impl Iterator<Item = u64> {
         self.rejected.iter().map(|&bytes| u64::from_be_bytes(bytes))
     }
 
-    /// Slots that have become free.
+    /// Returns the slots that have become free.
     pub(crate) fn slots(self) -> impl Iterator<Item = u16> {
         self.slots.iter().map(|&bytes| u16::from_be_bytes(bytes))
     }
@@ -299,7 +310,7 @@ fn check_length(what: &'static str, length: usize, most: usize) -> Result<(), Wi
     if length > most { Err(WireError::TooLong { what, length, most }) } else { Ok(()) }
 }
 
-/// The caller's offsets lie within the header.
+/// Returns the bytes at an offset, which must lie within the header.
 fn array_at<const N: usize>(bytes: &[u8; HEADER], at: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[at + i])
 }
@@ -339,9 +350,9 @@ mod tests {
         prop_oneof![data, control, close, limited]
     }
 
-    /// What is in the table above, byte by byte: other versions and languages count on it.
+    /// Checks the table above byte by byte: other versions and languages rely on it.
     #[test]
-    fn the_layout_never_changes() {
+    fn headers_have_the_documented_layout() {
         let data = Data {
             is_repeat: true,
             key: 2,
@@ -370,20 +381,22 @@ mod tests {
         let control = Control { acked: 1, rejected: 1, slots: 2, ..Control::default() };
         let body = [&[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..], &[4, 5, 0, 6, 7, 7]].concat();
         assert_eq!(body.len(), control.body() + 2);
-        let said = ControlBody::new(&control, &body);
-        assert!(said.acked().eq([0x0102]) && said.rejected().eq([3]) && said.slots().eq([0x0405, 6]));
-        let said = ControlBody::new(&control, &body[..19]);
-        assert_eq!(said.acked().chain(said.rejected()).count() + said.slots().count(), 0);
+        let decoded = ControlBody::new(&control, &body);
+        assert!(
+            decoded.acked().eq([0x0102]) && decoded.rejected().eq([3]) && decoded.slots().eq([0x0405, 6])
+        );
+        let decoded = ControlBody::new(&control, &body[..19]);
+        assert_eq!(decoded.acked().chain(decoded.rejected()).count() + decoded.slots().count(), 0);
     }
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(header in headers()) {
+        fn a_header_survives_encoding(header in headers()) {
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
 
         #[test]
-        fn any_bytes_are_a_header_within_limits_or_an_error(bytes in any::<[u8; HEADER]>(), kind in 0..5_u8) {
+        fn any_bytes_decode_to_a_header_within_limits_or_an_error(bytes in any::<[u8; HEADER]>(), kind in 0..5_u8) {
             let mut bytes = bytes;
             bytes[0] = kind;
             match Header::decode(&bytes) {

@@ -1,4 +1,4 @@
-//! What the two sides say of RDMA.
+//! The part of the handshake about RDMA.
 
 use std::net::Ipv6Addr;
 
@@ -6,87 +6,91 @@ use serde::{Deserialize, Serialize};
 
 use super::{HandshakeError, MAX_NAME, TransportKind, sanitize, sanitize_message};
 
-/// One end of an RDMA connection: what the other side has to know of it, to connect and to write to its memory.
+/// One end of an RDMA connection, as the other end has to know it to connect and to write to its
+/// memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RdmaEnd {
-    /// The device, for people.
+    /// Name of the device, for people.
     pub(crate) device: String,
     /// Number of the queue pair, 24 bits.
     pub(crate) qpn: u32,
     /// Sequence number of its first packet, 24 bits.
     pub(crate) psn: u32,
-    /// What it sends from, and is reached by.
+    /// GID of the port.
     pub(crate) gid: Ipv6Addr,
-    /// The port's local identifier; 0 under RoCE.
+    /// LID of the port; 0 for RoCE.
     #[serde(default)]
     pub(crate) lid: u16,
-    /// The largest packet that its port carries, in bytes of payload.
+    /// Path MTU of the port: the largest payload of a packet, in bytes.
     pub(crate) mtu: u32,
-    /// Where the memory begins that the other side writes to.
+    /// Start of the memory that the other end writes to.
     pub(crate) address: u64,
-    /// The memory's key.
+    /// Remote key of that memory.
     pub(crate) rkey: u32,
-    /// How many places are in it: slots for frames, or entries for answers.
+    /// Number of places in it: slots for frames, or ring entries for control messages.
     pub(crate) places: u16,
-    /// From one place to the next, in bytes.
+    /// Distance between two places, in bytes.
     pub(crate) stride: u32,
-    /// From the beginning of a place to what follows the header, in bytes.
+    /// Distance from the start of a place to the end of the header, in bytes.
     pub(crate) prefix: u32,
-    /// Where payloads are to go, if not behind their headers.
+    /// Separate memory for payloads, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) payloads: Option<PayloadEnd>,
-    /// Further queue pairs, for parts of large frames: as many as both sides have are used.
+    /// Further queue pairs, for stripes of large frames. The connection uses as many as both ends
+    /// have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) further: Vec<PairEnd>,
 }
 
-/// A queue pair of the same port.
+/// Queue pair of the same port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PairEnd {
-    /// Its number, 24 bits.
+    /// Number of the queue pair, 24 bits.
     pub(crate) qpn: u32,
     /// Sequence number of its first packet, 24 bits.
     pub(crate) psn: u32,
 }
 
-/// Memory for the payloads alone, a place for each slot: a GPU's.
+/// Memory for payloads only, in a GPU, with a place for each slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PayloadEnd {
-    /// Where it begins.
+    /// Start of the memory.
     pub(crate) address: u64,
-    /// Its key.
+    /// Remote key.
     pub(crate) rkey: u32,
-    /// From one place to the next, in bytes.
+    /// Distance between two places, in bytes.
     pub(crate) stride: u32,
 }
 
-/// What the side that connects says last, if it was offered RDMA: whether it works.
+/// Last message of the side that connects, if RDMA was accepted: the transport that it uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chosen {
     pub(crate) transport: TransportKind,
-    /// Why it is not RDMA after all.
+    /// Reason why it is not RDMA after all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
 
 impl RdmaEnd {
-    /// Checks what does not depend on who says it.
+    /// Checks the values that do not depend on the sender of the message.
     pub(super) fn check(&mut self) -> Result<(), HandshakeError> {
         self.device = sanitize(std::mem::take(&mut self.device), MAX_NAME);
         let first = PairEnd { qpn: self.qpn, psn: self.psn };
         if [first].iter().chain(&self.further).any(|pair| (pair.qpn | pair.psn) >> 24 != 0) {
-            return Err(HandshakeError::Value("a queue pair or a sequence number of more than 24 bits"));
+            return Err(HandshakeError::Value(
+                "a queue pair number or packet sequence number of more than 24 bits",
+            ));
         }
         if !(self.mtu.is_power_of_two() && (256..=4096).contains(&self.mtu)) {
-            return Err(HandshakeError::Value("an MTU of RDMA that there is not"));
+            return Err(HandshakeError::Value("an invalid RDMA MTU"));
         }
-        let cannot_be = |address: u64, stride: u32| {
+        let is_invalid = |address: u64, stride: u32| {
             let length = u64::from(self.places) * u64::from(stride);
             length == 0 || address.checked_add(length).is_none()
         };
-        let payloads = self.payloads.is_some_and(|payloads| cannot_be(payloads.address, payloads.stride));
-        if cannot_be(self.address, self.stride) || self.prefix > self.stride || payloads {
-            return Err(HandshakeError::Value("memory for RDMA that cannot be"));
+        let payloads = self.payloads.is_some_and(|payloads| is_invalid(payloads.address, payloads.stride));
+        if is_invalid(self.address, self.stride) || self.prefix > self.stride || payloads {
+            return Err(HandshakeError::Value("an invalid range of RDMA memory"));
         }
         Ok(())
     }
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_is_refused() {
+    fn an_end_with_an_invalid_value_is_refused() {
         assert!(end().check().is_ok());
         let payloads = |address, stride| Some(PayloadEnd { address, rkey: 6, stride });
         assert!(RdmaEnd { payloads: None, ..end() }.check().is_ok());
@@ -154,9 +158,9 @@ mod tests {
         assert_eq!(named.device, "a\u{fffd}b");
     }
 
-    /// Peers of before know of no further pairs, and name none.
+    /// Peers of an earlier version know no further pairs, and name none.
     #[test]
-    fn further_pairs_are_not_required() {
+    fn an_end_without_further_pairs_is_accepted() {
         let mut json = serde_json::to_value(end()).unwrap();
         json.as_object_mut().unwrap().remove("further");
         let old: RdmaEnd = serde_json::from_value(json.clone()).unwrap();
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_was_offered() {
+    fn a_choice_of_an_unknown_transport_is_refused() {
         assert!(Chosen::decode(br#"{"transport": "pigeon"}"#).is_err());
         let chosen = Chosen::decode(br#"{"transport": "tcp", "reason": "a\nb"}"#).unwrap();
         assert_eq!(chosen.reason.as_deref(), Some("a\u{fffd}b"));

@@ -129,7 +129,7 @@ async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
             vec![(0, 0, control(0, 0, &[], 0)), (0, 0, control(0, 0, &[], 0))],
             "it names slot 0, which is not the next ring entry",
         ),
-        (vec![(0, 0, control(0, 0, &[], 100))], "a control message of 800 bytes, where 128 are allowed"),
+        (vec![(0, 0, control(0, 0, &[], 100))], "control message of 800 bytes, more than the 128 allowed"),
     ];
     for (number, (messages, reason)) in cases.into_iter().enumerate() {
         let delivery = if number % 2 == 0 { Delivery::AtMostOnce } else { Delivery::AtLeastOnce };

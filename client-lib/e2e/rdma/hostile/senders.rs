@@ -53,7 +53,7 @@ async fn senders_that_break_the_rules_are_cut_off() -> Result<()> {
             &[Action::Frame(0, data(1, 10)), Action::Frame(0, data(2, 10))],
             "slot 0, which is not the sender's to write to",
         ),
-        (1, &[Action::Frame(1, [0; HEADER])], "a message of kind 0, which there is not"),
+        (1, &[Action::Frame(1, [0; HEADER])], "unknown message kind 0"),
         (
             1,
             &[Action::Frame(3, data(1, FRAME_SIZE + 1))],

@@ -44,11 +44,11 @@ async fn a_tls_hello_is_refused_with_advice() {
 async fn wrong_lengths_and_older_versions_are_refused() {
     for length in [4097, 65535_u16] {
         let preamble = [&b"MNET\0\x01"[..], &length.to_be_bytes(), &[b' '; 70_000]].concat();
-        let expected = format!("a handshake of {length} bytes, where 4096 are allowed");
+        let expected = format!("a handshake of {length} bytes, more than the 4096 allowed");
         greets(&preamble, &expected, &format!("refused: {expected}")).await;
     }
     let older = greeting(0, hello(1, 1).to_string().as_bytes());
-    greets(&older, r#""code":"version""#, "version 0 of the protocol, where 1 is spoken here").await;
+    greets(&older, r#""code":"version""#, "protocol version 0, not 1").await;
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn a_newer_version_is_answered_in_our_version() {
     victim.recovers().await;
     // A greeting that this version cannot decode is refused because of its version.
     let other = greeting(9, br#"{"who": "decode-0"}"#);
-    greets(&other, r#""code":"version""#, "refused: version 9 of the protocol, where 1 is spoken here").await;
+    greets(&other, r#""code":"version""#, "refused: protocol version 9, not 1").await;
 }
 
 #[tokio::test]

@@ -80,13 +80,13 @@ async fn answers_of_other_protocols_are_named() {
     answers(b"SSH", "does not begin with MNET").await;
     answers(&[0x15, 3, 3, 0, 2, 2, 10], "it speaks TLS: give this side certificates too").await;
     answers(&[0x16, 3, 3, 0, 2, 2, 10, 9, 9], "it speaks TLS").await;
-    answers(b"MNET\0\x01\xff\xff", "a handshake of 65535 bytes, where 4096 are allowed").await;
+    answers(b"MNET\0\x01\xff\xff", "a handshake of 65535 bytes, more than the 4096 allowed").await;
 }
 
 #[tokio::test]
 async fn answers_in_another_version_are_refused() {
     let later = |answer: Value| greeting(9, answer.to_string().as_bytes());
-    let version = "version 9 of the protocol, where 1 is spoken here";
+    let version = "protocol version 9, not 1";
     answers(&later(accept(4)), version).await;
     answers(&later(json!({"welcome": {}})), version).await;
     // A refusal has this form in all versions.
@@ -99,7 +99,7 @@ async fn malformed_answers_are_refused_with_the_reason() {
     answers(&greeting(1, b"{"), "EOF").await;
     answers(&greeting(1, "[".repeat(4096).as_bytes()), "something else than a handshake").await;
     answers_json(json!({"accept": {"name": "a"}}), "missing field").await;
-    answers_json(accept(0), "no slot at all").await;
+    answers_json(accept(0), "it grants no slot").await;
     let mut other = accept(8);
     other["accept"]["transport"] = "pigeon".into();
     answers_json(other, "a transport that was not offered").await;
@@ -158,9 +158,10 @@ async fn breaks_rules(delivery: Delivery, bytes: &[u8], reason: &str) {
 async fn messages_that_a_receiver_may_not_send_end_its_connection() {
     let delivery = Delivery::AtMostOnce;
     breaks_rules(delivery, &data(1, 1, b"frame"), "a frame, where only receivers' messages").await;
-    breaks_rules(delivery, &header(0, &[]), "a message of kind 0").await;
-    breaks_rules(delivery, &header(CONTROL, &[(2, &[1, 1])]), "257 acknowledgements, where 256").await;
-    breaks_rules(delivery, &header(CONTROL, &[(4, &[255, 255])]), "65535 rejections, where 256").await;
+    breaks_rules(delivery, &header(0, &[]), "unknown message kind 0").await;
+    breaks_rules(delivery, &header(CONTROL, &[(2, &[1, 1])]), "257 acknowledgements, more than the 256")
+        .await;
+    breaks_rules(delivery, &header(CONTROL, &[(4, &[255, 255])]), "65535 rejections, more than the 256").await;
     breaks_rules(delivery, &header(CLOSE, &[(1, &[9])]), "close code 9").await;
     breaks_rules(delivery, &header(DATA, &[(1, &[2])]), "unknown flags 0x02").await;
 }

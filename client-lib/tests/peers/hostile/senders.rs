@@ -29,23 +29,23 @@ async fn is_cut_off(bytes: &[u8], reason: &str) {
 async fn messages_that_a_sender_may_not_send_end_its_connection() {
     is_cut_off(&control(0, 0, &[], &[]), "a receiver's message, where only frames are allowed").await;
     is_cut_off(&control(9, 9, &[1], &[]), "a receiver's message").await;
-    is_cut_off(&header(0, &[]), "a message of kind 0").await;
-    is_cut_off(&header(9, &[]), "a message of kind 9").await;
-    is_cut_off(&header(CONTROL, &[(2, &[1, 1])]), "257 acknowledgements, where 256").await;
+    is_cut_off(&header(0, &[]), "unknown message kind 0").await;
+    is_cut_off(&header(9, &[]), "unknown message kind 9").await;
+    is_cut_off(&header(CONTROL, &[(2, &[1, 1])]), "257 acknowledgements, more than the 256").await;
     is_cut_off(&header(CLOSE, &[(1, &[9])]), "close code 9").await;
-    is_cut_off(&header(CLOSE, &[(2, &[2, 1])]), "a text of 513 bytes, where 512").await;
+    is_cut_off(&header(CLOSE, &[(2, &[2, 1])]), "close text of 513 bytes, more than the 512").await;
     is_cut_off(&header(DATA, &[(1, &[0x82])]), "unknown flags 0x82").await;
 }
 
 #[tokio::test]
 async fn impossible_frames_end_the_connection() {
-    is_cut_off(&header(DATA, &[(4, &[0x10, 1])]), "a metadata of 4097 bytes, where 4096").await;
+    is_cut_off(&header(DATA, &[(4, &[0x10, 1])]), "metadata of 4097 bytes, more than the 4096").await;
     for length in [(1 << 20) + 1, u32::MAX as usize] {
         let reason = format!("a frame of {length} bytes, where 1048576 are allowed");
         is_cut_off(&data_header(1, 1, length), &reason).await;
     }
     for (sequence, floor) in [(4, 5), (65_541, 5), (u64::MAX, 1), (0, u64::MAX)] {
-        let reason = format!("sequence {sequence}, which is not within 65536 of {floor}");
+        let reason = format!("sequence {sequence} is not within 65536 of the floor {floor}");
         is_cut_off(&data(sequence, floor, b"frame"), &reason).await;
     }
 }
