@@ -17,8 +17,12 @@ pub(crate) use self::unregistered::{GpuPages, Pages};
 
 /// Memory of a frame. A clone is another handle of the same memory.
 ///
-/// It is written to the network from where it lies: under RDMA, what [`host`](Self::host), [`gpu`](Self::gpu) and [`from_registered`](Self::from_registered) have
-/// made; under TCP, all but a GPU's. All else is copied once. The library lets go of it soon after the frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
+/// RDMA sends a buffer from [`host`](Self::host), [`gpu`](Self::gpu) or
+/// [`from_registered`](Self::from_registered) without a copy, and copies any other once. TCP copies
+/// only a GPU's memory.
+///
+/// The library drops its handle soon after the frame has been written (at most once) or
+/// acknowledged (at least once). Until then, [`as_mut`](Self::as_mut) returns `None`.
 ///
 /// # Examples
 ///
@@ -26,7 +30,7 @@ pub(crate) use self::unregistered::{GpuPages, Pages};
 /// use multinet_client::Buffer;
 ///
 /// let mut buffer = Buffer::host(1 << 20);
-/// buffer.as_mut().expect("nobody else has it yet")[..5].copy_from_slice(b"frame");
+/// buffer.as_mut().expect("this is the only handle")[..5].copy_from_slice(b"frame");
 /// assert_eq!(buffer.len(), 1 << 20);
 /// ```
 #[derive(Clone)]
@@ -35,24 +39,28 @@ pub struct Buffer(Memory);
 #[derive(Clone)]
 enum Memory {
     Owned(Arc<Box<[u8]>>),
-    /// So many bytes that devices read where they lie.
+    /// The first bytes of memory that devices can read, so that RDMA needs no copy.
     Pages(Arc<Pages>, usize),
     Bytes(Bytes),
     Gpu(Arc<GpuPages>),
 }
 
-/// From here on memory is sent from where it lies, under RDMA: what is shorter is copied in less time than a device needs to look it up.
+/// Length from which RDMA sends memory without a copy. Anything shorter is copied in less time than
+/// a device needs to look up its registration.
 #[cfg(feature = "rdma")]
 const MIN_ZERO_COPY: usize = 16 << 10;
 
 impl Buffer {
-    /// New host memory of `length` bytes, all zero. With 16 KiB or more, RDMA sends from it without a copy, if it is all of a frame's payload; use it again rather than to
-    /// make another one, since it is registered, and so locked in memory, once for each connection.
+    /// Allocates host memory of `length` bytes, all zero.
+    ///
+    /// From 16 KiB up, RDMA sends from it without a copy, if it is the whole payload of a frame.
+    /// Prefer to reuse a buffer over allocating another: memory is registered, and so locked, once
+    /// for each connection.
     ///
     /// ```
     /// use multinet_client::Buffer;
     ///
-    /// let mut picture = Buffer::host(1920 * 1080 * 3); // made once, used for one picture after the other
+    /// let mut picture = Buffer::host(1920 * 1080 * 3); // made once, reused for each picture
     /// picture.as_mut().expect("no frame of it is on its way")[0] = 255;
     /// assert_eq!(picture.bytes()[..2], [255, 0]);
     /// ```
@@ -66,15 +74,16 @@ impl Buffer {
         Self(Memory::Owned(Arc::new(vec![0; length].into_boxed_slice())))
     }
 
-    /// The machine's memory that a program has by other means: mapped, or from another library. RDMA registers it, once for each connection, and sends from
-    /// it without a copy, if it is all of a frame's payload.
+    /// Wraps host memory that the program has by other means: mapped, or from another library. RDMA
+    /// registers it once for each connection, and sends from it without a copy, if it is the whole
+    /// payload of a frame.
     ///
     /// ```
     /// use std::{num::NonZeroUsize, ptr::NonNull};
     ///
     /// use multinet_client::{Buffer, HostMemory};
     ///
-    /// let mut bytes = vec![7_u8; 4096]; // for example memory that a camera's driver has mapped
+    /// let mut bytes = vec![7_u8; 4096]; // for example, memory that a camera's driver has mapped
     /// let start = NonNull::new(bytes.as_mut_ptr()).ok_or("no memory")?;
     /// let length = NonZeroUsize::new(bytes.len()).ok_or("no bytes")?;
     /// // SAFETY: the vector keeps the bytes where they are, and is not touched any more.
@@ -87,8 +96,11 @@ impl Buffer {
         Self(Memory::Pages(Arc::new(memory.into()), length))
     }
 
-    /// New memory of a GPU, all zero. RDMA sends from it without a copy where the GPU and the RDMA device can (see docs/rdma.md); else, and under TCP, it is
-    /// copied to the machine's memory on its way. Use it again rather than to make another one.
+    /// Allocates memory of a GPU, all zero.
+    ///
+    /// RDMA sends from it without a copy where the GPU and the RDMA device can (see docs/rdma.md).
+    /// Otherwise, and by TCP, it is copied through host memory. Prefer to reuse a buffer over
+    /// allocating another.
     ///
     /// ```no_run
     /// # fn example(gpu: &dyn multinet_client::Gpu) -> Result<(), Box<dyn std::error::Error>> {
@@ -104,21 +116,22 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], most of all where the GPU has no memory left.
+    /// [`GpuError`], most often because the GPU has no memory left.
     pub fn gpu(gpu: &dyn Gpu, length: NonZeroUsize) -> Result<Self, GpuError> {
         Ok(gpu.allocate(length)?.into())
     }
 
-    /// As [`gpu`](Self::gpu), of the GPU that CUDA counts as this one, from 0.
+    /// Allocates memory of the GPU with this ordinal in CUDA, from 0, as [`gpu`](Self::gpu) does.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(peers: &multinet_client::PeerSet)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
     /// use std::num::NonZeroUsize;
     ///
     /// use multinet_client::Buffer;
     ///
     /// let tensor = Buffer::cuda(0, NonZeroUsize::new(8 << 20).ok_or("no length")?)?;
-    /// // A clone is sent, so that the memory is there for the next frame.
+    /// // Send a clone, to keep the memory for the next frame.
     /// peers.send(tensor.clone()).await?.acknowledged().await?;
     /// # Ok(()) }
     /// ```
@@ -131,13 +144,13 @@ impl Buffer {
         Self::gpu(&*multinet_memory::Cuda::device(ordinal)?, length)
     }
 
-    /// So many of the first bytes of pages.
+    /// Wraps the first `length` bytes of pages.
     pub(crate) fn from_pages(pages: Arc<Pages>, length: usize) -> Self {
         let length = length.min(pages.bytes().len());
         Self(Memory::Pages(pages, length))
     }
 
-    /// What RDMA can send from where it lies, and its length.
+    /// Returns the pages that RDMA can send without a copy, and the length.
     pub(crate) fn pages(&self) -> Option<(&Arc<Pages>, usize)> {
         match &self.0 {
             Memory::Pages(pages, length) => Some((pages, *length)),
@@ -152,7 +165,7 @@ impl Buffer {
         }
     }
 
-    /// The memory of a GPU that it is, if it is one's.
+    /// Returns the memory of a GPU that this is, if it is one's.
     ///
     /// ```
     /// use multinet_client::Buffer;
@@ -166,13 +179,13 @@ impl Buffer {
         self.gpu_pages().map(|pages| pages.memory())
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     ///
     /// ```
     /// use multinet_client::Buffer;
     ///
     /// let parts = [Buffer::from("header"), Buffer::host(4096)];
-    /// // What has to fit into a slot of the receiver, if they are sent as one frame.
+    /// // As one frame, this has to fit into a slot of the receiver.
     /// assert_eq!(parts.iter().map(Buffer::len).sum::<usize>(), 4102);
     /// ```
     pub fn len(&self) -> usize {
@@ -182,7 +195,7 @@ impl Buffer {
         }
     }
 
-    /// Whether it has no byte.
+    /// Returns whether the length is 0.
     ///
     /// ```
     /// use multinet_client::Buffer;
@@ -194,7 +207,8 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// What is in it. Of a GPU's memory, which the processor cannot read, nothing: [`gpu_memory`](Self::gpu_memory) has it.
+    /// Returns the content. It is empty for a GPU's memory, which the processor cannot read. See
+    /// [`gpu_memory`](Self::gpu_memory).
     ///
     /// ```
     /// use multinet_client::{Buffer, Frame};
@@ -213,17 +227,17 @@ impl Buffer {
         }
     }
 
-    /// The same, to be written to. `None` while there are other handles of it, which the library has as long as
-    /// a frame is on its way, and for memory that came as [`Bytes`] or is a GPU's.
+    /// Returns the content for writing. `None` while there are other handles, such as the library's
+    /// while a frame is on its way, and for memory that came as [`Bytes`] or belongs to a GPU.
     ///
     /// ```
     /// use multinet_client::Buffer;
     ///
     /// let mut buffer = Buffer::host(4096);
-    /// let frame = buffer.clone(); // as the library has one while it is sent
+    /// let frame = buffer.clone(); // like the library's while it is sent
     /// assert!(buffer.as_mut().is_none());
     /// drop(frame);
-    /// buffer.as_mut().expect("nobody else has it now").fill(1);
+    /// buffer.as_mut().expect("this is the only handle").fill(1);
     /// ```
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
@@ -237,15 +251,18 @@ impl Buffer {
 }
 
 impl From<Arc<dyn GpuMemory>> for Buffer {
-    /// Without a copy. Do it once, and clone the buffer: each has registrations of its own. Whoever has the GPU write to it while a frame of it is on
-    /// its way sends a mixture.
+    /// Wraps the memory without a copy. Convert it once and clone the buffer, because each
+    /// conversion has registrations of its own.
+    ///
+    /// If the GPU writes to it while a frame is on its way, the receiver gets a mixture of old and
+    /// new bytes.
     fn from(memory: Arc<dyn GpuMemory>) -> Self {
         Self(Memory::Gpu(Arc::new(GpuPages::new(memory))))
     }
 }
 
 impl From<Vec<u8>> for Buffer {
-    /// Without a copy, unless the vector has spare capacity.
+    /// Takes the vector without a copy, unless it has spare capacity.
     fn from(bytes: Vec<u8>) -> Self {
         Self(Memory::Owned(Arc::new(bytes.into_boxed_slice())))
     }
@@ -280,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_written_to_by_one_handle_only() {
+    fn a_buffer_with_two_handles_is_not_writable() {
         let mut buffer = Buffer::host(4);
         let other = buffer.clone();
         assert!(buffer.as_mut().is_none());

@@ -1,4 +1,4 @@
-//! What is sent: a payload, and a little beside it.
+//! Frames to send.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::buffer::Buffer;
 use crate::wire::{MAX_KEY, MAX_METADATA};
 
-/// A frame to be sent: a payload in one or several buffers, and a header beside it.
+/// Frame to send: a payload in one or more buffers, with an optional key, metadata and timestamp.
 ///
 /// # Examples
 ///
@@ -20,7 +20,7 @@ use crate::wire::{MAX_KEY, MAX_METADATA};
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub(crate) payload: Buffer,
-    /// What follows the first buffer. Usually nothing, which costs no allocation.
+    /// Buffers after the first. Usually none, which costs no allocation.
     pub(crate) rest: Vec<Buffer>,
     pub(crate) key: Bytes,
     pub(crate) metadata: Bytes,
@@ -28,12 +28,12 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A frame with one buffer of payload, which may be empty.
+    /// Creates a frame with one buffer of payload, which may be empty.
     ///
     /// ```
     /// use multinet_client::{Buffer, Frame};
     ///
-    /// // Of text, a vector, `Bytes`, or a buffer that is used again and again.
+    /// // Text, a vector, `Bytes`, or a buffer that is used again and again.
     /// let frames = [Frame::new("text"), Frame::new(vec![0; 4]), Frame::new(Buffer::host(4))];
     /// assert!(frames.iter().all(|frame| frame.len() == 4));
     /// ```
@@ -47,13 +47,13 @@ impl Frame {
         }
     }
 
-    /// With one more buffer behind the payload. The receiver gets one payload, without a seam.
+    /// Appends a buffer to the payload. The receiver gets all buffers as one contiguous payload.
     ///
     /// ```
     /// use multinet_client::{Buffer, Frame};
     ///
     /// let picture = Buffer::host(4096);
-    /// // The header goes first, and the picture need not be copied behind it.
+    /// // The header goes first. The picture is not copied behind it.
     /// let frame = Frame::new(vec![1, 0, 16, 0]).and(picture.clone());
     /// assert_eq!(frame.len(), 4100);
     /// ```
@@ -63,10 +63,12 @@ impl Frame {
         self
     }
 
-    /// With a key, of at most 255 bytes: under [`Choice::ByKey`](crate::Choice::ByKey), frames of one key reach one peer, in order.
+    /// Sets the key, of at most 255 bytes. With [`Choice::ByKey`](crate::Choice::ByKey), frames of
+    /// one key reach one peer, in order.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet, pictures: Vec<(u32, Vec<u8>)>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(peers: &multinet_client::PeerSet, pictures: Vec<(u32, Vec<u8>)>)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Frame;
     ///
     /// for (camera, picture) in pictures {
@@ -80,13 +82,14 @@ impl Frame {
         self
     }
 
-    /// With metadata of the caller's own, at most 4096 bytes.
+    /// Sets metadata of the application's own, of at most 4096 bytes.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Frame;
     ///
-    /// // What the receiver needs before it reads the payload, which may lie in a GPU.
+    /// // The receiver reads this before the payload, which may be in a GPU.
     /// peers.send(Frame::new(picture).metadata("1920x1080 rgb24")).await?;
     /// # Ok(()) }
     /// ```
@@ -96,15 +99,16 @@ impl Frame {
         self
     }
 
-    /// With a time, such as that of the capture. It travels in nanoseconds since 1970.
+    /// Sets a time, such as that of the capture. It travels in nanoseconds since 1970.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::SystemTime;
     ///
     /// use multinet_client::Frame;
     ///
-    /// // From which the receiver can tell how old the picture is.
+    /// // The receiver can tell from this how old the picture is.
     /// peers.send(Frame::new(picture).timestamp(SystemTime::now())).await?;
     /// # Ok(()) }
     /// ```
@@ -114,12 +118,12 @@ impl Frame {
         self
     }
 
-    /// Length of the payload in bytes.
+    /// Returns the length of the payload in bytes.
     ///
     /// ```
     /// use multinet_client::Frame;
     ///
-    /// // Key and metadata do not count: they have room beside the receiver's frame size.
+    /// // Key and metadata do not count towards the receiver's frame size.
     /// let frame = Frame::new("pay").and("load").key("camera-17");
     /// assert_eq!(frame.len(), 7);
     /// ```
@@ -127,7 +131,7 @@ impl Frame {
         self.buffers().map(Buffer::len).sum()
     }
 
-    /// Whether there is no payload.
+    /// Returns whether the payload is empty.
     ///
     /// ```
     /// use multinet_client::Frame;
@@ -143,7 +147,7 @@ impl Frame {
         std::iter::once(&self.payload).chain(&self.rest)
     }
 
-    /// Which part of the header is longer than it may be: its name, its length, what it may have.
+    /// Returns the part of the header that is too long: its name, its length and its limit.
     pub(crate) fn oversized_part(&self) -> Option<(&'static str, usize, usize)> {
         [("key", self.key.len(), MAX_KEY), ("metadata", self.metadata.len(), MAX_METADATA)]
             .into_iter()
@@ -157,24 +161,26 @@ impl<P: Into<Buffer>> From<P> for Frame {
     }
 }
 
-/// Which frame: who sent it, and its number among that sender's frames.
+/// Identifies a frame: its sender, and its number among that sender's frames.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(listener: &multinet_client::Listener)
+/// # -> Result<(), Box<dyn std::error::Error>> {
 /// let frame = listener.recv().await?;
 /// let id = frame.id();
-/// // If it comes again, to whichever receiver, its file is replaced.
+/// // If the frame comes again, to any receiver, its file is replaced.
 /// std::fs::write(format!("/data/{:032x}-{:010}", id.session, id.sequence), frame.bytes())?;
 /// frame.acknowledge();
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId {
-    /// The sender's session: a random number for each [`PeerSet`](crate::PeerSet), which is the same for all its receivers. With
-    /// [`Tls`](crate::Tls), nobody's frames pass for the sender's but those of who has the same names in its certificate.
+    /// Session of the sender: a random number for each [`PeerSet`](crate::PeerSet), the same for
+    /// all its receivers. With [`Tls`](crate::Tls), only a holder of a certificate with the same
+    /// names can send frames of this session.
     pub session: u128,
-    /// Counts from 1. A frame that is sent again keeps its number.
+    /// Number of the frame, from 1. A frame that is sent again keeps its number.
     pub sequence: u64,
 }

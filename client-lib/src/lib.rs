@@ -1,7 +1,7 @@
-//! Ask for a service on a secondary network by name, get connected peers.
+//! Library for pods with a second NIC: asks for a service by name, and gets connected peers.
 //!
-//! Pods with a second NIC are found by the name of a MultiNetworkService, which multinet-dns answers for. This library turns that name into
-//! connections between those NICs, and moves frames over them.
+//! multinet-dns answers for the names of MultiNetworkServices, which select pods with a second NIC.
+//! This library turns such a name into connections between those NICs, and moves frames over them.
 //!
 //! ```text
 //!   Connector ── connect(name, port) ──> PeerSet ── send(frame) ──────> a peer, chosen by Choice
@@ -29,29 +29,40 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! [`Delivery::AtMostOnce`]: a frame arrives once or not at all; what was under way when a connection broke is counted
-//! ([`Statistics::lost`]). [`Delivery::AtLeastOnce`]: a frame is kept until a receiver's code has acknowledged it. If its peer goes, another gets it,
-//! marked as a repeat; no receiver hands one to its code twice.
+//! - [`Delivery::AtMostOnce`]: a frame arrives once or not at all. Frames that were in flight when
+//!   a connection broke are counted ([`Statistics::lost`]).
+//! - [`Delivery::AtLeastOnce`]: a frame is kept until a receiver's application acknowledges it. If
+//!   its peer goes away, another peer gets it, marked as a repeat. No receiver hands a frame to its
+//!   application twice.
 //!
-//! Frames of one key go to one peer in order ([`Choice::ByKey`]); when a peer goes, only its keys move.
+//! Frames of one key go to one peer, in order ([`Choice::ByKey`]). When a peer goes away, only its
+//! keys move.
 //!
-//! # What is bounded
+//! # Bounds
 //!
-//! A receiver promises slots to each sender, and a sender sends no more than that: [`PeerSet::send`] waits instead, so that slow code slows down its
-//! senders and nobody else. Memory on both sides follows from slots, frame sizes and the number of connections, whatever a peer does.
+//! A receiver grants slots to each sender, and a sender never sends more frames than that.
+//! [`PeerSet::send`] waits instead, so slow application code slows down only its own senders.
+//! Memory on both sides is bounded by slots, frame sizes and the number of connections, whatever a
+//! peer does.
 //!
-//! # Where frames travel
+//! # Network
 //!
-//! On the second NIC: the source address is bound to the interface that leads to the peer, and a way by the default network is refused unless it is
-//! allowed. Peers know each other by the uid of their pods, so that an address with a new owner is noticed, and by mutual TLS where
-//! [`Tls`] is given.
+//! Frames travel by the second NIC. The source address is bound to the interface that leads to the
+//! peer, and a path by the default network is refused unless it is allowed.
+//!
+//! Peers identify each other by the uid of their pods, so that an address with a new owner is
+//! noticed. With [`Tls`], they also authenticate each other.
 //!
 //! # Features
 //!
-//! Features only add. `cuda`: GPUs by CUDA (`Cuda`); libcuda is loaded at run time. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client. `rdma`: frames go by RDMA
-//! ([`Transport`]); libibverbs is loaded at run time. The crate of verbs is there as `verbs`, too.
+//! Features only add.
+//!
+//! - `cuda`: GPUs by CUDA (`Cuda`). libcuda is loaded at run time.
+//! - `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client.
+//! - `rdma`: frames go by RDMA ([`Transport`]). libibverbs is loaded at run time. The crate of
+//!   verbs is re-exported as `verbs`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -60,7 +71,7 @@
         dead_code,
         unused_imports,
         unreachable_code,
-        reason = "without RDMA, what only RDMA uses stays where it is"
+        reason = "without the feature rdma, code that only RDMA uses is unused"
     )
 )]
 
@@ -124,12 +135,12 @@ pub use transport::{Rdma, Transport};
 #[cfg(feature = "rdma")]
 pub use multinet_verbs as verbs;
 
-/// Another one.
+/// The page about RDMA, whose examples have to compile.
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/rdma.md")]
 mod rdma_page {}
 
-/// The page for users, whose code has to compile.
+/// The page for users, whose examples have to compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/client.md")]
 mod page {}

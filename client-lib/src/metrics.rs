@@ -1,7 +1,7 @@
-//! What a [`PeerSet`] and a [`Listener`] count, for whichever metrics system the program has.
+//! Counters of a [`PeerSet`] and a [`Listener`], for any metrics system.
 //!
-//! Nothing is kept in step with the data path: values are read when they are asked for. Labels are few and fixed: the names of peers
-//! are none.
+//! The data path does no extra work for them: values are read when they are asked for. Labels are
+//! few and fixed. Peers' names are not among them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::choose::Choice;
 use crate::listener::Listener;
 use crate::peers::PeerSet;
 
-/// One value.
+/// A counter or gauge with its value.
 ///
 /// # Examples
 ///
@@ -17,7 +17,7 @@ use crate::peers::PeerSet;
 /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::metrics::Metrics as _;
 ///
-/// // In the manner of Prometheus, for a program that has no library for it.
+/// // In the format of Prometheus, for a program without a library for it.
 /// for measure in peers.measures() {
 ///     let suffix = if measure.is_counter { "_total" } else { "" };
 ///     println!("multinet_client_{}{suffix} {}", measure.name, measure.value);
@@ -27,17 +27,17 @@ use crate::peers::PeerSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measure {
-    /// Name in Prometheus' manner, without prefix and without `_total`.
+    /// Name in the style of Prometheus, without prefix and without `_total`.
     pub name: &'static str,
-    /// What it counts, for people.
+    /// Description, for people.
     pub help: &'static str,
-    /// Whether it only ever grows.
+    /// Whether it only grows.
     pub is_counter: bool,
     /// The value.
     pub value: u64,
 }
 
-/// Something that counts.
+/// Source of metrics.
 ///
 /// # Examples
 ///
@@ -55,10 +55,11 @@ pub struct Measure {
 /// }
 /// ```
 pub trait Metrics: Send + Sync {
-    /// All values of this moment.
+    /// Returns all values at this moment.
     ///
     /// ```no_run
-    /// # fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(listener: &multinet_client::Listener)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::metrics::Metrics as _;
     ///
     /// for measure in listener.measures() {
@@ -68,15 +69,15 @@ pub trait Metrics: Send + Sync {
     /// ```
     fn measures(&self) -> Vec<Measure>;
 
-    /// Labels of all of them: names and values, from small fixed sets.
+    /// Returns the labels of all values: names and values, from small fixed sets.
     ///
     /// ```no_run
     /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::metrics::Metrics as _;
     ///
     /// // choice="by-key"
-    /// let labels: Vec<_> = peers.labels().iter().map(|(name, value)| format!("{name}={value:?}")).collect();
-    /// println!("{}", labels.join(","));
+    /// let pair = |(name, value): &(&str, &str)| format!("{name}={value:?}");
+    /// println!("{}", peers.labels().iter().map(pair).collect::<Vec<_>>().join(","));
     /// # Ok(()) }
     /// ```
     fn labels(&self) -> Vec<(&'static str, &'static str)> {
@@ -88,23 +89,23 @@ impl Metrics for PeerSet {
     fn measures(&self) -> Vec<Measure> {
         let now = self.statistics();
         vec![
-            counter("sent_frames", "Frames that a peer was chosen for", now.frames),
-            counter("sent_bytes", "Bytes of the payloads of these", now.bytes),
+            counter("sent_frames", "Frames that have been assigned to a peer", now.frames),
+            counter("sent_bytes", "Bytes of payload of these frames", now.bytes),
             counter("acknowledged_frames", "Frames that receivers have acknowledged", now.acknowledged),
             counter("repeated_frames", "Frames that were sent again", now.repeats),
-            counter("rejected_frames", "Frames that receivers did not want", now.rejected),
+            counter("rejected_frames", "Frames that receivers have rejected", now.rejected),
             counter(
                 "lost_frames",
-                "Frames whose connection broke before a receiver had taken them",
+                "Frames whose connection broke before a receiver took them",
                 now.lost,
             ),
-            counter("undeliverable_frames", "Frames whose only peer has gone", now.undeliverable),
-            counter("disconnects", "Connections to peers that have ended", now.disconnects),
+            counter("undeliverable_frames", "Frames that were given up because their only peer is gone or they cannot be read", now.undeliverable),
+            counter("disconnects", "Connections to peers that broke", now.disconnects),
             gauge("connected_peers", "Peers that are connected", now.connected as u64),
             gauge("connections", "Connections to these peers", now.connections as u64),
             gauge(
                 "outstanding_frames",
-                "Frames in the receivers' slots, or on their way there",
+                "Frames in flight, or in the receivers' slots",
                 now.outstanding,
             ),
             gauge("credits", "Frames that the receivers have room for", now.credits),
@@ -123,7 +124,7 @@ impl Metrics for PeerSet {
     }
 }
 
-/// Of what tasks share, such as a [`Listener`] that they receive from.
+/// Metrics of a source that tasks share, such as a [`Listener`] that they receive from.
 impl<M: Metrics + ?Sized> Metrics for Arc<M> {
     fn measures(&self) -> Vec<Measure> {
         (**self).measures()
@@ -138,11 +139,11 @@ impl Metrics for Listener {
     fn measures(&self) -> Vec<Measure> {
         let now = self.statistics();
         vec![
-            counter("received_frames", "Frames that have come and were new", now.frames),
-            counter("received_bytes", "Bytes of the payloads of these", now.bytes),
-            counter("duplicate_frames", "Frames that had come before, and were passed over", now.duplicates),
-            counter("refused_connections", "Connections that were not let in", now.refused),
-            gauge("senders", "Connections that there are", now.connections as u64),
+            counter("received_frames", "Frames received, without duplicates", now.frames),
+            counter("received_bytes", "Bytes of payload of these frames", now.bytes),
+            counter("duplicate_frames", "Frames that were dropped because they had been received before", now.duplicates),
+            counter("refused_connections", "Connections that were refused", now.refused),
+            gauge("senders", "Connections from senders", now.connections as u64),
         ]
     }
 }
@@ -155,7 +156,8 @@ fn gauge(name: &'static str, help: &'static str, value: u64) -> Measure {
     Measure { name, help, is_counter: false, value }
 }
 
-/// For a registry of prometheus-client: `registry.register_collector(Box::new(Collector::new(peers)))`.
+/// Adapter for a registry of prometheus-client:
+/// `registry.register_collector(Box::new(Collector::new(peers)))`.
 #[cfg(feature = "metrics")]
 pub use self::prometheus::Collector;
 
@@ -170,7 +172,8 @@ mod prometheus {
 
     use super::Metrics;
 
-    /// Gives what something counts to a registry of prometheus-client, as `multinet_client_…`, whenever that is asked.
+    /// Hands metrics to a registry of prometheus-client, as `multinet_client_…`, whenever the
+    /// registry is encoded.
     ///
     /// # Examples
     ///
@@ -189,16 +192,17 @@ mod prometheus {
     pub struct Collector(Box<dyn Metrics>);
 
     impl Collector {
-        /// Of a [`PeerSet`](crate::PeerSet), of a [`Listener`](crate::Listener) (in an `Arc`, if others receive from it), or of
-        /// what is made of these.
+        /// Creates a collector for a [`PeerSet`](crate::PeerSet), a [`Listener`](crate::Listener)
+        /// (in an `Arc`, if others receive from it), or a type that combines these.
         ///
         /// ```no_run
-        /// # async fn example(registry: &mut prometheus_client::registry::Registry) -> Result<(), Box<dyn std::error::Error>> {
+        /// # async fn example(registry: &mut prometheus_client::registry::Registry)
+        /// # -> Result<(), Box<dyn std::error::Error>> {
         /// use multinet_client::Connector;
         /// use multinet_client::metrics::Collector;
         ///
         /// let peers = Connector::builder().build()?.start("infer.vision.svc.multinet", "rdma");
-        /// // The registry has a handle of its own: the connections stay as long as it does.
+        /// // The registry has a handle of its own, so the connections stay as long as it does.
         /// registry.register_collector(Box::new(Collector::new(peers.clone())));
         /// # Ok(()) }
         /// ```
@@ -219,7 +223,7 @@ mod prometheus {
             for measure in self.0.measures() {
                 let name = format!("multinet_client_{}", measure.name);
                 let counter = ConstCounter::new(measure.value);
-                // Nothing of ours comes near the limit.
+                // No value comes near the limit.
                 let gauge = ConstGauge::new(i64::try_from(measure.value).unwrap_or(i64::MAX));
                 let kind = if measure.is_counter { counter.metric_type() } else { gauge.metric_type() };
                 let mut metric = encoder.encode_descriptor(&name, measure.help, None, kind)?;
@@ -253,7 +257,7 @@ mod prometheus {
         }
 
         #[test]
-        fn values_are_read_when_they_are_asked_for() {
+        fn a_registry_encodes_values_and_labels() {
             let mut registry = Registry::default();
             registry.register_collector(Box::new(Collector::new(Arc::new(Fixed))));
             let mut text = String::new();

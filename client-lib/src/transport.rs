@@ -1,4 +1,4 @@
-//! Which ways of moving frames there are, and how they are used: the same on both sides.
+//! Transports of frames, and settings for RDMA, which are the same on both sides.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::gid::Port;
 #[cfg(doc)]
 use crate::tls::Tls;
 
-/// Which ways of moving frames may be used.
+/// Transports that may be used.
 ///
 /// # Examples
 ///
@@ -23,17 +23,18 @@ use crate::tls::Tls;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
-    /// RDMA where both sides have it, else TCP; the log says once for each peer why. With [`Tls`], TCP: RDMA would not encrypt.
+    /// RDMA where both sides have it, else TCP. The log says once for each peer why it is TCP. With
+    /// [`Tls`], always TCP, because RDMA would not encrypt.
     #[default]
     Auto,
-    /// RDMA only: where it cannot be used, there is no connection, and the error says why. With [`Tls`], the two sides know each other by their
-    /// certificates, but frames are not encrypted.
+    /// RDMA only. Where it cannot be used, connecting fails with the reason. With [`Tls`], the two
+    /// sides authenticate each other, but frames are not encrypted.
     Rdma,
     /// TCP only.
     Tcp,
 }
 
-/// How RDMA is used, where it is. Every setting has a default that suits most.
+/// Settings for RDMA. Every setting has a default that suits most.
 ///
 /// # Examples
 ///
@@ -70,37 +71,37 @@ impl Default for Rdma {
 }
 
 impl Rdma {
-    /// The most parts that a frame is [cut into](Self::stripes), which is the most queue pairs of one connection.
+    /// The most [stripes](Self::stripes), and so the most queue pairs of one connection.
     ///
     /// ```
     /// use multinet_client::Rdma;
     ///
-    /// // As many as there may be.
+    /// // The maximum.
     /// let rdma = Rdma::default().stripes(Rdma::MOST_STRIPES);
     /// assert_eq!(rdma, Rdma::default().stripes(u8::MAX));
     /// ```
     pub const MOST_STRIPES: u8 = 8;
 
-    /// The highest [service level](Self::service_level): there are four bits for it.
+    /// The highest [service level](Self::service_level): it has four bits.
     ///
     /// ```
     /// use multinet_client::Rdma;
     ///
-    /// // There is no higher one.
+    /// // Higher values are capped.
     /// let rdma = Rdma::default().service_level(Rdma::MOST_SERVICE_LEVEL);
     /// assert_eq!(rdma, Rdma::default().service_level(u8::MAX));
     /// ```
     pub const MOST_SERVICE_LEVEL: u8 = 15;
 
-    /// For so long after something has come, a thread looks again and again whether there is more, before it waits for the device to report: a shorter round
-    /// trip, for a processor. Default: not at all.
+    /// Sets how long a thread polls for more after something has arrived, before it waits for the
+    /// device's event. This shortens round trips, and costs processor time. Default: not at all.
     ///
     /// ```
     /// use std::time::Duration;
     ///
     /// use multinet_client::Rdma;
     ///
-    /// // The next request follows an answer within 50 µs, as a rule.
+    /// // The next request usually follows an answer within 50 µs.
     /// let rdma = Rdma::default().busy_poll(Duration::from_micros(50));
     /// assert_ne!(rdma, Rdma::default());
     /// ```
@@ -110,14 +111,14 @@ impl Rdma {
         self
     }
 
-    /// As what packets travel.
+    /// Returns the class of the packets.
     #[cfg(feature = "rdma")]
     pub(crate) fn class(&self) -> multinet_verbs::Class {
         let Self { service_level, traffic_class, .. } = *self;
         multinet_verbs::Class { service_level, traffic_class }
     }
 
-    /// Leaves only what may be used.
+    /// Removes the ports and GIDs that these settings exclude.
     pub(crate) fn retain(&self, ports: &mut Vec<Port>) {
         ports.retain(|port| self.device.as_ref().is_none_or(|device| port.device == *device));
         ports
@@ -125,13 +126,13 @@ impl Rdma {
             .for_each(|port| port.gids.retain(|it| self.gid_index.is_none_or(|index| it.index == index)));
     }
 
-    /// Uses no other device than this one. Default: the one whose GID stands for the local address.
+    /// Uses only this device. Default: the one that has a GID of the local address.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Listener, Rdma};
     ///
-    /// // Several devices have the address: soft-RoCE on top of a NIC that has RDMA itself.
+    /// // Several devices have the address: soft-RoCE on a NIC that has RDMA itself.
     /// let listener = Listener::builder().rdma(Rdma::default().device("mlx5_2")).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -141,15 +142,17 @@ impl Rdma {
         self
     }
 
-    /// Uses no other row of its GID table than this one, which still has to stand for the local address. Default: whichever does; the numbers
-    /// differ from pod to pod, so this is for trying things out.
+    /// Uses only this index of the device's GID table. It still has to hold the local address.
+    /// Default: any index that does. The numbers differ from pod to pod, so this is for
+    /// experiments.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Rdma};
     ///
-    /// // To see whether the row matters, as with `ib_write_bw -x 3`.
-    /// let connector = Connector::builder().rdma(Rdma::default().device("mlx5_2").gid_index(3)).build()?;
+    /// // To see whether the index matters, as with `ib_write_bw -x 3`.
+    /// let rdma = Rdma::default().device("mlx5_2").gid_index(3);
+    /// let connector = Connector::builder().rdma(rdma).build()?;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -158,14 +161,18 @@ impl Rdma {
         self
     }
 
-    /// Cuts each frame of 256 KiB or more into so many parts, 1 to 8, that go by queue pairs of their own: switches that choose a way by the connection (ECMP) then
-    /// send one frame by several ways. It costs the receiver a notice for each part. Senders say how many; a receiver of another version may have fewer. Default: 1.
+    /// Cuts each frame of 256 KiB or more into this many stripes, 1 to 8, each of which goes by a
+    /// queue pair of its own.
+    ///
+    /// Switches that choose a path for each connection (ECMP) then send one frame over several
+    /// paths. The receiver handles one completion for each stripe. The sender sets the number. A
+    /// receiver of another version may support fewer. Default: 1.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Rdma};
     ///
-    /// // Four ways lead through the spine, and a frame of 8 MiB should use them all.
+    /// // Four paths lead through the spine, and a frame of 8 MiB should use them all.
     /// let connector = Connector::builder().rdma(Rdma::default().stripes(4)).build()?;
     /// # Ok(()) }
     /// ```
@@ -175,16 +182,20 @@ impl Rdma {
         self
     }
 
-    /// Has packets travel as this traffic class, which under RoCE v2 is an octet of IP: DSCP in the upper six bits, and ECN. Switches that choose the
-    /// lossless priority by DSCP, and adapters that do (`trust dscp`), put packets without in with all others. What programs by NCCL have in `NCCL_IB_TC`, and by
-    /// UCX in `UCX_IB_TRAFFIC_CLASS`, belongs here. Each side says it for what it sends. Default: 0.
+    /// Sets the traffic class of the packets that this side sends. For RoCE v2 it is a byte of the
+    /// IP header: DSCP in the upper six bits, then ECN.
+    ///
+    /// Switches that select the lossless priority by DSCP, and adapters that do (`trust dscp`),
+    /// treat packets without it as ordinary traffic. The value is the same as `NCCL_IB_TC` for NCCL
+    /// and `UCX_IB_TRAFFIC_CLASS` for UCX. Default: 0.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Rdma};
     ///
-    /// // DSCP 26 is lossless in this network; the lower two bits say that both ends understand ECN.
-    /// let connector = Connector::builder().rdma(Rdma::default().traffic_class(26 << 2 | 2)).build()?;
+    /// // DSCP 26 is lossless in this network. The lower two bits announce ECN.
+    /// let rdma = Rdma::default().traffic_class(26 << 2 | 2);
+    /// let connector = Connector::builder().rdma(rdma).build()?;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -193,9 +204,12 @@ impl Rdma {
         self
     }
 
-    /// Has packets travel at this service level of InfiniBand, 0 to 15, for which its subnet manager has a lane. Under RoCE, devices make the priority of a
-    /// VLAN of it (PCP, its lower three bits), where switches choose the lossless one by that. As `NCCL_IB_SL` and `UCX_IB_SL`. Each side says it for what it
-    /// sends. Default: 0.
+    /// Sets the InfiniBand service level of the packets that this side sends, 0 to 15. The subnet
+    /// manager maps it to a virtual lane.
+    ///
+    /// For RoCE, devices derive the priority of the VLAN (PCP) from its lower three bits. Set it
+    /// where switches select the lossless priority by that. The value is the same as `NCCL_IB_SL`
+    /// and `UCX_IB_SL`. Default: 0.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -211,17 +225,22 @@ impl Rdma {
         self
     }
 
-    /// Has frames come to and from GPUs by this method and no other. Default: what the environment variable `MULTINET_GPU_METHOD` says, or
-    /// the first one of dma-buf, peer memory and staging that is found to work. Until it is known, for the first seconds, frames are copied, and so is memory that cannot be
-    /// registered by itself. If one that is forced does not work, a listener that wants payloads in a GPU has no RDMA, with the reason; a frame that is to be
-    /// sent from one is given up ([`Statistics::undeliverable`](crate::Statistics)), with the reason in the log, and its connection stays.
-    /// It is tried again after ten seconds, and so is what would be better than copies, if it only had no room.
+    /// Moves frames to and from GPUs only by this method. Default: the environment variable
+    /// `MULTINET_GPU_METHOD`, or the first of dma-buf, peer memory and staging that is found to
+    /// work.
+    ///
+    /// Until that is known, in the first seconds, frames are copied. So is memory that cannot be
+    /// registered. If a forced method does not work, a listener that wants payloads in a GPU has no
+    /// RDMA, and says why. A frame that is sent from a GPU is then given up
+    /// ([`Statistics::undeliverable`](crate::Statistics)) with the reason in the log, and its
+    /// connection stays. A method that failed, or only lacked room, is tried again after ten
+    /// seconds.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Connector, Forced, Method, Rdma};
     ///
-    /// // To find out what dma-buf gains: the same again by copies.
+    /// // To find out what dma-buf gains: the same by copies.
     /// let rdma = Rdma::default().gpu_method(Forced::To(Method::Staging));
     /// let connector = Connector::builder().rdma(rdma).build()?;
     /// # Ok(()) }
@@ -238,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_travel_as_is_said() {
+    fn the_class_has_the_set_values_within_bounds() {
         let class = |rdma: Rdma| (rdma.class().service_level, rdma.class().traffic_class);
         assert_eq!(class(Rdma::default()), (0, 0));
         assert_eq!(class(Rdma::default().service_level(3).traffic_class(106)), (3, 106));

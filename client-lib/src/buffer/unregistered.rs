@@ -1,4 +1,4 @@
-//! In a build without the feature `rdma`: memory that no device is told of.
+//! Memory in a build without the feature `rdma`, which is never registered with a device.
 
 use std::sync::Arc;
 

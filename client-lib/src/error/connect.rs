@@ -18,7 +18,8 @@ use crate::tls::TlsError;
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(connector: &multinet_client::Connector) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(connector: &multinet_client::Connector)
+/// # -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::ConnectError;
 ///
 /// match connector.connect("infer.vision.svc.multinet", "rdma").await {

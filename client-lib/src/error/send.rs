@@ -60,7 +60,8 @@ pub enum SendError {
 /// # Examples
 ///
 /// ```no_run
-/// # fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>)
+/// # -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::TrySendError;
 ///
 /// match peers.try_send(picture) {
