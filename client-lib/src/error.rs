@@ -1,4 +1,4 @@
-//! What can go wrong, one type per operation. Messages say who is at fault and what to do.
+//! Errors, one type per operation. Messages name the cause and the remedy.
 
 mod connect;
 mod listen;

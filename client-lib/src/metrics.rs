@@ -94,20 +94,16 @@ impl Metrics for PeerSet {
             counter("acknowledged_frames", "Frames that receivers have acknowledged", now.acknowledged),
             counter("repeated_frames", "Frames that were sent again", now.repeats),
             counter("rejected_frames", "Frames that receivers have rejected", now.rejected),
+            counter("lost_frames", "Frames whose connection broke before a receiver took them", now.lost),
             counter(
-                "lost_frames",
-                "Frames whose connection broke before a receiver took them",
-                now.lost,
+                "undeliverable_frames",
+                "Frames that were given up because their only peer is gone or they cannot be read",
+                now.undeliverable,
             ),
-            counter("undeliverable_frames", "Frames that were given up because their only peer is gone or they cannot be read", now.undeliverable),
             counter("disconnects", "Connections to peers that broke", now.disconnects),
             gauge("connected_peers", "Peers that are connected", now.connected as u64),
             gauge("connections", "Connections to these peers", now.connections as u64),
-            gauge(
-                "outstanding_frames",
-                "Frames in flight, or in the receivers' slots",
-                now.outstanding,
-            ),
+            gauge("outstanding_frames", "Frames in flight, or in the receivers' slots", now.outstanding),
             gauge("credits", "Frames that the receivers have room for", now.credits),
             gauge("held_frames", "Frames that wait to be written or acknowledged", now.held as u64),
         ]
@@ -141,7 +137,11 @@ impl Metrics for Listener {
         vec![
             counter("received_frames", "Frames received, without duplicates", now.frames),
             counter("received_bytes", "Bytes of payload of these frames", now.bytes),
-            counter("duplicate_frames", "Frames that were dropped because they had been received before", now.duplicates),
+            counter(
+                "duplicate_frames",
+                "Frames that were dropped because they had been received before",
+                now.duplicates,
+            ),
             counter("refused_connections", "Connections that were refused", now.refused),
             gauge("senders", "Connections from senders", now.connections as u64),
         ]

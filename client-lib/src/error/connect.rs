@@ -13,7 +13,7 @@ use crate::nic::{Obstacle, RouteError};
 use crate::resolve::ResolveError;
 use crate::tls::TlsError;
 
-/// Why [`Connector::connect`](crate::Connector::connect) gave nothing.
+/// Error of [`Connector::connect`](crate::Connector::connect).
 ///
 /// # Examples
 ///
@@ -24,8 +24,8 @@ use crate::tls::TlsError;
 ///
 /// match connector.connect("infer.vision.svc.multinet", "rdma").await {
 ///     Ok(peers) => println!("{:?}", peers.peers()),
-///     // It may have been scaled down to nothing.
-///     Err(ConnectError::NoEndpoint { waited, .. }) => println!("no pod of it for {} s", waited.as_secs()),
+///     // The service may be scaled to zero.
+///     Err(ConnectError::NoEndpoint { waited, .. }) => println!("no pod within {waited:?}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
@@ -36,44 +36,46 @@ pub enum ConnectError {
     /// The name or the resolver's configuration is wrong.
     #[error("cannot resolve {name}: {source}")]
     Resolve {
-        /// The name that was asked for.
+        /// Name that was asked for.
         name: String,
-        /// What DNS said.
+        /// Error of the resolver.
         source: ResolveError,
     },
-    /// DNS named no peer in time.
+    /// DNS named no endpoint in time.
     #[error("{name} had no endpoint within {} s: {last}", waited.as_secs())]
     NoEndpoint {
-        /// The name that was asked for.
+        /// Name that was asked for.
         name: String,
-        /// How long has been waited.
+        /// Time waited.
         waited: Duration,
-        /// What DNS said last.
+        /// Latest answer or error of DNS.
         last: String,
     },
-    /// None of the peers can be connected, and waiting would not change that ([`DialError::is_lasting`]).
+    /// None of the peers can be connected, and waiting would not change that
+    /// ([`DialError::is_lasting`]).
     #[error("no peer of {name} can be connected: {last}")]
     Lasting {
-        /// The name that was asked for.
+        /// Name that was asked for.
         name: String,
-        /// What is in the way to one of them.
+        /// Reason for one of them.
         last: Arc<DialError>,
     },
-    /// There are peers, but none could be connected in time.
+    /// DNS named endpoints, but none could be connected in time.
     #[error("none of {count} peers of {name} could be connected within {} s; one of them: {}", waited.as_secs(), or_connecting(.last))]
     NoPeer {
-        /// The name that was asked for.
+        /// Name that was asked for.
         name: String,
-        /// How many peers there are.
+        /// Number of endpoints.
         count: usize,
-        /// How long has been waited.
+        /// Time waited.
         waited: Duration,
-        /// Why one of them could not be connected, most recently; `None` if none has been given up yet.
+        /// Latest reason for one of them. `None` if no attempt has ended yet.
         last: Option<Arc<DialError>>,
     },
 }
 
-/// Why one peer could not be connected: what [`PeerStatus::last_error`](crate::PeerStatus::last_error) has, and the log says.
+/// Reason why one peer could not be connected, as in
+/// [`PeerStatus::last_error`](crate::PeerStatus::last_error) and in the log.
 ///
 /// # Examples
 ///
@@ -83,7 +85,9 @@ pub enum ConnectError {
 ///
 /// for status in peers.status() {
 ///     match status.last_error.as_deref() {
-///         Some(DialError::Refused { code: RefusalCode::Full, name, .. }) => println!("{name} has too many senders"),
+///         Some(DialError::Refused { code: RefusalCode::Full, name, .. }) => {
+///             println!("{name} has too many senders");
+///         }
 ///         Some(error) => println!("{error}; tried again"),
 ///         None => {}
 ///     }
@@ -93,106 +97,107 @@ pub enum ConnectError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// No way leads there that may be taken.
+    /// No permitted route leads to the peer.
     #[error(transparent)]
     Route(#[from] RouteError),
-    /// It has no address on the wanted network.
+    /// The endpoint has no address on the wanted network.
     #[error("it has no address on the network {network}; it has {has}")]
     Network {
         /// Alias of the wanted network.
         network: String,
-        /// The aliases that it has addresses on.
+        /// Aliases of the networks that it has addresses on.
         has: String,
     },
-    /// The kernel refused, or nobody answered.
+    /// The kernel reported an error, or no host answered.
     #[error("{peer} from {from}: {source}{}", in_brackets(obstacle.as_ref()))]
     Connect {
-        /// Whom we wanted to reach.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// The local address.
+        /// Local address.
         from: IpAddr,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
-        /// The likely cause, if it is known.
+        /// Likely cause, if known.
         obstacle: Option<Obstacle>,
     },
-    /// It took too long.
+    /// The peer took too long.
     #[error("{peer} did not {what} within {} s{}", after.as_secs(), in_brackets(obstacle.as_ref()))]
     Timeout {
-        /// Whom we wanted to reach.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// What it should have done.
+        /// Step that it did not finish.
         what: &'static str,
-        /// How long has been waited.
+        /// Time waited.
         after: Duration,
-        /// The likely cause, if it is known.
+        /// Likely cause, if known.
         obstacle: Option<Obstacle>,
     },
     /// TLS failed.
     #[error("{peer}: {source}")]
     Tls {
-        /// Whom we wanted to reach.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// Why.
+        /// Error of TLS.
         source: TlsError,
     },
-    /// It does not speak our protocol.
+    /// The peer did not answer with a handshake.
     #[error("{peer} answered with something else than a handshake: {source}")]
     Handshake {
-        /// Whom we reached.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// What is wrong with it.
+        /// Error in its answer.
         source: HandshakeError,
     },
-    /// It ended the connection during the handshake.
+    /// The peer closed the connection during the handshake.
     #[error(
         "{peer} closed the connection during the handshake: it is stopping, full, or no peer of multinet"
     )]
     Closed {
-        /// Whom we reached.
+        /// Address of the peer.
         peer: SocketAddr,
     },
     /// Only RDMA may be used, and it cannot be.
     #[error("{peer} cannot be reached by RDMA: {reason}")]
     Rdma {
-        /// Whom we wanted to reach.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// What is in the way, and what to do.
+        /// Reason, with what to do about it.
         reason: String,
-        /// Whether it will be so the next time, too, as far as can be told.
+        /// Whether further attempts are expected to fail for the same reason.
         is_lasting: bool,
     },
-    /// It does not want us.
+    /// The peer refused the connection.
     #[error("{peer} ({name}) refuses: {message}")]
     Refused {
-        /// Whom we reached.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// What DNS calls it.
+        /// Name of the endpoint in DNS.
         name: String,
-        /// Why, for programs.
+        /// Reason, for programs.
         code: RefusalCode,
-        /// Why, for people.
+        /// Reason, for people.
         message: String,
     },
-    /// It is another pod than DNS says.
+    /// The peer is another pod than DNS names.
     #[error(
-        "{peer} is pod {found} with uid {uid}, not {expected}: the address has a new owner; DNS will say so soon"
+        "{peer} is pod {found} with uid {uid}, not {expected}: the address has a new owner; DNS will follow soon"
     )]
     WrongPeer {
-        /// Whom we reached.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// What it calls itself.
+        /// Name that it gave.
         found: String,
-        /// Its uid.
+        /// Uid of its pod.
         uid: String,
-        /// The uid that DNS has.
+        /// Uid that DNS names.
         expected: String,
     },
 }
 
 impl DialError {
-    /// Whether trying again cannot help, as far as can be told: a certificate that is refused, a permission that lacks, a way
-    /// by the default network, a peer that is something else.
+    /// Returns whether further attempts are expected to fail, too: for example a refused
+    /// certificate, a missing permission, a route by the default network, or a peer that is another
+    /// program.
     ///
     /// ```
     /// use multinet_client::{DialError, HandshakeError};
@@ -208,7 +213,8 @@ impl DialError {
             Self::Route(error) => {
                 matches!(error, RouteError::DefaultNetwork { down: None, .. } | RouteError::LinkLocal { .. })
             }
-            // This host's own firewall. A reject from the network may pass, and by IPv6 it is EACCES.
+            // EPERM comes from this host's own firewall. A reject from the network, which may pass,
+            // is EACCES by IPv6.
             Self::Connect { source, .. } => source.raw_os_error() == Some(Errno::EPERM as i32),
             Self::Tls { source, .. } => source.is_lasting(),
             Self::Handshake { .. } => true,
@@ -216,7 +222,7 @@ impl DialError {
             Self::Refused { code, .. } => {
                 matches!(code, RefusalCode::Version | RefusalCode::Service | RefusalCode::Malformed)
             }
-            // Pods come and go, and each may be the one.
+            // Pods come and go, and the next one may be the right one.
             Self::Network { .. } | Self::Timeout { .. } | Self::Closed { .. } | Self::WrongPeer { .. } => {
                 false
             }
@@ -237,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waiting_does_not_change_is_lasting() {
+    fn errors_that_waiting_does_not_change_are_lasting() {
         let (peer, from) = (SocketAddr::from(([192, 168, 111, 5], 18515)), IpAddr::from([192, 168, 111, 4]));
         let connect = |errno: Errno| DialError::Connect { peer, from, source: errno.into(), obstacle: None };
         let default_network = |down: Option<&str>| {
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_what_to_do() {
+    fn messages_name_the_peer_the_cause_and_the_remedy() {
         let (peer, from) = (SocketAddr::from(([192, 168, 111, 5], 18515)), IpAddr::from([192, 168, 111, 4]));
         let (source, obstacle) = (io::ErrorKind::ConnectionRefused.into(), Some(Obstacle::NotListening));
         let refused = DialError::Connect { peer, from, source, obstacle };

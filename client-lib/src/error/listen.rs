@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
-/// Why [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) failed.
+/// Error of [`ListenerBuilder::bind`](crate::ListenerBuilder::bind).
 ///
 /// # Examples
 ///
@@ -24,58 +24,58 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// There is nothing to bind.
+    /// The host has no address to listen on.
     #[error(
         "this host has no second NIC to listen on ({why}): name the address to listen on, or allow the default network"
     )]
     NoSecondNic {
-        /// The state of the host's NICs, such as `net1 is down`.
+        /// State of the host's NICs, such as `net1 is down`.
         why: String,
     },
     /// The local addresses cannot be listed.
     #[error("cannot list the local addresses: {0}")]
     Interfaces(io::Error),
-    /// The kernel refused.
+    /// The kernel refused to bind the address.
     #[error("cannot listen on {address}: {source}{}", hint(source))]
     Bind {
-        /// The address.
+        /// Address to listen on.
         address: SocketAddr,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// An address that another host has, too.
+    /// Another host has the same address.
     #[error(
         "cannot listen on {address}: another host on its network has this address (duplicate address detection has failed); give this one another"
     )]
     Duplicate {
-        /// The address.
+        /// Address to listen on.
         address: IpAddr,
     },
-    /// A link-local address of IPv6.
+    /// The address is a link-local one of IPv6.
     #[error(
         "cannot listen on {address}: link-local addresses are not supported, for they do not say on which link they are: \
          name another address of that NIC, IPv4 or of fd00::/8"
     )]
     LinkLocal {
-        /// The address.
+        /// Address to listen on.
         address: IpAddr,
     },
-    /// A limit that cannot be.
+    /// A limit is invalid.
     #[error("{0}")]
     Limit(&'static str),
-    /// The memory for all frames together is not enough for one.
+    /// The memory for frames is not enough for a single one.
     #[error(
         "a frame of frame_size ({frame_size} bytes) does not fit in the memory for frames ({memory}): raise memory, or lower frame_size"
     )]
     Memory {
-        /// The largest payload of a frame, in bytes.
+        /// Largest payload of a frame, in bytes.
         frame_size: u32,
-        /// How much memory, and why so much.
+        /// Amount of memory, and where it comes from.
         memory: String,
     },
 }
 
-/// The listener has been closed.
+/// Error that says that the listener has been closed.
 ///
 /// # Examples
 ///

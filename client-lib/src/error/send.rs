@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::resolve::ResolveError;
 
-/// Why a frame was not sent.
+/// Error of sending a frame that will never succeed.
 ///
 /// # Examples
 ///
@@ -24,38 +24,39 @@ use crate::resolve::ResolveError;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The payload is larger than any connected peer's slots.
+    /// The payload is larger than the slots of any connected peer.
     #[error(
         "a frame of {length} bytes, where the peers take {most}: raise the receivers' frame size, or send less"
     )]
     TooLarge {
-        /// Its length.
+        /// Length of the frame or part, in bytes.
         length: usize,
-        /// The most that a peer takes.
+        /// Largest payload that a connected peer accepts.
         most: usize,
     },
-    /// The key or the metadata is longer than it may be.
-    #[error("a {what} of {length} bytes, where {most} are allowed")]
+    /// The key or the metadata is too long.
+    #[error("{what} of {length} bytes, more than the {most} allowed")]
     HeaderTooLong {
-        /// Which.
+        /// Part that is too long.
         what: &'static str,
-        /// Its length.
+        /// Length of the frame or part, in bytes.
         length: usize,
-        /// The most that it may have.
+        /// Limit, in bytes.
         most: usize,
     },
-    /// The peer that was named has gone.
-    #[error("the peer has gone: DNS no longer names it")]
+    /// The peer that was named is gone.
+    #[error("the peer is gone: DNS no longer names it")]
     Gone,
-    /// The PeerSet has been closed.
+    /// The PeerSet is closed.
     #[error("the PeerSet is closed")]
     Closed,
-    /// The name that [`Connector::start`](crate::Connector::start) was given, or the resolver's configuration, is wrong: there will be no peer.
-    #[error("there is nobody to send to, and there will not be: {0}")]
+    /// The name that was given to [`Connector::start`](crate::Connector::start), or the resolver's
+    /// configuration, is wrong, so no peer will be found.
+    #[error("no peer will be found: {0}")]
     Resolve(#[source] ResolveError),
 }
 
-/// Why a frame could not be sent at once.
+/// Reason why a frame could not be sent at once.
 ///
 /// # Examples
 ///
@@ -67,7 +68,7 @@ pub enum SendError {
 /// match peers.try_send(picture) {
 ///     Ok(_) => {}
 ///     Err((_, TrySendError::Never(error))) => return Err(error.into()),
-///     // Nobody has room, or is there: the next picture is as good.
+///     // No peer has room, or none is connected. The next picture is as good.
 ///     Err((_picture, _)) => {}
 /// }
 /// # Ok(()) }
@@ -78,25 +79,26 @@ pub enum TrySendError {
     /// No peer is connected.
     #[error("no peer is connected")]
     NoPeer,
-    /// Every peer has as many frames as it has room for, or as many frames as may
-    /// ([`replay`](crate::ConnectorBuilder::replay)) wait for their acknowledgement.
+    /// Every peer has used all its slots, or the [replay buffer](crate::ConnectorBuilder::replay)
+    /// is full.
     #[error("no peer has room for another frame")]
     Full,
-    /// At least once: 65,535 frames have been sent since one that no receiver's code has decided on. Receivers tell no more than that from one
-    /// another, so that nothing is sent, to nobody, before that one is acknowledged or let go of.
+    /// At least once: 65,535 frames have been sent since one that no receiver's application has
+    /// acknowledged or dropped. Receivers can tell no more frames apart than that. So nothing is
+    /// sent to any peer before that frame is decided.
     #[error(
-        "frame {sequence} is not decided on, and 65,535 have been sent since: let its receiver's code acknowledge it, or let go of it"
+        "frame {sequence} is undecided, and 65,535 have been sent since: its receiver's application has to acknowledge or drop it"
     )]
     Undecided {
-        /// Its number.
+        /// Number of the undecided frame.
         sequence: u64,
     },
-    /// It can never be sent.
+    /// The frame can never be sent.
     #[error(transparent)]
     Never(#[from] SendError),
 }
 
-/// Why a frame has not been acknowledged, and will not be.
+/// Reason why a frame has not been acknowledged and will not be.
 ///
 /// # Examples
 ///
@@ -108,8 +110,8 @@ pub enum TrySendError {
 /// let sent = owner.send("an update").await?;
 /// match sent.acknowledged().await {
 ///     Ok(()) => {}
-///     // The pod has gone with what it had.
-///     Err(Unacknowledged::GivenUp) => println!("its successor has to begin anew"),
+///     // The pod is gone, and its state with it.
+///     Err(Unacknowledged::GivenUp) => println!("its successor has to start over"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
@@ -117,13 +119,16 @@ pub enum TrySendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Unacknowledged {
-    /// The one peer that it was for has gone, or it cannot be read from its GPU; at most once, the connection that it was being written to may have broken, too.
-    /// Who asks late, when thousands more have been given up since, may hear this of one that was acknowledged, but never the reverse.
+    /// The one peer that it was for is gone, or the frame cannot be read from its GPU. At most
+    /// once, its connection may also have broken while it was written.
+    ///
+    /// Only the latest few thousand frames that were given up are remembered. A query about an
+    /// older frame may return this even though the frame was acknowledged, but never the reverse.
     #[error(
-        "a frame was given up: the one peer that it was for has gone, it cannot be read from its GPU, or its connection broke while it was written; send it again if it is still needed"
+        "a frame was given up: the one peer that it was for is gone, it cannot be read from its GPU, or its connection broke while it was written; send it again if it is still needed"
     )]
     GivenUp,
-    /// The PeerSet was closed first.
+    /// The PeerSet was closed before.
     #[error(
         "the PeerSet was closed before the frame was acknowledged: give close() more time, or send it by another PeerSet"
     )]
