@@ -1,22 +1,25 @@
 //! Mutual TLS between peers.
 //!
-//! TLS 1.3 only, and both sides show a certificate. Chains, times and usages are verified by rustls; who the
-//! other side has to be is told by [`Tls::expect`], else it is the service that was asked for. A peer that is
-//! refused is refused within the handshake, by an alert from which it can tell why:
+//! Only TLS 1.3 is spoken, and both sides show a certificate. rustls verifies chains, times and key
+//! usages. The other side's name has to be one given to [`Tls::expect`], or by default the service
+//! that was asked for.
 //!
-//! | this side, and what it refuses | the other side learns it |
-//! |---|---|
-//! | connects; a listener's certificate | in its handshake |
-//! | accepts; a peer's certificate | at its first read ([`explain`]) |
-//! | connects; a listener without TLS | from the first byte ([`looks_like_tls`]) |
-//! | accepts; a peer without TLS | from the first byte of the answer, an alert ([`looks_like_tls`]) |
+//! A refused peer learns the reason within the handshake, from an alert:
 //!
-//! The second is the way of TLS 1.3: who connects is done with the handshake before its certificate is seen.
+//! | this side | refuses | the other side learns it |
+//! |---|---|---|
+//! | connects | a listener's certificate | in its handshake |
+//! | accepts | a peer's certificate | at its first read ([`explain`]) |
+//! | connects | a listener without TLS | from the first byte ([`looks_like_tls`]) |
+//! | accepts | a peer without TLS | from the first byte of the answer, an alert |
 //!
-//! - `names`: what names are expected, and those in a certificate;
-//! - `files`: certificate, key and trust anchors, read anew when they change;
-//! - `verify`: the verification of one handshake's peer;
-//! - `error`: what goes wrong, in words.
+//! In the second case, the side that connects has finished its handshake before the listener sees
+//! its certificate, as TLS 1.3 prescribes.
+//!
+//! - `names`: expected names, and those in a certificate;
+//! - `files`: certificate, key and trust anchors, reloaded when they change;
+//! - `verify`: verification of one handshake's peer;
+//! - `error`: errors in words.
 
 mod error;
 mod files;
@@ -43,36 +46,40 @@ use files::{CredentialStore, Files};
 use names::ExpectedName;
 use verify::Verifier;
 
-/// The protocol within TLS (RFC 7301): a web browser or server gets a clear refusal.
+/// Protocol within TLS (RFC 7301), so that web browsers and servers are refused clearly.
 const ALPN: &[u8] = b"multinet/1";
 
 /// Content types of TLS records that a side may begin with (RFC 8446 §5.1).
 const ALERT: u8 = 0x15;
 const HANDSHAKE: u8 = 0x16;
 
-/// What the handshake of peers without TLS begins with.
+/// First bytes of a handshake without TLS.
 const PREAMBLE: &[u8] = b"MNET";
 
-/// A fatal alert in the clear, `unexpected_message`.
+/// Fatal alert in the clear, `unexpected_message`, for a peer without TLS.
 const UNEXPECTED_MESSAGE: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 10];
 
-/// A fatal alert in the clear, `internal_error`: an address is not admitted.
+/// Fatal alert in the clear, `internal_error`, for an address that is not admitted.
 pub(crate) const NOT_ADMITTED: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 80];
 
-/// So long a refused peer is given to read why.
+/// Time that a refused peer gets to read the reason.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Mutual TLS between peers: who this side is, whom it trusts, and who the other side has to be.
+/// Mutual TLS between peers: the identity of this side, its trust anchors, and the expected names
+/// of the other side.
 ///
-/// A clone is cheap and shares the files. The files are looked at when a handshake begins, at most once a
-/// second, and read anew when they have changed; connections keep what they began with. Files that have
-/// become bad are logged once, and what they said before stays in use.
+/// A clone is cheap and shares the files. At the beginning of a handshake, but at most once a
+/// second, the files are checked and reloaded if they have changed. Existing connections keep their
+/// certificates. If the new files are unusable, that is logged once, and the old content stays in
+/// use.
 ///
 /// ```no_run
 /// use multinet_client::Tls;
 ///
 /// # fn main() -> Result<(), multinet_client::TlsError> {
-/// let tls = Tls::from_files("/var/run/tls/tls.crt", "/var/run/tls/tls.key", "/var/run/tls/ca.crt")?
+/// let folder = std::path::Path::new("/var/run/tls");
+/// let file = |name| folder.join(name);
+/// let tls = Tls::from_files(file("tls.crt"), file("tls.key"), file("ca.crt"))?
 ///     .expect("spiffe://cluster.local/ns/vision/sa/infer")?
 ///     .expect("infer.vision.svc.multinet.cluster.local")?;
 /// # drop(tls);
@@ -85,12 +92,13 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads three PEM files: our certificate, followed by those that vouch for it; its private key; and the
-    /// certificates of the authorities whose word is taken.
+    /// Reads three PEM files: this side's certificate, followed by its intermediates; the private
+    /// key; and the certificates of the trusted authorities.
     ///
-    /// Certificates have to be for both server and client authentication, as SPIFFE's are, where they limit
-    /// their usage at all. Renewed ones are to have the same URI, as SPIFFE's have, or else the same DNS names: to listeners, a sender with
-    /// others is another one, whose frames they have not had yet.
+    /// If a certificate limits its key usage, it has to allow both server and client
+    /// authentication, as SPIFFE's do. A renewed certificate should have the same URI, as SPIFFE's
+    /// have, or else the same DNS names. Listeners take a sender with other names for another
+    /// sender, whose frames they have not had yet.
     ///
     /// ```no_run
     /// let tls = multinet_client::Tls::from_files("tls.crt", "tls.key", "ca.crt")?;
@@ -100,7 +108,7 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// If a file cannot be read or used, or the key is not that of the certificate.
+    /// If a file cannot be read or used, or the key does not belong to the certificate.
     pub fn from_files(
         certificate: impl Into<PathBuf>,
         key: impl Into<PathBuf>,
@@ -110,16 +118,16 @@ impl Tls {
         Ok(Self { store: Arc::new(CredentialStore::open(files)?), expected: Arc::default() })
     }
 
-    /// Lets in only peers with this name, or another one that was given so.
+    /// Accepts peers with this name, or with any other name given to this method.
     ///
-    /// - A SPIFFE ID, such as `spiffe://cluster.local/ns/vision/sa/infer`, has to be the one URI name of the
-    ///   peer's certificate, to the letter. `/*` at its end stands for everything below:
+    /// - A SPIFFE ID, such as `spiffe://cluster.local/ns/vision/sa/infer`, has to equal the only
+    ///   URI name of the peer's certificate. A final `/*` stands for everything below:
     ///   `spiffe://cluster.local/ns/vision/*` is any peer of that namespace.
-    /// - A DNS name has to be a DNS name of the peer's certificate, where a wildcard may stand for the first
-    ///   label (RFC 9525). Common names and addresses do not count.
+    /// - A DNS name has to be among the DNS names of the peer's certificate. There, a wildcard may
+    ///   stand for the first label (RFC 9525). Common names and addresses do not count.
     ///
-    /// Where no name is given, a side that connects expects the DNS name of the service that it asked for,
-    /// and a side that accepts takes any peer that the trust anchors vouch for.
+    /// Without any name, a side that connects expects the DNS name of the service that it asked
+    /// for, and a side that accepts takes any peer that the trust anchors vouch for.
     ///
     /// ```no_run
     /// # let tls = multinet_client::Tls::from_files("tls.crt", "tls.key", "ca.crt")?;
@@ -130,7 +138,7 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// If it is neither a SPIFFE ID nor a DNS name.
+    /// If the name is neither a SPIFFE ID nor a DNS name.
     pub fn expect(mut self, name: &str) -> Result<Self, TlsError> {
         let expected =
             ExpectedName::parse(name).map_err(|problem| TlsError::Name { name: name.to_owned(), problem })?;
@@ -138,10 +146,10 @@ impl Tls {
         Ok(self)
     }
 
-    /// The side of a connection that connected, to an instance of the service that was asked for by the DNS
-    /// name `service`.
+    /// Runs the handshake of the side that connected to an instance of `service`, which is the DNS
+    /// name that was asked for.
     ///
-    /// How long it may take is the caller's to say.
+    /// The caller limits the time.
     pub(crate) async fn connect(
         &self,
         stream: TcpStream,
@@ -155,7 +163,7 @@ impl Tls {
         };
         let server_name = match service_name {
             Some(name) => ServerName::DnsName(name),
-            // Only for the library's sake: an address is neither sent nor compared.
+            // rustls demands a name. An address is neither sent nor compared.
             None => stream.peer_addr().map_err(|_| TlsError::Closed)?.ip().into(),
         };
         let verifier = Verifier::new(self.store.current().await, Arc::clone(&expected));
@@ -173,13 +181,13 @@ impl Tls {
         }
     }
 
-    /// The side of a connection that accepted.
+    /// Runs the handshake of the side that accepted.
     ///
-    /// How long it may take is the caller's to say.
+    /// The caller limits the time.
     pub(crate) async fn accept(&self, stream: TcpStream) -> Result<server::TlsStream<TcpStream>, TlsError> {
         if let Err(error) = check_first_bytes(&stream).await {
             if error != TlsError::Closed {
-                // Best effort: what has sent this little takes so little.
+                // Best effort: a socket that has sent nothing yet takes these few bytes.
                 let _ = stream.try_write(&UNEXPECTED_MESSAGE);
                 drain_and_close(stream).await;
             }
@@ -217,23 +225,24 @@ impl Tls {
     }
 }
 
-/// The names in the certificate of a peer, such as `peer_certificates()` of its connection has, for logs.
+/// Returns the names in a peer's certificate, for logs. The argument is the connection's
+/// `peer_certificates()`.
 pub(crate) fn peer_names(certificates: Option<&[CertificateDer<'_>]>) -> Vec<String> {
     certificates.and_then(<[_]>::first).map(names::presented_names).unwrap_or_default()
 }
 
-/// The names by which the holder of a peer's certificate is the same when that is renewed.
+/// Returns the names that identify the holder of a peer's certificate across renewals.
 pub(crate) fn holder_names(certificates: Option<&[CertificateDer<'_>]>) -> Vec<String> {
     certificates.and_then(<[_]>::first).map(names::holder_names).unwrap_or_default()
 }
 
-/// Whether what a peer begins with, or answers a plain handshake with, is TLS.
+/// Returns whether these first bytes from a peer are TLS.
 pub(crate) fn looks_like_tls(first_bytes: &[u8]) -> bool {
-    // The record's type and, as far as it is there, the first half of its version.
+    // The record's type and, if present, the first half of its version.
     matches!(first_bytes, [ALERT | HANDSHAKE] | [ALERT | HANDSHAKE, 3, ..])
 }
 
-/// Waits for the first bytes of a peer that connected, and says so if they are not TLS.
+/// Waits for the first bytes of a peer that connected. Returns an error if they are not TLS.
 async fn check_first_bytes(stream: &TcpStream) -> Result<(), TlsError> {
     let mut first = [0; 16];
     let first = match stream.peek(&mut first).await {
@@ -243,7 +252,7 @@ async fn check_first_bytes(stream: &TcpStream) -> Result<(), TlsError> {
     if looks_like_tls(first) {
         return Ok(());
     }
-    // Few bytes may be all that has come of it yet.
+    // Maybe only a few bytes have arrived yet.
     let length = first.len().min(PREAMBLE.len());
     if first[..length] == PREAMBLE[..length] {
         return Err(TlsError::PlainPeer);
@@ -251,7 +260,7 @@ async fn check_first_bytes(stream: &TcpStream) -> Result<(), TlsError> {
     Err(TlsError::Stranger { began: format!("\"{}\"", first.escape_ascii()) })
 }
 
-/// Ends a connection of TLS in good order.
+/// Ends a TLS connection properly.
 pub(crate) async fn close<S>(mut stream: S)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
@@ -259,10 +268,11 @@ where
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, stream.shutdown()).await;
 }
 
-/// Ends a connection after an alert, or other last words, so that they arrive: a socket that is closed with bytes unread is reset,
-/// and whoever is then writing never reads them.
+/// Ends a connection after a final message, so that the peer can read it. If a socket is closed
+/// with unread bytes, the kernel resets the connection, and a peer that is writing never reads the
+/// message.
 pub(crate) async fn drain_and_close(mut stream: TcpStream) {
-    /// More than a refused peer sends, unless it is out for trouble.
+    /// More reads than any honest refused peer needs.
     const MAX_READS: usize = 64;
     let drain = async {
         stream.shutdown().await?;
@@ -274,6 +284,6 @@ pub(crate) async fn drain_and_close(mut stream: TcpStream) {
         }
         Ok::<(), io::Error>(())
     };
-    // Whether it arrived cannot be known.
+    // Whether the message has arrived cannot be known.
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with TLS between peers, in words.
+//! Errors of TLS between peers, in words.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 
-/// Why TLS between two peers does not come about.
+/// Reason why TLS between two peers fails.
 ///
 /// # Examples
 ///
@@ -23,45 +23,45 @@ use rustls::{AlertDescription, CertificateError, InvalidMessage};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file of certificates or keys cannot be used.
+    /// A file of certificates or keys is unusable.
     #[error("{}: {problem}", file.display())]
     File {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// Problem, with the remedy.
         problem: String,
     },
-    /// What [`Tls::expect`](super::Tls::expect) was given is no name of a peer.
+    /// The name given to [`Tls::expect`](super::Tls::expect) is not a name that a peer can have.
     #[error("no peer can be expected as {name:?}: {problem}")]
     Name {
-        /// What was given.
+        /// Name that was given.
         name: String,
-        /// What is wrong with it, and what to do.
+        /// Problem, with the remedy.
         problem: &'static str,
     },
-    /// The service is not asked for by a name that a certificate could be for, and no name is expected
-    /// instead.
+    /// The service was not asked for by a name that a certificate can have, and no other name is
+    /// expected.
     #[error(
         "no certificate can be for the service {service:?}: ask for it by its DNS name, or name the peer by \
          Tls::expect"
     )]
     Service {
-        /// How it was asked for.
+        /// Service as it was asked for.
         service: String,
     },
-    /// The peer connected to answers without TLS.
+    /// The listener answers without TLS.
     #[error("the peer does not speak TLS: give it certificates, or connect without")]
     PlainListener,
     /// The peer that connects begins multinet's handshake without TLS.
     #[error("the peer does not speak TLS: give it certificates, or listen without")]
     PlainPeer,
-    /// What connects speaks neither TLS nor multinet.
+    /// The peer that connects speaks neither TLS nor multinet.
     #[error(
-        "what connects speaks neither TLS nor multinet, it begins with {began}: find out who takes this \
+        "the peer speaks neither TLS nor multinet, and begins with {began}: find the program that takes this \
          port for another"
     )]
     Stranger {
-        /// Its first bytes.
+        /// First bytes that it sent.
         began: String,
     },
     /// The peer speaks TLS for another protocol.
@@ -72,100 +72,100 @@ pub enum TlsError {
     NotMultinet,
     /// The peers have no version or algorithms of TLS in common.
     #[error(
-        "the peer's TLS does not fit ({problem}): it has to speak TLS 1.3, with algorithms that rustls knows"
+        "the peer's TLS is incompatible ({problem}): it has to speak TLS 1.3, with algorithms that rustls knows"
     )]
     Incompatible {
-        /// What is missing.
+        /// Missing version or algorithm.
         problem: String,
     },
     /// The peer showed no certificate.
     #[error("the peer showed no certificate: give it one, both sides have to identify themselves")]
     NoCertificate,
-    /// The peer's certificate is not vouched for by any of the trust anchors.
+    /// No trust anchor vouches for the peer's certificate.
     #[error(
         "the peer's certificate (for {}) is from no authority in {}: add its authority there, or have it \
          issued by one that is there", list_names(presented), trust.display()
     )]
     UnknownIssuer {
-        /// The names that the certificate claims.
+        /// Names that the certificate claims.
         presented: Vec<String>,
-        /// The file of the trust anchors.
+        /// File of the trust anchors.
         trust: PathBuf,
     },
-    /// The peer's certificate names a known authority, but was signed by another one.
+    /// The peer's certificate names a trusted authority, but has the signature of another one.
     #[error(
         "the peer's certificate (for {}) names an authority in {} as its issuer, but was not signed by its \
-         key: if the authority was made anew, renew that file and all certificates",
+         key: if the authority has a new key, renew that file and all certificates",
         list_names(presented), trust.display()
     )]
     OtherIssuer {
-        /// The names that the certificate claims.
+        /// Names that the certificate claims.
         presented: Vec<String>,
-        /// The file of the trust anchors.
+        /// File of the trust anchors.
         trust: PathBuf,
     },
-    /// The peer's certificate, or one between it and the trust anchor, is no longer valid.
+    /// The peer's certificate, or an intermediate, has expired.
     #[error(
         "the peer's certificate (for {}), or one that vouches for it, expired {} ago: renew it, unless this \
          clock is wrong", list_names(presented), round_duration(*by)
     )]
     Expired {
-        /// The names that the certificate claims.
+        /// Names that the certificate claims.
         presented: Vec<String>,
-        /// For how long, by this machine's clock.
+        /// Time since or until then, by this machine's clock.
         by: Duration,
     },
-    /// The peer's certificate, or one between it and the trust anchor, is not valid yet.
+    /// The peer's certificate, or an intermediate, is not valid yet.
     #[error(
         "the peer's certificate (for {}), or one that vouches for it, becomes valid only in {}: check this \
          clock and that of its authority", list_names(presented), round_duration(*by)
     )]
     NotYetValid {
-        /// The names that the certificate claims.
+        /// Names that the certificate claims.
         presented: Vec<String>,
-        /// For how long, by this machine's clock.
+        /// Time since or until then, by this machine's clock.
         by: Duration,
     },
-    /// The peer's certificate may not be used for this.
+    /// The peer's certificate does not allow this usage.
     #[error(
         "the peer's certificate (for {}) is not for {usage}: have it issued with both extended key usages, \
          serverAuth and clientAuth",
         list_names(presented)
     )]
     WrongUsage {
-        /// The names that the certificate claims.
+        /// Names that the certificate claims.
         presented: Vec<String>,
-        /// What it would have to be for.
+        /// Usage that it has to allow.
         usage: &'static str,
     },
-    /// The peer is somebody else.
+    /// The peer has another name than expected.
     #[error(
         "the peer's certificate is for {}, expected {}: {}", list_names(presented), expected.join(" or "),
         name_remedy(presented)
     )]
     WrongName {
-        /// The names that the certificate has, vouched for by the trust anchors.
+        /// Names in the certificate, which the trust anchors vouch for.
         presented: Vec<String>,
-        /// The names that would do.
+        /// Names that were expected.
         expected: Vec<String>,
     },
-    /// The peer's certificate is wrong in another way.
+    /// The peer's certificate has another problem.
     #[error(
         "the peer's certificate (for {}) cannot be used: {problem}; have it issued anew",
         list_names(presented)
     )]
     BadCertificate {
-        /// The names that the certificate claims.
+        /// Names that the certificate claims.
         presented: Vec<String>,
-        /// What is wrong.
+        /// Problem of the certificate.
         problem: String,
     },
-    /// The peer refused us, by an alert.
+    /// The peer refused this side by an alert.
     #[error("the peer refuses: {reason} (alert {alert})")]
     Refused {
-        /// What the alert means, and what to do.
+        /// Meaning of the alert, with the remedy.
         reason: &'static str,
-        /// Its name.
+        /// Name of the alert.
         alert: String,
     },
     /// The connection ended within the handshake.
@@ -174,32 +174,34 @@ pub enum TlsError {
          may be one without TLS"
     )]
     Closed,
-    /// The handshake failed otherwise.
-    #[error("TLS with the peer failed: {problem}; if this repeats, look for what changes bytes on the way")]
+    /// The handshake failed for another reason.
+    #[error(
+        "TLS with the peer failed: {problem}; if this repeats, look for a device on the path that changes bytes"
+    )]
     Broken {
-        /// What happened.
+        /// Error of rustls or of the kernel.
         problem: String,
     },
 }
 
-/// What is known of a handshake beside its error.
+/// Facts about a failed handshake beside its error.
 pub(super) struct HandshakeContext {
-    /// Whether the peer is the one that accepts.
+    /// Whether this side connected.
     pub(super) is_client: bool,
-    /// The file of the trust anchors.
+    /// File of the trust anchors.
     pub(super) trust: PathBuf,
-    /// The names of the peer's certificate, as far as it came to that.
+    /// Names in the peer's certificate, if it showed one.
     pub(super) presented: Vec<String>,
-    /// The names that would have done.
+    /// Names that were expected.
     pub(super) expected: Vec<String>,
 }
 
 impl HandshakeContext {
-    /// The error of a handshake in words.
+    /// Converts the error of a handshake.
     pub(super) fn into_error(self, error: &io::Error) -> TlsError {
         match rustls_error(error) {
             Some(rustls::Error::InvalidCertificate(error)) => self.certificate_error(error),
-            // Of a peer that greeted properly this would be a broken record.
+            // After the peer has shown a certificate, this would be a broken record.
             Some(rustls::Error::InvalidMessage(
                 InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
             )) if self.is_client && self.presented.is_empty() => TlsError::PlainListener,
@@ -231,7 +233,7 @@ impl HandshakeContext {
 }
 
 impl TlsError {
-    /// Whether the next handshake would fail, too, as far as can be told.
+    /// Returns whether further handshakes are expected to fail, too.
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
             Self::NotYetValid { .. } | Self::Closed | Self::Broken { .. } => false,
@@ -240,7 +242,7 @@ impl TlsError {
         }
     }
 
-    /// An error of rustls in words, as far as it says enough by itself.
+    /// Converts an error of rustls that says enough by itself.
     fn from_rustls(error: &rustls::Error) -> Self {
         match error {
             rustls::Error::AlertReceived(alert) => {
@@ -256,10 +258,10 @@ impl TlsError {
     }
 }
 
-/// What an error of a read on a TLS connection means, if it is one of TLS.
+/// Returns the TLS error behind an error of reading, if that is the cause.
 ///
-/// In TLS 1.3 who connects is done with the handshake before the other side has seen its certificate: that it
-/// is refused shows as an alert at the first read.
+/// In TLS 1.3, the side that connects finishes its handshake before the other side sees its
+/// certificate. A refusal then shows as an alert at the first read.
 pub(crate) fn explain(error: &io::Error) -> Option<TlsError> {
     rustls_error(error).map(TlsError::from_rustls)
 }
@@ -268,7 +270,7 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Whether the connection is over, rather than the machine in trouble.
+/// Returns whether the peer has ended the connection, as opposed to a local problem.
 fn is_disconnect(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
@@ -280,11 +282,11 @@ fn is_disconnect(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// Says that an address is not admitted, before any certificate has been seen: in the words of RFC 8446, what has nothing to do with the peer's
-/// TLS, and may pass.
+/// Alert for an address that is not admitted, sent before any certificate was shown. RFC 8446
+/// describes it as unrelated to the peer, and it may pass.
 const NOT_ADMITTED: AlertDescription = AlertDescription::InternalError;
 
-/// What a peer says by an alert (RFC 8446 §6.2), and what to do.
+/// Returns the meaning of a peer's alert (RFC 8446 §6.2), with the remedy.
 fn explain_alert(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::AccessDenied => {
@@ -298,7 +300,7 @@ fn explain_alert(alert: AlertDescription) -> &'static str {
         }
         AlertDescription::DecryptError => {
             "our certificate was not signed by the key of the authority that it trusts under that name; if \
-             the authority was made anew, renew both sides' certificates and trust files"
+             the authority has a new key, renew both sides' certificates and trust files"
         }
         AlertDescription::CertificateExpired => {
             "our certificate, or one that vouches for it, has expired or is not valid yet; renew it, and \
@@ -325,9 +327,9 @@ fn explain_alert(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// The names of a certificate, for people.
+/// Lists the names of a certificate, for people.
 fn list_names(names: &[String]) -> String {
-    /// So many are told one by one.
+    /// The most names that are listed.
     const MAX_LISTED: usize = 4;
     match names {
         [] => "no DNS or URI name".to_owned(),
@@ -338,7 +340,7 @@ fn list_names(names: &[String]) -> String {
     }
 }
 
-/// What to do about a certificate whose names are not the expected ones.
+/// Returns the remedy for a certificate without an expected name.
 fn name_remedy(names: &[String]) -> &'static str {
     let uris = names.iter().filter(|name| name.contains("://")).count();
     match uris {
@@ -354,7 +356,7 @@ fn seconds_between(from: UnixTime, to: UnixTime) -> Duration {
     Duration::from_secs(to.as_secs().saturating_sub(from.as_secs()))
 }
 
-/// A time in the largest unit of which there are at least two.
+/// Formats a duration in the largest unit of which there are at least two.
 fn round_duration(time: Duration) -> String {
     let seconds = time.as_secs();
     let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
@@ -369,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rough() {
+    fn a_duration_is_shown_in_its_largest_unit() {
         for (seconds, text) in [
             (0, "0 seconds"),
             (119, "119 seconds"),
@@ -384,26 +386,26 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_is_told_with_its_remedy() {
-        let told = |presented: &[&str]| {
+    fn a_wrong_name_is_an_error_with_its_remedy() {
+        let message = |presented: &[&str]| {
             let presented = presented.iter().map(|&name| name.to_owned()).collect();
             let expected = vec!["spiffe://td/a".to_owned(), "a.test".to_owned()];
             TlsError::WrongName { presented, expected }.to_string()
         };
-        let one = told(&["spiffe://td/b"]);
+        let one = message(&["spiffe://td/b"]);
         assert!(
             one.starts_with(
                 "the peer's certificate is for spiffe://td/b, expected spiffe://td/a or a.test: have it"
             ),
             "{one}"
         );
-        assert!(told(&[]).contains("for no DNS or URI name") && told(&[]).contains("common name"));
-        assert!(told(&["spiffe://td/a", "spiffe://td/b"]).contains("more than one URI name"));
-        assert!(told(&["a", "b", "c", "d", "e", "f"]).contains("for a, b, c, d and 2 more,"));
+        assert!(message(&[]).contains("for no DNS or URI name") && message(&[]).contains("common name"));
+        assert!(message(&["spiffe://td/a", "spiffe://td/b"]).contains("more than one URI name"));
+        assert!(message(&["a", "b", "c", "d", "e", "f"]).contains("for a, b, c, d and 2 more,"));
     }
 
     #[test]
-    fn what_is_no_error_of_tls_is_not_explained() {
+    fn only_errors_of_tls_are_explained() {
         assert_eq!(explain(&io::Error::from(io::ErrorKind::ConnectionReset)), None);
         assert_eq!(explain(&io::Error::other("multinet")), None);
         let alert = rustls::Error::AlertReceived(AlertDescription::AccessDenied);

@@ -1,9 +1,10 @@
-//! Certificate, key and trust anchors, read from files and read anew when these change.
+//! Certificate, key and trust anchors, loaded from files and reloaded when these change.
 //!
-//! Whoever begins a handshake looks at the files, at most one a second, and waits for what it finds, though
-//! not for long: a hanging file system holds up no handshakes. What identifies a file's content is its inode,
-//! length and times behind all symbolic links, so the swap of a folder far above is seen as well. Until a set
-//! of files that fit together is found the one before it stays, and what is wrong is logged once.
+//! Each handshake first checks the files, but at most once a second, and waits shortly for the
+//! result. So a hanging file system does not hold up handshakes. A change shows in the inode,
+//! length and times of a file behind all symbolic links, so that a swapped folder far above is
+//! noticed, too. New content replaces the old only if the three files fit together. Otherwise the
+//! problem is logged once.
 
 use std::fmt;
 use std::fs;
@@ -24,13 +25,13 @@ use tracing::{info, warn};
 
 use super::TlsError;
 
-/// Time between two looks at the files.
+/// Time between two checks of the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// So long a handshake waits for a look.
+/// Time that a handshake waits for a check.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Where the files lie.
+/// Paths of the three files.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
     pub(super) certificate: PathBuf,
@@ -38,27 +39,25 @@ pub(super) struct Files {
     pub(super) trust: PathBuf,
 }
 
-/// What the files say.
+/// Content of the files.
 pub(super) struct Credentials {
-    /// Our chain and key.
+    /// This side's chain and key.
     pub(super) identity: Arc<SingleCertAndKey>,
     chain: Vec<CertificateDer<'static>>,
-    /// The trust anchors.
     pub(super) roots: Arc<RootCertStore>,
-    /// Verifies peers that connect, but for their names.
+    /// Verifier of peers that connect, except for their names.
     pub(super) client_verifier: Arc<dyn ClientCertVerifier>,
-    /// The cryptography.
     pub(super) provider: Arc<CryptoProvider>,
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the key, in no log.
+        // The key must not get into a log.
         f.debug_struct("Credentials").finish_non_exhaustive()
     }
 }
 
-/// The files, followed.
+/// The current content of the files, reloaded when they change.
 #[derive(Debug)]
 pub(super) struct CredentialStore {
     files: Files,
@@ -70,13 +69,13 @@ pub(super) struct CredentialStore {
 #[derive(Debug)]
 struct State {
     credentials: Arc<Credentials>,
-    /// Of the files that `material` was made of.
+    /// Stamps of the files that `credentials` was loaded from.
     stamps: [Option<Stamp>; 3],
-    /// When the last look began.
+    /// Time when the last check began.
     last_check: Instant,
-    /// The last look, which may still hang.
+    /// The last check, which may still hang.
     reload: Option<AbortHandle>,
-    /// What was last logged, if the files have become bad.
+    /// Error that was logged last, while the files are unusable.
     last_error: Option<TlsError>,
 }
 
@@ -86,19 +85,19 @@ impl CredentialStore {
     }
 
     pub(super) fn every(interval: Duration, patience: Duration, files: Files) -> Result<Self, TlsError> {
-        // The stamps before the content: what changes in between is seen by the next look.
+        // Take the stamps before the content, so that the next check notices a change in between.
         let stamps = files.stamps();
         let credentials = Arc::new(files.load()?);
         let state = State { credentials, stamps, last_check: Instant::now(), reload: None, last_error: None };
         Ok(Self { files, interval, patience, state: Mutex::new(state) })
     }
 
-    /// The file of the trust anchors, for messages.
+    /// Returns the path of the trust anchors, for messages.
     pub(super) fn trust(&self) -> &Path {
         &self.files.trust
     }
 
-    /// What the files say now, or said when they were last good.
+    /// Returns the content of the files, or if they are unusable, what they contained before.
     pub(super) async fn current(self: &Arc<Self>) -> Arc<Credentials> {
         let reload = {
             let mut state = self.state();
@@ -112,17 +111,18 @@ impl CredentialStore {
             state.reload = Some(reload.abort_handle());
             reload
         };
-        // Late or failed, there is something to go on with.
+        // If it is late or fails, the old content will do.
         let _ = tokio::time::timeout(self.patience, reload).await;
         Arc::clone(&self.state().credentials)
     }
 
-    /// Takes the files if they have changed and are good.
+    /// Reloads the files if they have changed and are usable.
     fn reload(&self) {
         let stamps = self.files.stamps();
         {
             let state = self.state();
-            // While they are bad they are read each time: it may have been the reading that failed.
+            // After an error the files are loaded at every check: the error may have been in
+            // reading.
             if state.last_error.is_none() && state.stamps == stamps {
                 return;
             }
@@ -138,26 +138,27 @@ impl CredentialStore {
             }
             Err(error) if state.last_error.as_ref() == Some(&error) => {}
             Err(error) => {
-                warn!(%error, "the certificates in use are kept");
+                warn!(%error, "cannot reload the certificates; those in use are kept");
                 state.last_error = Some(error);
             }
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What is held is whole at every moment.
+        // The state is consistent at every moment, so a poisoned lock is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What tells one content of a file from another without reading it.
+/// Metadata that changes with the content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
     inode: u64,
     length: u64,
     modified: (i64, i64),
-    /// Tools that copy a file may set its modification time back, not this one.
+    /// Change of the inode. Tools that copy a file may reset its modification time, but not this
+    /// one.
     changed: (i64, i64),
 }
 
@@ -183,7 +184,8 @@ impl Files {
         let provider = Arc::new(ring::default_provider());
         let identity = self.identity(&provider)?;
         let roots = Arc::new(self.roots()?);
-        // Our peers have one certificate to show: to tell them all our anchors would only be long.
+        // Peers have a single certificate. A list of all our anchors would only make the handshake
+        // long.
         let client_verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .clear_root_hint_subjects()
@@ -193,7 +195,7 @@ impl Files {
         Ok(Credentials { identity: Arc::new(identity.into()), chain, roots, client_verifier, provider })
     }
 
-    /// The new material, unless its chain is outdated while that of the old one is not.
+    /// Returns the new credentials, unless their chain is outdated while the old one is not.
     fn check_replacement(&self, old: &Credentials, new: Credentials) -> Result<Credentials, TlsError> {
         match multinet_pem::replacement_problem(&old.chain, &new.chain, UnixTime::now()) {
             Some(problem) => Err(file_error(&self.certificate, &problem)),
@@ -236,12 +238,12 @@ fn file_error(file: &Path, problem: &dyn fmt::Display) -> TlsError {
     TlsError::File { file: file.to_owned(), problem: problem.to_string() }
 }
 
-/// What can be wrong with the file of trust anchors beyond its PEM.
+/// Problem of the trust anchors' file beyond its PEM.
 #[derive(Debug, thiserror::Error)]
 enum TrustError {
     #[error("has no certificate in PEM; give the file with the certificates of the authorities to trust")]
     NoAnchor,
-    #[error("certificate {number} in it is not sound: {error}; remove or replace it")]
+    #[error("certificate {number} in it is invalid: {error}; remove or replace it")]
     Anchor { number: usize, error: rustls::Error },
 }
 
@@ -252,21 +254,21 @@ mod tests {
     use super::super::tests::authority::{Authority, Folder, Mounted as _};
     use super::*;
 
-    /// Longer than a busy machine may keep a thread waiting.
+    /// Longer than a busy machine may delay a thread.
     const LONG: Duration = Duration::from_secs(60);
 
     fn store(folder: &Folder) -> Arc<CredentialStore> {
         Arc::new(CredentialStore::every(Duration::ZERO, LONG, folder.files()).unwrap())
     }
 
-    /// The own certificate in use.
+    /// Returns this side's certificate in use.
     fn in_use(credentials: &Credentials) -> CertificateDer<'static> {
         use rustls::client::ResolvesClientCert as _;
         credentials.identity.resolve(&[], &[]).unwrap().cert[0].clone()
     }
 
     #[test]
-    fn an_error_is_one_line_that_names_the_file_and_the_remedy() {
+    fn an_unusable_file_is_an_error_of_one_line_with_the_file_and_the_remedy() {
         let authority = Authority::new();
         let good = authority.issue(&["a.test"]);
         let other = authority.issue(&["a.test"]);
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_looked_at_once_a_second() {
+    async fn changed_files_are_noticed_after_a_second_and_not_earlier() {
         let authority = Authority::new();
         let folder = Folder::of(&authority.issue(&["a.test"]), &authority.pem());
         let store = Arc::new(CredentialStore::every(INTERVAL, LONG, folder.files()).unwrap());
@@ -315,7 +317,7 @@ mod tests {
         folder.put(&authority.issue(&["b.test"]), &authority.pem());
         tokio::time::sleep(INTERVAL).await;
         assert!(!Arc::ptr_eq(&first, &store.current().await));
-        assert!(Arc::ptr_eq(&other, &patient.current().await), "too early to look");
+        assert!(Arc::ptr_eq(&other, &patient.current().await), "too early to check");
     }
 
     #[tokio::test]
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn new_files_are_taken_and_broken_ones_are_not() {
+    async fn new_files_are_used_if_they_fit_together_and_ignored_if_not() {
         let authority = Authority::new();
         let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
         let folder = Folder::of(&first, &authority.pem());
@@ -337,7 +339,8 @@ mod tests {
         folder.put(&second, &authority.pem());
         assert_eq!(in_use(&*store.current().await), second.der());
 
-        // The certificate of one pair with the key of another, then half a file, then nothing at all.
+        // First the certificate of one pair with the key of another, then half a file, then no
+        // file.
         let third = authority.issue(&["a.test"]);
         fs::write(folder.path().join("tls.crt"), &third.chain).unwrap();
         assert_eq!(in_use(&*store.current().await), second.der());
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_swapped_link_is_a_change() {
+    async fn a_swapped_symbolic_link_is_noticed() {
         let authority = Authority::new();
         let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
         let (old, new) = (Folder::of(&first, &authority.pem()), Folder::of(&second, &authority.pem()));
@@ -372,9 +375,9 @@ mod tests {
         assert_eq!(in_use(&*store.current().await), second.der());
     }
 
-    /// A look waits for a thread here, as it would for a file system.
+    /// The check waits for a thread here, as it would for a file system.
     #[test]
-    fn a_look_that_hangs_holds_up_nobody_for_long() {
+    fn a_check_that_hangs_does_not_hold_up_handshakes() {
         let authority = Authority::new();
         let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
         let folder = Folder::of(&first, &authority.pem());
@@ -387,7 +390,7 @@ mod tests {
             let begun = Instant::now();
             assert_eq!(in_use(&*store.current().await), first.der());
             assert!(begun.elapsed() >= PATIENCE);
-            // The look that hangs is not joined by others.
+            // Further handshakes do not wait for the check that hangs.
             assert_eq!(in_use(&store.current().now_or_never().unwrap()), first.der());
             drop(go_on);
             assert!(hanging.await.unwrap());
@@ -399,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_valid_certificate_gives_way_only_to_one_that_is() {
+    async fn an_expired_certificate_does_not_replace_a_valid_one() {
         let authority = Authority::new();
         let (good, next) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
         let expired = authority.issue_as(&["a.test"], |params| {
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debug_print_has_no_key() {
+    fn debug_output_has_no_key() {
         let authority = Authority::new();
         let store = store(&Folder::of(&authority.issue(&["a.test"]), &authority.pem()));
         let print = format!("{store:?}");

@@ -1,4 +1,4 @@
-//! Names of peers: what is expected, and what a certificate says.
+//! Names of peers: the expected ones, and those in a certificate.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,23 +8,23 @@ use webpki::EndEntityCert;
 
 const SCHEME: &str = "spiffe://";
 
-/// A name that a peer may have.
+/// Name that a peer may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExpectedName {
-    /// This SPIFFE ID.
+    /// Exactly this SPIFFE ID.
     SpiffeId(String),
     /// Any SPIFFE ID that begins with this, which ends with a slash.
     SpiffePrefix(String),
-    /// This DNS name; what may be a wildcard is the name in the certificate.
+    /// This DNS name, without wildcards. The certificate may have one.
     Dns(DnsName<'static>),
 }
 
 impl ExpectedName {
-    /// Reads a SPIFFE ID, with `/*` at its end for all below it, or a DNS name.
+    /// Parses a SPIFFE ID, which may end in `/*` for all below it, or a DNS name.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and what to do.
+    /// A description of the problem, with the remedy.
     pub(super) fn parse(name: &str) -> Result<Self, &'static str> {
         if let Some(id) = name.strip_prefix(SCHEME) {
             let (id, is_prefix) = id.strip_suffix("/*").map_or((id, false), |id| (id, true));
@@ -40,16 +40,16 @@ impl ExpectedName {
         }
         if name.starts_with("*.") {
             return Err(
-                "a wildcard belongs into the certificate; give a DNS name, or a SPIFFE ID that ends with /*",
+                "a wildcard belongs in the certificate; give a DNS name, or a SPIFFE ID that ends with /*",
             );
         }
         if name.contains("://") {
-            return Err("of URIs only SPIFFE IDs are names of peers; give one, or a DNS name");
+            return Err("only SPIFFE IDs are accepted among URIs; give one, or a DNS name");
         }
         dns_name(name).map(Self::Dns).ok_or("it is neither a SPIFFE ID nor a DNS name; give one of these")
     }
 
-    /// Whether a certificate, whose chain is another's business, has this name.
+    /// Returns whether a certificate has this name. Its chain is verified elsewhere.
     pub(super) fn matches(&self, certificate: &EndEntityCert<'_>) -> bool {
         match self {
             Self::Dns(name) => {
@@ -57,18 +57,18 @@ impl ExpectedName {
                 certificate.verify_is_valid_for_subject_name(&name).is_ok()
             }
             Self::SpiffeId(_) | Self::SpiffePrefix(_) => {
-                // A certificate with several URI names is no SPIFFE identity (X.509-SVID §2).
+                // A certificate with several URI names is not a SPIFFE identity (X.509-SVID §2).
                 let mut uris = certificate.valid_uri_names();
                 matches!((uris.next(), uris.next()), (Some(uri), None) if self.is_id(uri))
             }
         }
     }
 
-    /// Whether a SPIFFE ID is the one expected, to the letter.
+    /// Returns whether a SPIFFE ID is an expected one, byte by byte.
     fn is_id(&self, uri: &str) -> bool {
         match self {
             Self::SpiffeId(id) => uri == id,
-            // What is below is checked too, so that `..` leads nowhere.
+            // The rest is checked, too, so that `..` cannot leave the prefix.
             Self::SpiffePrefix(prefix) => {
                 uri.starts_with(prefix) && uri.strip_prefix(SCHEME).is_some_and(|id| check_id(id).is_ok())
             }
@@ -87,25 +87,24 @@ impl fmt::Display for ExpectedName {
     }
 }
 
-/// A DNS name, with or without the dot at its end.
+/// Parses a DNS name, with or without a final dot.
 pub(super) fn dns_name(name: &str) -> Option<DnsName<'static>> {
     let name = DnsName::try_from(name.strip_suffix('.').unwrap_or(name)).ok()?;
     Some(name.to_owned())
 }
 
-/// Whether a SPIFFE ID, without its scheme, is one (SPIFFE-ID §2).
+/// Checks a SPIFFE ID without its scheme (SPIFFE-ID §2).
 fn check_id(id: &str) -> Result<(), &'static str> {
     if id.len() > 2048 - SCHEME.len() {
         return Err("a SPIFFE ID has at most 2048 bytes; shorten it");
     }
     let (domain, path) = id.split_once('/').map_or((id, None), |(domain, path)| (domain, Some(path)));
-    let in_domain =
-        |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || b".-_".contains(&octet);
+    let in_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
     if domain.is_empty() || domain.len() > 255 || !domain.bytes().all(in_domain) {
         return Err("a trust domain has small letters, digits, dots, dashes and underscores; write it as \
              spiffe://cluster.local/…");
     }
-    let in_path = |octet: u8| octet.is_ascii_alphanumeric() || b".-_".contains(&octet);
+    let in_path = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     for segment in path.into_iter().flat_map(|path| path.split('/')) {
         if segment.is_empty() || segment == "." || segment == ".." || !segment.bytes().all(in_path) {
             return Err(
@@ -117,7 +116,8 @@ fn check_id(id: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whom a certificate is for: its URI, of which those of SPIFFE have one, or else its DNS names, sorted.
+/// Returns the names that identify the holder of a certificate: its URIs, of which a SPIFFE
+/// certificate has one, or else its DNS names. Sorted.
 pub(super) fn holder_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let mut names: Vec<&str> = certificate.valid_uri_names().collect();
@@ -128,11 +128,12 @@ pub(super) fn holder_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     names.into_iter().map(ToOwned::to_owned).collect()
 }
 
-/// The URI and DNS names that a certificate claims, fit for a log whoever made it.
+/// Returns the URI and DNS names that a certificate claims, safe to log even if an attacker made
+/// it.
 pub(super) fn presented_names(certificate: &CertificateDer<'_>) -> Vec<String> {
-    /// More than anybody reads.
+    /// More names than a person reads.
     const MAX_NAMES: usize = 64;
-    /// As long as a DNS name may be, and rather long for a SPIFFE ID.
+    /// Limit of a DNS name, and long for a SPIFFE ID.
     const MAX_LENGTH: usize = 255;
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let names = certificate.valid_uri_names().chain(certificate.valid_dns_names());
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn spiffe_ids() {
+    fn a_spiffe_id_matches_exactly_or_by_its_prefix() {
         let id = "spiffe://cluster.local/ns/vision/sa/infer";
         let below = "spiffe://cluster.local/ns/vision/*";
         let domain = "spiffe://cluster.local/*";
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_names() {
+    fn a_dns_name_matches_names_and_wildcards_of_a_certificate() {
         for (expected, name, fits) in [
             ("infer.vision.svc", "infer.vision.svc", true),
             ("Infer.Vision.SVC", "infer.vision.svc", true),
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_common_name_and_an_address_are_no_names() {
+    fn a_common_name_and_an_address_do_not_count_as_names() {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(rcgen::DnType::CommonName, "a.test");
         params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_with_a_reason() {
+    fn an_invalid_name_is_refused_with_the_reason() {
         for (name, says) in [
             ("", "neither"),
             ("a b", "neither"),
@@ -297,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shown_as_they_were_given() {
+    fn a_name_is_displayed_as_it_was_given() {
         for name in ["spiffe://td/a", "spiffe://td/*", "spiffe://td/a/*", "a.test"] {
             assert_eq!(ExpectedName::parse(name).unwrap().to_string(), name);
         }
     }
 
     #[test]
-    fn presented_names_are_fit_for_a_log() {
+    fn presented_names_are_escaped_and_limited() {
         let long = format!("spiffe://td/{}", "a".repeat(5000));
         let names =
             presented_names(&certificate(&["spiffe://td/\n\u{1b}[31mx", &long], &["a.test", "*.b.test"]));

@@ -1,4 +1,4 @@
-//! Two peers on loopback, what becomes of their handshake, and what each side is told.
+//! Handshakes of two peers on loopback: their outcome, and the message on each side.
 
 pub(super) mod authority;
 mod names;
@@ -15,33 +15,33 @@ use tokio_rustls::{client, server};
 use self::authority::{Authority, Folder, Issued, Mounted as _};
 use super::*;
 
-/// The service that is asked for.
+/// Service that is asked for.
 const SERVICE: &str = "infer.vision.svc.multinet.cluster.local";
 
-/// An instance of it.
+/// SPIFFE ID of an instance of the service.
 const INFER: &str = "spiffe://cluster.local/ns/vision/sa/infer";
 
-/// Who asks.
+/// SPIFFE ID of the peer that connects.
 const DETECT: &str = "spiffe://cluster.local/ns/vision/sa/detect";
 
 type Connected = Result<client::TlsStream<TcpStream>, TlsError>;
 type Accepted = Result<server::TlsStream<TcpStream>, TlsError>;
 
-/// What both sides come to.
+/// Outcome of a handshake on both sides.
 struct Outcome {
     connected: Connected,
     accepted: Accepted,
 }
 
 impl Outcome {
-    /// The messages of a handshake that failed.
+    /// Returns the error messages of a handshake that failed.
     fn messages(self) -> (String, String) {
         let (connected, accepted) = (self.connected.map(drop), self.accepted.map(drop));
         (connected.unwrap_err().to_string(), accepted.unwrap_err().to_string())
     }
 }
 
-/// The service's instance and who asks for it, with certificates of one authority.
+/// The certificates of both peers, from one authority.
 struct Pair {
     authority: Authority,
     listener: Folder,
@@ -68,7 +68,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A handshake of TLS and a byte each way, as the one of multinet would be.
+/// Runs a TLS handshake, then sends a byte each way, as multinet's own handshake does.
 async fn handshake(connector: &Tls, listener: &Tls, service: &str) -> Outcome {
     let (socket, address) = listen().await;
     let connecting = async {
@@ -95,7 +95,7 @@ fn explained(error: io::Error) -> TlsError {
     explain(&error).unwrap_or_else(|| panic!("not explained: {error:?}"))
 }
 
-/// Asserts that a message is one line that begins and goes on so.
+/// Asserts that a message is one line with this beginning and this part.
 #[track_caller]
 fn says(message: &str, begins: &str, contains: &str) {
     assert!(
@@ -105,7 +105,7 @@ fn says(message: &str, begins: &str, contains: &str) {
 }
 
 #[tokio::test]
-async fn peers_meet() {
+async fn peers_of_one_authority_connect() {
     let met = Pair::new().handshake().await;
     let (connected, accepted) = (met.connected.unwrap(), met.accepted.unwrap());
     let (connected, accepted) = (connected.get_ref().1, accepted.get_ref().1);
@@ -118,7 +118,7 @@ async fn peers_meet() {
 }
 
 #[tokio::test]
-async fn every_handshake_verifies_anew() {
+async fn a_second_handshake_verifies_the_peer_again() {
     let pair = Pair::new();
     let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
     for _ in 0..2 {
@@ -129,7 +129,7 @@ async fn every_handshake_verifies_anew() {
 }
 
 #[tokio::test]
-async fn an_authority_may_stand_between() {
+async fn a_certificate_of_an_intermediate_authority_is_accepted() {
     let mut pair = Pair::new();
     let between = pair.authority.below("region").below("node");
     pair.listener = Folder::of(&between.issue(&[SERVICE]), &pair.authority.pem());
@@ -138,28 +138,29 @@ async fn an_authority_may_stand_between() {
     assert!(met.connected.is_ok() && met.accepted.is_ok());
 }
 
-/// A pair whose connector, or listener, has a certificate of another authority, as both messages say.
+/// Replaces the certificate of one side. Returns the messages: first of the side that refuses it,
+/// then of its owner.
 async fn with_other_certificate(connects: bool, certificate: &Issued, trust: &Authority) -> (String, String) {
     let pair = Pair::new();
     let folder = if connects { &pair.connector } else { &pair.listener };
-    // What it trusts, it trusts rightly: only the certificate that it shows is not as it should be.
+    // The owner's trust stays correct. Only the certificate that it shows is wrong.
     let own = std::fs::read_to_string(folder.path().join("ca.crt")).unwrap();
     folder.put(certificate, &own);
     let other = if connects { &pair.listener } else { &pair.connector };
     std::fs::write(other.path().join("ca.crt"), trust.pem()).unwrap();
-    // The other one's certificate stays known to this one.
+    // The owner still trusts the other side's certificate.
     let (connected, accepted) = pair.handshake().await.messages();
     if connects { (accepted, connected) } else { (connected, accepted) }
 }
 
-/// A certificate for the side that connects, or listens.
+/// Issues a certificate for the side that connects, or accepts.
 fn issue_as(authority: &Authority, connects: bool, change: impl FnOnce(&mut CertificateParams)) -> Issued {
     let names: &[&str] = if connects { &[DETECT] } else { &[INFER, SERVICE] };
     authority.issue_as(names, change)
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
+async fn a_wrong_certificate_is_refused_and_both_sides_learn_the_reason() {
     let year = |params: &mut CertificateParams, year| {
         (params.not_before, params.not_after) = (date_time_ymd(year, 1, 1), date_time_ymd(year + 1, 1, 1));
     };
@@ -172,9 +173,10 @@ async fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
                 (INFER, ExtendedKeyUsagePurpose::ClientAuth, "is not for server authentication: have it")
             }
         };
-        let (authority, made_anew) = (Authority::named("company"), Authority::named("company"));
+        let (authority, same_name) = (Authority::named("company"), Authority::named("company"));
         let another = Authority::named("another");
-        // Who has issued it, and how; what is said of it, and what its owner is told.
+        // The issuer, the change to the certificate, the parts of the refusal, and the parts of its
+        // owner's message.
         type Change<'a> = &'a dyn Fn(&mut CertificateParams);
         let cases: [(&Authority, Change<'_>, &[&str], [&str; 2]); 6] = [
             (
@@ -184,7 +186,7 @@ async fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
                 ["our certificate is from no authority that it trusts", "UnknownCA"],
             ),
             (
-                &made_anew,
+                &same_name,
                 &|_| {},
                 &["names an authority in /"],
                 ["our certificate was not signed by the key", "DecryptError"],
@@ -226,12 +228,12 @@ async fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn replaced_files_are_used_by_the_next_handshake() {
+async fn replaced_files_are_used_by_the_next_handshake_if_they_are_usable() {
     let pair = Pair::new();
     let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
     assert!(handshake(&connector, &listener, SERVICE).await.connected.is_ok());
 
-    // The listener's trust moves on to another authority, and then the connector does.
+    // The listener's trust moves to another authority, and then the connector's.
     let next = Authority::new();
     let both = format!("{}{}", pair.authority.pem(), next.pem());
     pair.listener.put(&pair.authority.issue(&[SERVICE]), &next.pem());
@@ -242,7 +244,7 @@ async fn replaced_files_are_used_by_the_next_handshake() {
     let met = handshake(&connector, &listener, SERVICE).await;
     assert!(met.connected.is_ok() && met.accepted.is_ok());
 
-    // What is broken is not taken.
+    // Unusable files are ignored.
     for file in ["tls.crt", "tls.key", "ca.crt"] {
         std::fs::write(pair.listener.path().join(file), "nonsense").unwrap();
         std::fs::remove_file(pair.connector.path().join(file)).unwrap();
@@ -255,7 +257,7 @@ async fn replaced_files_are_used_by_the_next_handshake() {
 }
 
 #[tokio::test]
-async fn a_connection_outlives_the_files_that_it_began_with() {
+async fn a_connection_outlives_a_replacement_of_its_files() {
     let pair = Pair::new();
     let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
     let met = handshake(&connector, &listener, SERVICE).await;

@@ -1,8 +1,8 @@
-//! The other side's certificate in a handshake: rustls' own verification of the chain, and then its name.
+//! Verification of the other side's certificate in a handshake.
 //!
-//! Chain, times, and extended key usage are what webpki says of them; the handshake's signatures are what
-//! rustls says. Added is only what a certificate's names have to be. They are kept for the message that says why
-//! a peer was refused.
+//! webpki verifies chain, times and extended key usage, and rustls the signatures of the handshake.
+//! This module adds only the check of the certificate's names. It keeps them for the message that
+//! says why a peer was refused.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,13 +22,13 @@ use super::ALPN;
 use super::files::Credentials;
 use super::names::{ExpectedName, presented_names};
 
-/// Verifies the peer of one handshake.
+/// Verifier of one handshake's peer.
 #[derive(Debug)]
 pub(super) struct Verifier {
     credentials: Arc<Credentials>,
-    /// One of these its name has to be; any will do if there are none.
+    /// Expected names. If empty, any name will do.
     expected: Arc<Vec<ExpectedName>>,
-    /// The names that its certificate claims, once it has shown one.
+    /// Names that the peer's certificate claims, once it has shown one.
     presented: OnceLock<Vec<String>>,
 }
 
@@ -37,12 +37,12 @@ impl Verifier {
         Arc::new(Self { credentials, expected, presented: OnceLock::new() })
     }
 
-    /// The names that the peer's certificate claims, if it has shown one.
+    /// Returns the names that the peer's certificate claims, if it has shown one.
     pub(super) fn presented(&self) -> Vec<String> {
         self.presented.get().cloned().unwrap_or_default()
     }
 
-    /// For the side that connects.
+    /// Returns the configuration for the side that connects.
     pub(super) fn client_config(self: &Arc<Self>) -> ClientConfig {
         #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
         let builder = ClientConfig::builder_with_provider(Arc::clone(&self.credentials.provider))
@@ -53,12 +53,12 @@ impl Verifier {
             .with_custom_certificate_verifier(Arc::clone(self) as _)
             .with_client_cert_resolver(Arc::clone(&self.credentials.identity) as _);
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // Every handshake verifies the peer anew.
+        // Every handshake verifies the peer again.
         config.resumption = Resumption::disabled();
         config
     }
 
-    /// For the side that accepts.
+    /// Returns the configuration for the side that accepts.
     pub(super) fn server_config(self: &Arc<Self>) -> ServerConfig {
         #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.credentials.provider))
@@ -74,7 +74,7 @@ impl Verifier {
     }
 
     fn record_names(&self, certificate: &CertificateDer<'_>) {
-        // A handshake shows one certificate.
+        // A handshake shows one certificate, so this is set once.
         let _ = self.presented.set(presented_names(certificate));
     }
 
@@ -83,7 +83,7 @@ impl Verifier {
         if self.expected.is_empty() || self.expected.iter().any(|name| name.matches(&certificate)) {
             return Ok(());
         }
-        // The alert for this is access_denied, and for nothing else: the peer can tell what is wrong.
+        // Only this error causes the alert access_denied, so the peer can tell what is wrong.
         Err(CertificateError::ApplicationVerificationFailure.into())
     }
 
@@ -97,7 +97,7 @@ impl ServerCertVerifier for Verifier {
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        // Whoever makes a verifier that expects no particular name puts the service's name there instead.
+        // The caller puts the service's name among the expected names instead.
         _server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,

@@ -1,4 +1,4 @@
-//! Mounted secrets as the library takes them.
+//! Mounted secrets, as the library uses them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ pub(in crate::tls) use multinet_testing::pki::{Authority, Folder, Issued};
 use crate::tls::Tls;
 use crate::tls::files::{CredentialStore, Files};
 
-/// A mounted secret.
+/// Mounted secret.
 pub(in crate::tls) trait Mounted {
     fn files(&self) -> Files;
 
-    /// A side that looks at its files at every handshake.
+    /// Returns a side that checks its files at every handshake.
     fn tls(&self) -> Tls;
 }
 

@@ -1,8 +1,8 @@
-//! Who the other side has to be.
+//! Expected names of the other side.
 
 use super::*;
 
-/// A pair whose sides expect these names.
+/// Runs the handshake of a pair whose sides expect these names.
 async fn expecting(connector: &[&str], listener: &[&str], service: &str) -> Outcome {
     let pair = Pair::new();
     let expecting = |tls: Tls, names: &[&str]| names.iter().fold(tls, |tls, name| tls.expect(name).unwrap());
@@ -12,7 +12,7 @@ async fn expecting(connector: &[&str], listener: &[&str], service: &str) -> Outc
 }
 
 #[tokio::test]
-async fn the_name_of_the_service_or_one_that_is_expected_will_do() {
+async fn a_peer_with_the_name_of_the_service_or_an_expected_one_is_accepted() {
     for (connector, listener, service) in [
         (&[][..], &[][..], SERVICE),
         (&[], &[], "INFER.vision.svc.multinet.cluster.local."),
@@ -32,17 +32,17 @@ async fn the_name_of_the_service_or_one_that_is_expected_will_do() {
 }
 
 #[tokio::test]
-async fn an_address_is_not_told_as_the_name_of_a_server() {
+async fn an_address_is_not_sent_as_a_server_name() {
     let met = expecting(&[INFER], &[], "10.1.2.3").await;
     assert_eq!(met.accepted.unwrap().get_ref().1.server_name(), None);
 }
 
 #[tokio::test]
-async fn a_listener_of_another_name() {
+async fn a_listener_with_another_name_is_refused() {
     let other = "other.vision.svc.multinet.cluster.local";
     for (connector, service, expected) in [
         (&[][..], other, other),
-        // An expected name stands instead of the service's, not beside it.
+        // An expected name replaces the service's name.
         (&[DETECT], SERVICE, DETECT),
         (
             &["spiffe://cluster.local/ns/audio/*", other],
@@ -60,7 +60,7 @@ async fn a_listener_of_another_name() {
 }
 
 #[tokio::test]
-async fn a_connector_of_another_name() {
+async fn a_connector_with_another_name_is_refused() {
     for listener in [INFER, "spiffe://cluster.local/ns/audio/*", "detect.test", SERVICE] {
         let (connected, accepted) = expecting(&[], &[listener], SERVICE).await.messages();
         let begins = format!("the peer's certificate is for {DETECT}, expected {listener}: ");
@@ -70,7 +70,7 @@ async fn a_connector_of_another_name() {
 }
 
 #[tokio::test]
-async fn a_certificate_without_names() {
+async fn a_certificate_without_names_is_refused() {
     let pair = Pair::new();
     pair.listener.put(
         &pair.authority.issue_as(&[], |params| {
@@ -84,7 +84,7 @@ async fn a_certificate_without_names() {
 }
 
 #[tokio::test]
-async fn a_wildcard_stands_for_one_label() {
+async fn a_wildcard_matches_exactly_one_label() {
     let pair = Pair::new();
     pair.listener.put(&pair.authority.issue(&["*.svc.multinet.cluster.local"]), &pair.authority.pem());
     let (connected, _) = pair.handshake().await.messages();
@@ -94,7 +94,7 @@ async fn a_wildcard_stands_for_one_label() {
 }
 
 #[tokio::test]
-async fn a_service_without_a_name_needs_one_that_is_expected() {
+async fn a_service_without_a_dns_name_needs_an_expected_name() {
     for service in ["10.1.2.3", "fd00::1", "", "a b"] {
         let pair = Pair::new();
         let (socket, address) = listen().await;
@@ -102,12 +102,12 @@ async fn a_service_without_a_name_needs_one_that_is_expected() {
         let error = pair.connector.tls().connect(stream, service).await.unwrap_err().to_string();
         says(&error, &format!("no certificate can be for the service {service:?}: "), "Tls::expect");
         let (mut stream, _) = socket.accept().await.unwrap();
-        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "nothing was sent");
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "no byte was sent");
     }
 }
 
 #[test]
-fn a_name_that_nobody_can_have_is_refused_early() {
+fn a_name_that_no_peer_can_have_is_refused_before_connecting() {
     let pair = Pair::new();
     let error = pair.connector.tls().expect("10.1.2.3").unwrap_err().to_string();
     says(&error, "no peer can be expected as \"10.1.2.3\": the addresses of pods come and go", "");

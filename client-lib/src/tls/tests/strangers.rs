@@ -1,11 +1,12 @@
-//! The other side has no certificate, no TLS, or means something else.
+//! Peers without a certificate, without TLS, or of another protocol.
 
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
 use super::*;
 
-/// A client of somebody else, which trusts the pair's authority, with a certificate that the pair's listener trusts, or with none.
+/// Returns the configuration of a client of another program, which trusts the pair's authority. It
+/// has a certificate that the pair's listener trusts, or none.
 fn client(
     pair: &Pair,
     version: &'static SupportedProtocolVersion,
@@ -25,7 +26,7 @@ fn client(
     config
 }
 
-/// A server of somebody else, with the service's certificate.
+/// Returns the configuration of a server of another program, with the service's certificate.
 fn server(pair: &Pair, version: &'static SupportedProtocolVersion, alpn: &[&[u8]]) -> ServerConfig {
     let issued = pair.authority.issue(&[SERVICE]);
     let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -38,7 +39,7 @@ fn server(pair: &Pair, version: &'static SupportedProtocolVersion, alpn: &[&[u8]
     config
 }
 
-/// What a client of somebody else, and the pair's listener, come to.
+/// Connects such a client to the pair's listener. Returns the outcome on both sides.
 async fn client_meets(pair: &Pair, config: ClientConfig) -> (io::Result<()>, String) {
     let (socket, address) = listen().await;
     let connecting = async {
@@ -56,7 +57,7 @@ async fn client_meets(pair: &Pair, config: ClientConfig) -> (io::Result<()>, Str
     tokio::join!(connecting, accepting)
 }
 
-/// What the pair's connector, and a server of somebody else, come to.
+/// Connects the pair's connector to such a server. Returns the outcome on both sides.
 async fn server_meets(pair: &Pair, config: ServerConfig) -> (String, io::Result<()>) {
     let (socket, address) = listen().await;
     let connector = pair.connector.tls();
@@ -73,7 +74,7 @@ async fn server_meets(pair: &Pair, config: ServerConfig) -> (String, io::Result<
 }
 
 #[tokio::test]
-async fn a_connector_without_a_certificate() {
+async fn a_connector_without_a_certificate_is_refused() {
     let pair = Pair::new();
     let (connected, accepted) = client_meets(&pair, client(&pair, &TLS13, false, &[ALPN])).await;
     says(&accepted, "the peer showed no certificate: give it one", "");
@@ -82,7 +83,7 @@ async fn a_connector_without_a_certificate() {
 }
 
 #[tokio::test]
-async fn a_web_client() {
+async fn a_web_client_is_refused() {
     let pair = Pair::new();
     let (connected, accepted) =
         client_meets(&pair, client(&pair, &TLS13, false, &[b"h2", b"http/1.1"])).await;
@@ -92,12 +93,12 @@ async fn a_web_client() {
 }
 
 #[tokio::test]
-async fn a_client_that_names_no_protocol() {
+async fn a_client_without_alpn_is_refused() {
     let pair = Pair::new();
     let (connected, accepted) = client_meets(&pair, client(&pair, &TLS13, true, &[])).await;
     says(&accepted, "the peer speaks TLS, but not multinet", "");
     assert!(connected.is_err());
-    // With the protocol's name the same client is somebody who might be one of us.
+    // With ALPN, the same client is accepted: it might be a peer.
     let (socket, address) = listen().await;
     let listener = pair.listener.tls();
     let connecting = async {
@@ -112,7 +113,7 @@ async fn a_client_that_names_no_protocol() {
 }
 
 #[tokio::test]
-async fn a_web_server() {
+async fn a_web_server_is_refused() {
     let pair = Pair::new();
     let (connected, _) = server_meets(&pair, server(&pair, &TLS13, &[b"h2"])).await;
     says(
@@ -120,23 +121,24 @@ async fn a_web_server() {
         "the peer refuses: it does not speak multinet (ALPN multinet/1)",
         "NoApplicationProtocol",
     );
-    // One that does not care about protocols takes all.
+    // A server without ALPN accepts any protocol.
     let (connected, _) = server_meets(&pair, server(&pair, &TLS13, &[])).await;
     says(&connected, "the peer speaks TLS, but not multinet (ALPN multinet/1)", "address and port");
 }
 
 #[tokio::test]
-async fn an_older_tls() {
+async fn tls_1_2_is_refused_by_both_sides() {
     let pair = Pair::new();
     let (connected, accepted) = client_meets(&pair, client(&pair, &TLS12, false, &[ALPN])).await;
-    says(&accepted, "the peer's TLS does not fit (", "it has to speak TLS 1.3");
+    says(&accepted, "the peer's TLS is incompatible (", "it has to speak TLS 1.3");
     assert!(connected.is_err());
     let (connected, accepted) = server_meets(&pair, server(&pair, &TLS12, &[ALPN])).await;
     says(&connected, "the peer refuses: it has no version or algorithms of TLS in common with us", "TLS 1.3");
     assert!(accepted.is_err());
 }
 
-/// What a listener says of a peer that begins so, and what that peer gets.
+/// Connects a client that sends these bytes. Returns the listener's error, and the bytes that the
+/// client receives.
 async fn begins(bytes: &[u8]) -> (String, Vec<u8>) {
     let pair = Pair::new();
     let (socket, address) = listen().await;
@@ -158,30 +160,30 @@ async fn begins(bytes: &[u8]) -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_plain_peer_connects_to_a_listener_with_tls() {
+async fn a_plain_peer_of_a_tls_listener_is_answered_by_an_alert() {
     for bytes in [&b"MNET\x01\0\0\0and much more"[..], b"MNET", b"M"] {
         let (message, answer) = begins(bytes).await;
         says(&message, "the peer does not speak TLS: give it certificates, or listen without", "");
         assert!(looks_like_tls(&answer), "{answer:?}");
     }
-    // However much it has sent, it reads the answer.
+    // It reads the answer however much it has sent.
     let (_, answer) = begins(&[b"MNET".repeat(10_000)].concat()).await;
     assert!(looks_like_tls(&answer), "{answer:?}");
 }
 
 #[tokio::test]
-async fn something_else_connects_to_a_listener_with_tls() {
+async fn another_program_that_connects_to_a_tls_listener_is_refused() {
     let (message, answer) = begins(b"GET / HTTP/1.1\r\nHost: infer\r\n\r\n").await;
     says(
         &message,
-        "what connects speaks neither TLS nor multinet, it begins with \"GET / HTTP/1.1\\r\\n\": ",
+        "the peer speaks neither TLS nor multinet, and begins with \"GET / HTTP/1.1\\r\\n\": ",
         "port",
     );
     assert!(looks_like_tls(&answer), "{answer:?}");
     let (message, _) = begins(&[0xff, 0, b'"', b'\n']).await;
-    says(&message, "what connects", "begins with \"\\xff\\x00\\\"\\n\": ");
+    says(&message, "the peer speaks neither", "begins with \"\\xff\\x00\\\"\\n\": ");
     let (message, _) = begins(&[HANDSHAKE, 9, 9]).await;
-    says(&message, "what connects speaks neither", "");
+    says(&message, "the peer speaks neither", "");
     for bytes in [&b""[..], &[HANDSHAKE], &[HANDSHAKE, 3, 1, 0, 100, 1, 0]] {
         let (message, _) = begins(bytes).await;
         says(&message, "the peer closed the connection within the TLS handshake", "");
@@ -192,7 +194,8 @@ async fn something_else_connects_to_a_listener_with_tls() {
     }
 }
 
-/// What a connector says of a listener that answers so, and what that listener saw.
+/// Connects to a listener that answers with these bytes. Returns the connector's error, and the
+/// first bytes that the listener received.
 async fn answers(bytes: &[u8]) -> (String, Vec<u8>) {
     let pair = Pair::new();
     let (socket, address) = listen().await;
@@ -212,7 +215,7 @@ async fn answers(bytes: &[u8]) -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_peer_with_tls_connects_to_a_plain_listener() {
+async fn a_tls_peer_of_a_plain_listener_learns_that_it_has_no_tls() {
     for bytes in
         [&b"MNET\x01\0\0\0refused"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_10.0\r\n"]
     {
@@ -225,7 +228,7 @@ async fn a_peer_with_tls_connects_to_a_plain_listener() {
 }
 
 #[test]
-fn the_first_byte_tells() {
+fn tls_is_recognized_by_its_first_bytes() {
     for (bytes, is_tls) in [
         (&[0x16][..], true),
         (&[0x16, 3, 1, 2, 0], true),
@@ -249,7 +252,7 @@ async fn a_refused_connector_that_writes_much_still_learns_why() {
         let stream = TcpStream::connect(address).await.unwrap();
         let mut stream = connector.connect(stream, SERVICE).await.unwrap();
         for _ in 0..10 {
-            // The refusal may have come by now.
+            // The refusal may have arrived by now.
             let _ = stream.write_all(&[7; 10_000]).await;
             tokio::task::yield_now().await;
         }
@@ -261,7 +264,7 @@ async fn a_refused_connector_that_writes_much_still_learns_why() {
 }
 
 #[tokio::test]
-async fn who_stays_silent_is_not_waited_for_longer_than_the_caller_does() {
+async fn a_silent_peer_is_waited_for_as_long_as_the_caller_waits() {
     let pair = Pair::new();
     let (socket, address) = listen().await;
     let _silent = TcpStream::connect(address).await.unwrap();
