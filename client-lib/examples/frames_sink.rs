@@ -1,11 +1,11 @@
-//! Receives the frames of `frames_source`, and says one line for each:
+//! Receives the frames of `frames_source`, and prints one line for each:
 //!
 //! ```text
 //! frame NUMBER first|repeat KEY SENDER
 //! ```
 //!
-//! with `corrupt` in place of the number where the checksum is wrong, and `-` for no key. A frame is acknowledged when its line has been
-//! written. Ends on SIGTERM or Ctrl-C.
+//! The number is `corrupt` if the checksum is wrong. The key is `-` if there is none. Each frame is
+//! acknowledged once its line has been printed. The program ends on SIGTERM or Ctrl-C.
 //!
 //! ```text
 //! frames_sink [PORT] [--address IP] [--slots N] [--silence SECONDS] [--allow-default-network]
@@ -22,13 +22,13 @@ use multinet_client::{Listener, ListenerBuilder, Received};
 use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 
-// One thread: what has been taken from the listener has been printed, too, but for the one frame in hand.
+// With one thread, every frame taken from the listener has been printed, except the current one.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    // That nobody reads the log is no reason to panic.
+    // If the log cannot be written, the program goes on.
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false).init();
     match receive().await {
-        // As `frames_sink | head -1`: whoever read it has what they want.
+        // The reader is gone, as with `frames_sink | head -1`. That is not an error.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         outcome => outcome,
     }
@@ -39,7 +39,7 @@ async fn receive() -> Result<()> {
     for address in listener.local_addresses() {
         writeln!(io::stdout(), "listening on {address}")?;
     }
-    let mut end = pin!(asked_to_end());
+    let mut end = pin!(stop_requested());
     let (mut frames, mut bytes) = (0_u64, 0);
     loop {
         let frame = tokio::select! {
@@ -51,7 +51,7 @@ async fn receive() -> Result<()> {
         };
         frames += 1;
         bytes += frame.bytes().len();
-        say(&frame)?;
+        print(&frame)?;
         frame.acknowledge();
     }
     listener.close().await;
@@ -63,21 +63,21 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn say(frame: &Received) -> io::Result<()> {
+fn print(frame: &Received) -> io::Result<()> {
     let number = number(frame.bytes()).map_or_else(|| "corrupt".to_owned(), |number| number.to_string());
     let which = if frame.is_repeat() { "repeat" } else { "first" };
     let key = if frame.key().is_empty() { "-".to_owned() } else { frame.key().escape_ascii().to_string() };
     writeln!(io::stdout(), "frame {number} {which} {key} {}", frame.sender().name().escape_debug())
 }
 
-/// The number in a payload, if its checksum is right.
+/// Returns the number in a payload, if its checksum is correct.
 fn number(payload: &[u8]) -> Option<u64> {
     let (checked, checksum) = payload.split_last_chunk()?;
     let (number, _) = checked.split_first_chunk()?;
     (crc32fast::hash(checked) == u32::from_be_bytes(*checksum)).then(|| u64::from_be_bytes(*number))
 }
 
-async fn asked_to_end() -> Result<()> {
+async fn stop_requested() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = terminate.recv() => Ok(()),

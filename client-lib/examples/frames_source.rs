@@ -1,10 +1,11 @@
-//! Sends numbered frames to the pods behind a service, as one vertex of a pipeline does to the next.
+//! Sends numbered frames to the pods of a service, like one vertex of a pipeline to the next.
 //!
 //! ```text
 //! frames_source infer.vision.svc.multinet --port rdma --at-least-once --rate 1000
 //! ```
 //!
-//! Says every second, and at its end, what has become of the frames; ends on SIGTERM, Ctrl-C or after `--count` frames.
+//! Prints its counters every second and at the end. Ends on SIGTERM, Ctrl-C or after `--count`
+//! frames.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -19,7 +20,7 @@ use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval, sleep_until};
 
-/// How long frames that are on their way at the end may take.
+/// Time that frames in flight get at the end.
 const LAST: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "\
@@ -27,7 +28,7 @@ usage: frames_source SERVICE [option]...
   --port NAME       port of the service (rdma)
   --at-least-once   keep each frame until a receiver has acknowledged it
   --keys N          send frames of N keys in turn, each key to one peer
-  --count N         end after so many frames
+  --count N         end after this many frames
   --rate N          frames per second (as fast as it goes)
   --size BYTES      of a frame's payload (4096)
   --silence SECONDS after which a silent peer counts as gone (10)
@@ -50,10 +51,10 @@ struct Options {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // That nobody reads the log is no reason to panic.
+    // If the log cannot be written, the program goes on.
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false).init();
     match send().await {
-        // As `frames_source | head -1`: whoever read it has what they want.
+        // The reader is gone, as with `frames_source | head -1`. That is not an error.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         outcome => outcome,
     }
@@ -77,13 +78,13 @@ async fn send() -> Result<()> {
             let mut seconds = interval(Duration::from_secs(1));
             loop {
                 seconds.tick().await;
-                if say("status", &peers.statistics()).is_err() {
+                if print("status", &peers.statistics()).is_err() {
                     return;
                 }
             }
         }
     });
-    let mut end = pin!(asked_to_end());
+    let mut end = pin!(stop_requested());
     let start = Instant::now();
     for number in 1..=options.count {
         let sending = async {
@@ -94,12 +95,12 @@ async fn send() -> Result<()> {
             if let Some(keys) = options.keys {
                 frame = frame.key(format!("camera-{}", number % keys));
             }
-            // Waits while no peer has room. One that is cancelled has not been sent.
+            // Waits while no peer has room. Cancelling it sends nothing.
             peers.send(frame).await
         };
         tokio::select! {
             sent = sending => drop(sent?),
-            // What it could not say will not be said at the end either.
+            // If the status cannot be printed, neither can the result.
             _ = &mut reporter => break,
             ended = &mut end => {
                 ended?;
@@ -109,14 +110,14 @@ async fn send() -> Result<()> {
     }
     reporter.abort();
     let closed = peers.clone().close(LAST).await;
-    say("done", &peers.statistics())?;
+    print("done", &peers.statistics())?;
     if closed.unfinished > 0 {
         bail!("{} frames were not delivered within {} s", closed.unfinished, LAST.as_secs());
     }
     Ok(())
 }
 
-/// The number, filling that follows from it, a checksum of both.
+/// Returns a payload: the number, filling derived from it, and a checksum of both.
 fn payload(number: u64, size: usize) -> Vec<u8> {
     let mut payload = Vec::with_capacity(size);
     payload.extend(number.to_be_bytes());
@@ -131,7 +132,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn say(what: &str, statistics: &Statistics) -> io::Result<()> {
+fn print(what: &str, statistics: &Statistics) -> io::Result<()> {
     let Statistics { frames, acknowledged, repeats, lost, disconnects, connected, .. } = statistics;
     writeln!(
         io::stdout(),
@@ -140,7 +141,7 @@ fn say(what: &str, statistics: &Statistics) -> io::Result<()> {
     )
 }
 
-async fn asked_to_end() -> Result<()> {
+async fn stop_requested() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = terminate.recv() => Ok(()),

@@ -14,7 +14,7 @@ use multinet_client::{Change, Endpoint, Resolver};
 #[tokio::main]
 async fn main() -> Result<()> {
     match watch().await {
-        // As `resolve_watch NAME | head -1`: whoever read it has what they want.
+        // The reader is gone, as with `resolve_watch NAME | head -1`. That is not an error.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         outcome => outcome,
     }
@@ -29,13 +29,13 @@ async fn watch() -> Result<()> {
         match change {
             Change::Endpoints(now) => {
                 writeln!(io::stdout(), "{} has {} endpoints:", now.name, now.endpoints.len())?;
-                now.endpoints.iter().try_for_each(say)?;
+                now.endpoints.iter().try_for_each(print)?;
             }
             Change::Held { error, .. } => {
                 writeln!(io::stdout(), "DNS fails, the last endpoints still hold: {error}")?;
             }
             Change::Recovered => writeln!(io::stdout(), "DNS answers again")?,
-            // A name that can be no service's will not become one.
+            // A name that cannot be a service's never will be.
             Change::Lost { error } if error.is_permanent() => return Err(error.into()),
             Change::Lost { error } => writeln!(io::stdout(), "there are no endpoints: {error}")?,
             _ => {}
@@ -48,7 +48,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn say(endpoint: &Endpoint) -> io::Result<()> {
+fn print(endpoint: &Endpoint) -> io::Result<()> {
     let or_none = |text: &Option<String>| text.as_deref().unwrap_or("-").to_owned();
     for address in &endpoint.addresses {
         writeln!(

@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: what peers say, and what must hold of what is read from it.
+//! Entry points of the fuzz targets for messages of peers, with the properties that must hold.
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
@@ -11,7 +11,7 @@ use crate::inbound::{Seen, Teller};
 pub use crate::resolve::fuzzing::{answer, facts};
 use crate::wire::{ControlBody, HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, WINDOW};
 
-/// A message of the handshake, of either side.
+/// Decodes any bytes as a handshake message of either side.
 pub fn handshake(bytes: &[u8]) {
     let Some((preamble, body)) = bytes.split_first_chunk::<PREAMBLE>() else {
         return refused(&HandshakeError::from_first_bytes(bytes));
@@ -25,9 +25,12 @@ pub fn handshake(bytes: &[u8]) {
             assert!(hello.lane < MAX_CONNECTIONS_PER_PEER);
             let names = [&hello.service, &hello.from].into_iter().chain(&hello.uid).chain(&hello.from_uid);
             names.for_each(|name| line(name, 253));
-            // The list of transports may be long; what is said of it is not.
+            // Encoding fails if the list of transports is too long. Nothing else can be.
             if let Ok(again) = encode(&hello) {
-                assert_eq!(Hello::decode(&again[PREAMBLE..]).expect("what was written is read"), hello);
+                assert_eq!(
+                    Hello::decode(&again[PREAMBLE..]).expect("an encoded message can be decoded"),
+                    hello
+                );
             }
         }
         Err(error) => refused(&error),
@@ -49,25 +52,29 @@ pub fn handshake(bytes: &[u8]) {
                 Answer::Refuse(refusal) => line(&refusal.message, 1024),
             }
             if let Ok(again) = encode(&answer) {
-                assert_eq!(Answer::decode(&again[PREAMBLE..]).expect("what was written is read"), answer);
+                assert_eq!(
+                    Answer::decode(&again[PREAMBLE..]).expect("an encoded message can be decoded"),
+                    answer
+                );
             }
         }
         Err(error) => refused(&error),
     }
 }
 
-/// It can be told in a refusal, and in a line of the log.
+/// Checks that an error can be sent in a refusal, and shown in one line of a log.
 fn refused(error: &HandshakeError) {
     let refusal = error.refusal();
     line(&refusal.message, 1024 + 253);
     encode(&Answer::Refuse(refusal)).expect("a refusal fits");
 }
 
+/// Checks that a text is one line of limited length.
 fn line(text: &str, most: usize) {
     assert!(text.len() <= most && !text.contains(char::is_control), "{text:?}");
 }
 
-/// Messages one after the other, each with its body.
+/// Decodes any bytes as a stream of messages, each with its body.
 pub fn messages(mut bytes: &[u8]) {
     let mut seen = Seen::default();
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
@@ -102,10 +109,10 @@ pub fn messages(mut bytes: &[u8]) {
         };
         let (body, rest) = rest.split_at(length.min(rest.len()));
         if let Header::Control(control) = decoded {
-            let said = ControlBody::new(&control, body);
-            let counts = [said.acked().count(), said.rejected().count(), said.slots().count()];
-            let told = [control.acked, control.rejected, control.slots].map(usize::from);
-            assert!(counts == told || counts == [0; 3], "{counts:?}");
+            let parts = ControlBody::new(&control, body);
+            let counts = [parts.acked().count(), parts.rejected().count(), parts.slots().count()];
+            let expected = [control.acked, control.rejected, control.slots].map(usize::from);
+            assert!(counts == expected || counts == [0; 3], "{counts:?}");
         }
         bytes = rest;
     }
@@ -117,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// Replays the stored corpus of a fuzz target.
+    /// Checks the stored corpus of a fuzz target.
     fn replay(target: &str, check: fn(&[u8])) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
         replay::replay(&folder, check);

@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: what DNS servers say, and what must hold of what is read from it.
+//! Entry points of the fuzz targets for answers of DNS servers, with the properties that must hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::facts::Facts;
 use super::records::{TargetRecords, endpoints, endpoints_by_address, is_complete};
 use crate::endpoint::Endpoint;
 
-/// A DNS message, taken for the answer to every kind of question at once.
+/// Reads any DNS message as the answer to every kind of question at once.
 pub fn answer(bytes: &[u8]) {
     let Ok(message) = Message::from_bytes(bytes) else { return };
     let reply = |kind| match answer_of(&message, kind) {
@@ -31,7 +31,7 @@ pub fn answer(bytes: &[u8]) {
     assert!(owned.values().all(|owned| !is_complete(owned) || !owned.addresses.is_empty()));
     let found = endpoints(&services, &owned);
     found.iter().flatten().for_each(usable);
-    // Their order in the message does not matter.
+    // The order of records in the message must not matter.
     let services: Vec<_> = services.into_iter().rev().collect();
     for owned in owned.values_mut() {
         owned.addresses.reverse();
@@ -43,7 +43,8 @@ pub fn answer(bytes: &[u8]) {
     endpoints_by_address(&addresses, 18515, "infer.test").iter().for_each(usable);
 }
 
-/// There is something to connect to, each address is there once, and names are names.
+/// Checks that an endpoint has distinct addresses to connect to, and that its names are safe to
+/// show.
 fn usable(endpoint: &Endpoint) {
     let distinct: BTreeSet<_> = endpoint.addresses.iter().map(|address| address.ip).collect();
     assert!(!distinct.is_empty() && distinct.len() == endpoint.addresses.len() && endpoint.port != 0);
@@ -52,7 +53,7 @@ fn usable(endpoint: &Endpoint) {
     assert!(!endpoint.to_string().contains(char::is_control));
 }
 
-/// The strings of a TXT record, one a line.
+/// Reads any lines as the strings of a TXT record.
 pub fn facts(bytes: &[u8]) {
     let strings: Vec<&[u8]> = bytes.split(|&byte| byte == b'\n').collect();
     let Some(facts) = Facts::parse(&strings) else { return };

@@ -1,4 +1,4 @@
-//! Any DNS message: it is read to endpoints that can be connected to.
+//! Any DNS message: it yields endpoints that can be connected to.
 
 #![no_main]
 #![forbid(unsafe_code)]

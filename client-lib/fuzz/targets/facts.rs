@@ -1,4 +1,4 @@
-//! Any strings of a TXT record, separated by newlines: what is not as it should be is left out.
+//! Any strings of a TXT record, separated by newlines: malformed ones are ignored.
 
 #![no_main]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Any first words of a peer: they are read to what can be, or refused in one line that can be sent.
+//! Any handshake of a peer: it yields valid values, or a refusal of one line that can be sent.
 
 #![no_main]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Any stream of messages: each is within limits and encodes to what it was, or is refused.
+//! Any stream of messages: each is within limits and encodes to the same bytes, or is refused.
 
 #![no_main]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! A Numaflow map function that hands its payload to the next vertex directly.
+//! Numaflow map function that hands its payload directly to the next vertex.
 //!
 //! ```text
 //!            small messages: order, acknowledgement, watermark
@@ -7,11 +7,12 @@
 //!            the frames themselves
 //! ```
 //!
-//! Numaflow goes on to decide what is processed, acknowledged and repeated; only the bytes take the short way. What it forwards is the frame's id, by which the next
-//! vertex finds the frame among those that its own `Listener` has received.
+//! Numaflow still decides what is processed, acknowledged and repeated. Only the bytes take the
+//! direct path. The forwarded message is the frame's id, by which the next vertex finds the frame
+//! among those that its own `Listener` has received.
 //!
-//! The next vertex's pods are a service: a MultiNetworkService with the selector `numaflow.numaproj.io/vertex-name: infer`. Set `NEXT_VERTEX` to its name, such
-//! as `infer.vision.svc.multinet`.
+//! A MultiNetworkService with the selector `numaflow.numaproj.io/vertex-name: infer` selects the
+//! next vertex's pods. Set `NEXT_VERTEX` to its name, such as `infer.vision.svc.multinet`.
 
 use std::env;
 use std::error::Error;
@@ -26,7 +27,8 @@ struct Direct {
 }
 
 impl Direct {
-    /// Numaflow counts a message as done with our return: by then the next vertex has to have it.
+    /// Sends a frame and waits for its acknowledgement. Numaflow counts a message as done when the
+    /// map function returns, so the next vertex has to have the frame by then.
     async fn hand_over(&self, frame: Frame) -> Result<FrameId, Failure> {
         let sent = self.peers.send(frame).await?;
         sent.acknowledged().await?;
@@ -43,7 +45,7 @@ impl Mapper for Direct {
             Ok(id) => id,
             Err(error) => {
                 eprintln!("not sent: {error}");
-                // Numaflow gives it to us again.
+                // Numaflow delivers the message again.
                 return vec![Message::message_to_nack(None)];
             }
         };
@@ -56,7 +58,7 @@ async fn main() -> Result<(), Failure> {
     let next = env::var("NEXT_VERTEX")
         .map_err(|_| "set NEXT_VERTEX to the next vertex's service, such as infer.vision.svc.multinet")?;
     let connector = Connector::builder().delivery(Delivery::AtLeastOnce).choice(Choice::ByKey).build()?;
-    // The next vertex may be scaled to zero: nobody is waited for here.
+    // Does not wait for a peer, because the next vertex may be scaled to zero.
     let peers = connector.start(&next, "rdma");
     Server::new(Direct { peers }).start().await
 }
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_payload_takes_the_short_way_and_its_id_the_other() {
+    async fn the_payload_goes_to_the_next_vertex_and_its_id_to_numaflow() {
         let next = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await.unwrap();
         let resolver = Resolver::builder().servers([([127, 0, 0, 1], 9).into()]).build().unwrap();
         let connector = Connector::builder()
@@ -104,7 +106,7 @@ mod tests {
             let frame = next.recv().await.unwrap();
             let (id, payload, key) = (frame.id(), frame.bytes().to_vec(), frame.key().to_vec());
             frame.acknowledge();
-            // The listener stays until the sender has heard of it.
+            // The listener has to stay until the sender has got the acknowledgement.
             (next, id, payload, key)
         });
         let messages = direct.map(request(b"a frame")).await;
