@@ -15,6 +15,7 @@ pub mod publisher;
 pub mod records;
 pub mod reverse;
 pub mod rrset;
+pub mod schema;
 pub mod slice;
 pub mod state;
 pub mod txt;

@@ -19,9 +19,10 @@
 use std::net::IpAddr;
 
 use crate::store::group::{GroupView, Hosts, SrvRecord, SrvRecords};
-use crate::store::lookup::{LookupResult, PORT_LABELS};
+use crate::store::lookup::LookupResult;
 use crate::store::name::{Labels, MAX_NAME};
-use crate::store::rrset::{self, A_LEN, AAAA_LEN, QUESTION_POINTER, RECORD_FIXED, Rrset, rtype};
+use crate::store::rrset::{self, QUESTION_POINTER, RECORD_FIXED, Rrset, rtype};
+use crate::store::schema::RecordSet;
 
 /// Data of the HINFO record that answers ANY queries: the CPU field names the RFC, the operating
 /// system is empty.
@@ -85,16 +86,6 @@ impl Composer<'_> {
         written
     }
 
-    /// Writes the A or AAAA records of a group. Returns `None` if it has none.
-    pub fn group_addresses(&mut self, group: GroupView<'_>, qtype: u16) -> Option<WrittenAnswer> {
-        let (body, stride) = match qtype {
-            rtype::A => (group.a(), A_LEN),
-            rtype::AAAA => (group.aaaa(), AAAA_LEN),
-            _ => return None,
-        };
-        (!body.is_empty()).then(|| self.addresses(body, stride))
-    }
-
     /// Writes address records of `stride` bytes each.
     fn addresses(&mut self, body: &[u8], stride: usize) -> WrittenAnswer {
         let free = self.end.saturating_sub(self.out.len());
@@ -107,13 +98,8 @@ impl Composer<'_> {
         self.written(fitting, fitting == all)
     }
 
-    /// Writes the A or AAAA records of one host. Returns `None` if it has none.
-    pub fn host_addresses(&mut self, ttl: u32, hosts: Hosts<'_>, qtype: u16) -> Option<WrittenAnswer> {
-        let hosts = match qtype {
-            rtype::A => hosts.of_family(true),
-            rtype::AAAA => hosts.of_family(false),
-            _ => return None,
-        };
+    /// Writes the addresses of one host, all of one family. Returns `None` if there are none.
+    fn host_addresses(&mut self, ttl: u32, hosts: Hosts<'_>) -> Option<WrittenAnswer> {
         if hosts.is_empty() {
             return None;
         }
@@ -138,7 +124,7 @@ impl Composer<'_> {
     }
 
     /// Writes the TXT records of one host, one for each endpoint.
-    pub fn texts(&mut self, ttl: u32, hosts: Hosts<'_>) -> WrittenAnswer {
+    fn texts(&mut self, ttl: u32, hosts: Hosts<'_>) -> WrittenAnswer {
         self.records(hosts.len(), |out, position| {
             rrset::push_record(out, &QUESTION_POINTER, rtype::TXT, ttl, hosts.get(position).txt);
         })
@@ -147,7 +133,7 @@ impl Composer<'_> {
     /// Writes SRV records, and the addresses of their targets as glue. The targets are below
     /// `base`. They are not compressed, since RFC 2782 forbids it; the owner of the glue points at
     /// the first occurrence of the target. Returns `None` if no target's name is short enough.
-    pub fn services(
+    fn services(
         &mut self,
         ttl: u32,
         group: GroupView<'_>,
@@ -337,19 +323,13 @@ impl LookupResult<'_> {
             _ if qtype == rtype::ANY => Some(composer.any(self.ttl()?)),
             Self::Nothing | Self::Empty => None,
             Self::Node(node) => Some(composer.rrset(node.rrset(qtype)?)),
-            Self::Base(service, group) if qtype == rtype::SRV => {
-                composer.services(service.ttl, group, group.all_srv(), name.wire())
-            }
-            Self::Zone(service, group, below) if qtype == rtype::SRV => {
-                composer.services(service.ttl, group, group.all_srv(), name.from(below))
-            }
-            Self::Base(_, group) | Self::Zone(_, group, _) => composer.group_addresses(group, qtype),
-            Self::Host(service, hosts) if qtype == rtype::TXT => Some(composer.texts(service.ttl, hosts)),
-            Self::Host(service, hosts) => composer.host_addresses(service.ttl, hosts, qtype),
-            Self::Port(service, group, port) if qtype == rtype::SRV => {
-                composer.services(service.ttl, group, group.srv(port), name.from(PORT_LABELS))
-            }
-            Self::Port(..) => None,
+            Self::Service { ttl, owner, labels } => match owner.records(qtype)? {
+                RecordSet::Prebuilt(&[], _) => None,
+                RecordSet::Prebuilt(body, length) => Some(composer.addresses(body, length)),
+                RecordSet::Addresses(hosts) => composer.host_addresses(ttl, hosts),
+                RecordSet::Texts(hosts) => Some(composer.texts(ttl, hosts)),
+                RecordSet::Services(group, srv) => composer.services(ttl, group, srv, name.from(labels)),
+            },
             Self::Pointers(ttl, targets) => (qtype == rtype::PTR).then(|| composer.pointers(ttl, targets)),
         }
     }
@@ -363,6 +343,7 @@ mod tests {
     use crate::store::build::{self, ServiceAnswers};
     use crate::store::endpoints::Endpoint;
     use crate::store::index::ServiceView;
+    use crate::store::rrset::A_LEN;
     use crate::store::slice::{Port, ProtocolLabel, Slice};
 
     /// Makes a service of one host with that many addresses on each of some networks.
@@ -396,7 +377,7 @@ mod tests {
         let mut composer = Composer { out: &mut out, start: 0, end: 1232, turn: None, datagram: true };
         let written = composer.services(5, service.all(), service.all().all_srv(), b"\x01s\0");
         assert_eq!(written, Some(WrittenAnswer { answers: 1, additionals: 0, fit: Fit::Whole }));
-        let written = composer.host_addresses(5, service.all().hosts_from(0), rtype::A);
+        let written = composer.host_addresses(5, service.all().hosts_from(0));
         assert_eq!(written.unwrap().fit, Fit::Truncated);
         assert_eq!(out.capacity(), capacity, "more than one record was written behind the end");
     }
@@ -411,7 +392,7 @@ mod tests {
             let mut out = Vec::new();
             let mut composer =
                 Composer { out: &mut out, start: 0, end: 1232, turn: Some(turn), datagram: true };
-            let written = composer.host_addresses(5, hosts, rtype::A).unwrap();
+            let written = composer.host_addresses(5, hosts).unwrap();
             assert_eq!((written.answers, written.fit), (5, Fit::Whole));
             let records: std::collections::BTreeSet<&[u8]> = out.chunks(A_LEN).collect();
             assert_eq!(records.len(), 5, "an address twice");

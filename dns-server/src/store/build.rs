@@ -1,15 +1,8 @@
 //! Builds the answers of one service from its slices. Pure.
 //!
-//! docs/dns.md defines the names of a service. [`lookup`](crate::store::lookup) finds the records
-//! at one of them, [`records`](crate::store::records) lists the records at all of them. Let `S` be
-//! `<service>.<namespace>.svc.<zone>`: the same tree of names exists below `S` for all networks
-//! together, and below `<alias>._net.S` for each network. The answers do not depend on the zone.
-//!
-//! ```text
-//!            base (S, or <alias>._net.S)        A AAAA  all addresses; SRV  every named port
-//!            ├── <host>                         A AAAA TXT  that endpoint
-//!            └── _<port>._<proto>               SRV  →  <host>.<base>, their A AAAA as glue
-//! ```
+//! Let `S` be `<service>.<namespace>.svc.<zone>`. The names that the [`schema`](crate::store::schema)
+//! lists exist below `S` for all networks together, and below `<alias>._net.S` for each network.
+//! The answers do not depend on the zone.
 //!
 //! The endpoints in a topology zone form a group, too. Its base records are at `<zone>.pin._zone.S`
 //! and `<zone>.prefer._zone.S`.

@@ -1,10 +1,11 @@
-//! Finds the records at a name below a service, as docs/dns.md defines them.
+//! Finds the owner that a name below a service stands for in the [`schema`](crate::store::schema).
 //! [`records`](crate::store::records) goes the other way: it lists all names of a service. Pure.
 
 use crate::store::build::ServiceAnswers;
-use crate::store::group::{GroupView, Hosts, NamedPort};
+use crate::store::group::{GroupView, NamedPort};
 use crate::store::name::{Labels, MAX_NAME, NETWORKS, PIN, PREFER, ZONES};
 use crate::store::rrset::Node;
+use crate::store::schema::Owner;
 use crate::store::slice::ProtocolLabel;
 
 /// Result of looking up a name.
@@ -16,23 +17,28 @@ pub enum LookupResult<'a> {
     Empty,
     /// One of a zone's own names.
     Node(&'a Node),
-    /// The base name of a service or of one of its networks.
-    Base(&'a ServiceAnswers, GroupView<'a>),
-    /// The endpoints of a service in a topology zone, or all of them. The number is that of the
-    /// labels in front of the service's name.
-    Zone(&'a ServiceAnswers, GroupView<'a>, usize),
-    /// A host of a service, with its endpoints.
-    Host(&'a ServiceAnswers, Hosts<'a>),
-    /// A named port.
-    Port(&'a ServiceAnswers, GroupView<'a>, &'a NamedPort),
+    /// A name of a service.
+    Service {
+        /// Time to live of the records, in seconds.
+        ttl: u32,
+        /// Owner of the records.
+        owner: Owner<'a>,
+        /// Number of labels in front of the base name, which the targets of SRV records are below.
+        /// That of a topology zone is the service's name.
+        labels: usize,
+    },
     /// A reverse name: the time to live of its PTR records, and their targets, each in four parts.
     Pointers(u32, &'a [[&'a [u8]; 4]]),
 }
 
 /// Number of labels in `_<port>._<proto>`.
-pub(crate) const PORT_LABELS: usize = 2;
+const PORT_LABELS: usize = 2;
 
-impl LookupResult<'_> {
+impl<'a> LookupResult<'a> {
+    fn service(service: &ServiceAnswers, owner: Owner<'a>, labels: usize) -> Self {
+        Self::Service { ttl: service.ttl, owner, labels }
+    }
+
     /// Tells whether the name exists.
     pub fn exists(&self) -> bool {
         !matches!(self, Self::Nothing)
@@ -43,11 +49,7 @@ impl LookupResult<'_> {
         match *self {
             Self::Nothing | Self::Empty => None,
             Self::Node(node) => Some(node.rrsets.first()?.ttl),
-            Self::Base(service, _)
-            | Self::Zone(service, ..)
-            | Self::Host(service, _)
-            | Self::Port(service, ..) => Some(service.ttl),
-            Self::Pointers(ttl, _) => Some(ttl),
+            Self::Service { ttl, .. } | Self::Pointers(ttl, _) => Some(ttl),
         }
     }
 }
@@ -55,7 +57,7 @@ impl LookupResult<'_> {
 /// Looks up a name whose first `below` labels are in front of the service's name.
 pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> LookupResult<'a> {
     match below.checked_sub(1) {
-        None => LookupResult::Base(service, service.all()),
+        None => LookupResult::service(service, Owner::Base(service.all()), 0),
         Some(last) if name.label(last) == ZONES => find_zone(service, name, last),
         Some(last) if name.label(last) != NETWORKS => find_in(service, service.all(), name, below),
         Some(0) => {
@@ -79,7 +81,7 @@ fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) ->
     }
     let all = (directive == PREFER && labels > 0).then(|| service.all());
     match service.zone(name.between(0, labels)).or(all) {
-        Some(group) => LookupResult::Zone(service, group, below + 1),
+        Some(group) => LookupResult::service(service, Owner::Base(group), below + 1),
         None => LookupResult::Empty,
     }
 }
@@ -93,7 +95,7 @@ fn find_in<'a>(
 ) -> LookupResult<'a> {
     let protocol = |position| ProtocolLabel::from_wire(name.label(position));
     match below {
-        0 => LookupResult::Base(service, group),
+        0 => LookupResult::service(service, Owner::Base(group), 0),
         1 => match protocol(0) {
             Some(protocol) => exists_if(group.ports().iter().any(|port| {
                 port.protocol == protocol
@@ -102,12 +104,12 @@ fn find_in<'a>(
             })),
             None => match group.hosts_with_label(name.label(0)) {
                 hosts if hosts.is_empty() => LookupResult::Nothing,
-                hosts => LookupResult::Host(service, hosts),
+                hosts => LookupResult::service(service, Owner::Host(hosts), 1),
             },
         },
         PORT_LABELS => match protocol(1).and_then(|protocol| group.port(name.label(0), protocol)) {
             Some(port) if has_records(group, port, name.from(PORT_LABELS)) => {
-                LookupResult::Port(service, group, port)
+                LookupResult::service(service, Owner::Port(group, port), PORT_LABELS)
             }
             _ => LookupResult::Nothing,
         },

@@ -1,5 +1,5 @@
-//! Lists all records of a service, at all names that docs/dns.md defines. Zone transfers send them,
-//! and the journal compares them. Pure.
+//! Lists all records of a service, at all names of the [`schema`](crate::store::schema). Zone
+//! transfers send them, and the journal compares them. Pure.
 //!
 //! The records come in items of one or a few records. The items of every version of a service are
 //! in the same order. So the difference between two versions is found in one pass over both, and a
@@ -7,12 +7,12 @@
 
 use std::cmp::Ordering;
 use std::iter;
-use std::net::IpAddr;
 
 use crate::store::build::ServiceAnswers;
-use crate::store::group::{GroupView, Hosts, NamedPort, SrvRecord, SrvRecords};
+use crate::store::group::{GroupView, Hosts};
 use crate::store::name::{MAX_NAME, NETWORKS};
-use crate::store::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, Record, rtype};
+use crate::store::rrset::{self, Record};
+use crate::store::schema::{NameKind, Owner, RecordKey, RecordSet};
 use crate::store::slice::ProtocolLabel;
 
 /// Position of the next item of a service.
@@ -29,29 +29,27 @@ pub struct RecordItem<'a> {
     service: &'a ServiceAnswers,
     /// Alias of the network in wire format; empty for all networks together.
     alias: &'a [u8],
-    group: GroupView<'a>,
-    kind: ItemKind<'a>,
+    section: Section<'a>,
     content: ItemContent<'a>,
 }
 
-/// Kind of an item. A group's items are sorted by kind.
+/// Section of a group's items. The items are sorted by section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum ItemKind<'a> {
-    A,
-    Aaaa,
-    AllPorts,
+enum Section<'a> {
+    /// The records of one type at the base name, by the position of the type in
+    /// [`NameKind::types`].
+    Base(usize),
     Hosts,
-    /// A named port, by its protocol and its label without the length byte.
-    Port(ProtocolLabel, &'a [u8]),
+    /// The records of one type at a named port, by the port's protocol, its label without the
+    /// length byte, and the position of the type.
+    Port(ProtocolLabel, &'a [u8], usize),
 }
 
 #[derive(Debug, Clone, Copy)]
 enum ItemContent<'a> {
-    /// Type and data of an address record at the base name.
-    Address(u16, &'a [u8]),
-    /// An SRV record of a named port, or (with `None`) one at the base name.
-    Service(Option<&'a NamedPort>, SrvRecord),
-    /// The endpoints with one label.
+    /// One record: its owner, its type, and its position in a set.
+    Record(Owner<'a>, u16, RecordSet<'a>, usize),
+    /// All records of the endpoints with one label.
     Host(Hosts<'a>),
 }
 
@@ -59,12 +57,8 @@ enum ItemContent<'a> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ItemKey<'a> {
     alias: &'a [u8],
-    kind: ItemKind<'a>,
-    hash: u32,
-    /// Label of a host or of an SRV target, or the bytes of an address.
-    label: &'a [u8],
-    port: u16,
-    weight: u16,
+    section: Section<'a>,
+    record: RecordKey<'a>,
 }
 
 /// Returns the item at `cursor`, and moves `cursor` behind it.
@@ -72,44 +66,43 @@ pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option
     let mut groups = iter::once((&[][..], service.all())).chain(service.networks()).skip(cursor.group);
     let (mut alias, mut group) = groups.next()?;
     loop {
-        let Some((kind, content)) = section(group, cursor) else {
+        let Some((section, item)) = section(group, cursor) else {
             (alias, group) = groups.next()?;
             *cursor = Cursor { group: cursor.group + 1, section: 0, at: 0 };
             continue;
         };
-        if let Some((at, content)) = content {
-            cursor.at = at + content.length();
-            return Some(RecordItem { service, alias, group, kind, content });
+        if let Some((next, content)) = item {
+            cursor.at = next;
+            return Some(RecordItem { service, alias, section, content });
         }
         (cursor.section, cursor.at) = (cursor.section + 1, 0);
     }
 }
 
-/// Returns the kind of the items in the cursor's section, with the next item there and its
-/// position, if one is left. Returns `None` if the group has no such section.
+/// Returns the cursor's section, with the next item there and the position behind it, if one is
+/// left. Returns `None` if the group has no such section.
 fn section<'a>(
     group: GroupView<'a>,
     &Cursor { section, at, .. }: &Cursor,
-) -> Option<(ItemKind<'a>, Option<(usize, ItemContent<'a>)>)> {
-    let address = |rtype, records: &'a [u8], length| {
-        let record = records.chunks_exact(length).nth(at)?;
-        Some((at, ItemContent::Address(rtype, &record[RECORD_FIXED..])))
+) -> Option<(Section<'a>, Option<(usize, ItemContent<'a>)>)> {
+    let [base, ports] = [NameKind::Base, NameKind::Port].map(NameKind::types);
+    let record = |owner: Owner<'a>, rtype: u16| {
+        let set = owner.records(rtype)?;
+        let at = set.first_from(at)?;
+        Some((at + 1, ItemContent::Record(owner, rtype, set, at)))
     };
-    let record = |port, records: SrvRecords<'a>| {
-        let (at, record) = records.first_from(at)?;
-        Some((at, ItemContent::Service(port, record)))
-    };
-    Some(match section {
-        0 => (ItemKind::A, address(rtype::A, group.a(), A_LEN)),
-        1 => (ItemKind::Aaaa, address(rtype::AAAA, group.aaaa(), AAAA_LEN)),
-        2 => (ItemKind::AllPorts, record(None, group.all_srv())),
-        3 => {
+    Some(match section.checked_sub(base.len()) {
+        None => (Section::Base(section), record(Owner::Base(group), base[section])),
+        Some(0) => {
             let hosts = group.hosts_from(at as u32); // positions have 32 bits
-            (ItemKind::Hosts, (!hosts.is_empty()).then_some((at, ItemContent::Host(hosts))))
+            let item = (!hosts.is_empty()).then(|| (at + hosts.len(), ItemContent::Host(hosts)));
+            (Section::Hosts, item)
         }
-        named => {
-            let port = group.ports().get(named - 4)?;
-            (ItemKind::Port(port.protocol, &port.label()[1..]), record(Some(port), group.srv(port)))
+        Some(number) => {
+            let (position, index) = ((number - 1) / ports.len(), (number - 1) % ports.len());
+            let port = group.ports().get(position)?;
+            let section = Section::Port(port.protocol, &port.label()[1..], index);
+            (section, record(Owner::Port(group, port), ports[index]))
         }
     })
 }
@@ -123,27 +116,20 @@ pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = RecordItem<'_>> {
 impl<'a> RecordItem<'a> {
     /// Returns the sort key.
     pub fn key(&self) -> ItemKey<'a> {
-        let (hash, label, port, weight) = match self.content {
-            ItemContent::Address(_, data) => (0, data, 0, 0),
-            ItemContent::Service(_, record) => {
-                let (hash, label) = self.group.order_at(record.host());
-                (hash, label, record.port, record.weight)
-            }
-            ItemContent::Host(hosts) => {
-                let (hash, label) = hosts.order();
-                (hash, label, 0, 0)
-            }
+        let record = match self.content {
+            ItemContent::Record(_, _, set, at) => set.key(at),
+            ItemContent::Host(hosts) => RecordKey::of_host(hosts),
         };
         // Networks are sorted by their aliases as text, without the length byte.
         let alias = self.alias.get(1..).unwrap_or_default();
-        ItemKey { alias, kind: self.kind, hash, label, port, weight }
+        ItemKey { alias, section: self.section, record }
     }
 
     /// Tells whether this item and another version's item with the same key have the same records.
     pub fn has_same_records(&self, other: &Self) -> bool {
         self.service.ttl == other.service.ttl
             && match (self.content, other.content) {
-                (ItemContent::Host(one), ItemContent::Host(two)) => described(one).eq(described(two)),
+                (ItemContent::Host(one), ItemContent::Host(two)) => one.iter().eq(two.iter()),
                 _ => true,
             }
     }
@@ -151,81 +137,71 @@ impl<'a> RecordItem<'a> {
     /// Appends the name that consists of `labels` and the base name of the item's group. Tells
     /// whether the name is short enough for DNS.
     fn push_name(&self, out: &mut Vec<u8>, labels: [&[u8]; 2], base: &[u8]) -> bool {
-        let begin = out.len();
+        out.clear();
         let networks: &[u8] = if self.alias.is_empty() { &[] } else { NETWORKS };
         for part in [labels[0], labels[1], self.alias, networks, base] {
             out.extend_from_slice(part);
         }
-        out.len() - begin <= MAX_NAME
-    }
-}
-
-/// Returns the parts of each endpoint from which records are made: address and TXT data.
-fn described(hosts: Hosts<'_>) -> impl Iterator<Item = (IpAddr, &[u8])> {
-    hosts.iter().map(|endpoint| (endpoint.address, endpoint.txt))
-}
-
-impl ItemContent<'_> {
-    /// Returns the number of positions that the item takes in its section.
-    fn length(&self) -> usize {
-        match self {
-            Self::Address(..) | Self::Service(..) => 1,
-            Self::Host(hosts) => hosts.len(),
-        }
+        out.len() <= MAX_NAME
     }
 }
 
 /// Writes the records of a service under its names in one zone.
 #[derive(Debug)]
 pub struct RecordWriter<'b> {
-    base: &'b [u8],
+    /// Name of the service.
+    service: &'b [u8],
     owner: Vec<u8>,
-    target: Vec<u8>,
+    /// Base name of an item's group.
+    base: Vec<u8>,
     data: Vec<u8>,
 }
 
 impl<'b> RecordWriter<'b> {
-    /// Makes a writer for the service whose name is `base`, in wire format.
-    pub fn new(base: &'b [u8]) -> Self {
-        let [owner, target, data] = [const { 2 * MAX_NAME }; 3].map(Vec::with_capacity);
-        Self { base, owner, target, data }
+    /// Makes a writer for the service whose name is `service`, in wire format.
+    pub fn new(service: &'b [u8]) -> Self {
+        let [owner, base, data] = [const { 2 * MAX_NAME }; 3].map(Vec::with_capacity);
+        Self { service, owner, base, data }
     }
 
     /// Calls `each` with every record of an item. Records whose names are too long for DNS are left
     /// out.
     pub fn records(&mut self, item: &RecordItem<'_>, each: &mut impl FnMut(Record<'_>)) {
-        let Self { base, owner, target, data } = self;
-        let ttl = item.service.ttl;
-        owner.clear();
+        let labels = match item.content {
+            ItemContent::Record(owner, ..) => owner.labels(),
+            ItemContent::Host(hosts) => Owner::Host(hosts).labels(),
+        };
+        if !item.push_name(&mut self.owner, labels, self.service) {
+            return;
+        }
+        item.push_name(&mut self.base, [&[]; 2], self.service);
         match item.content {
-            ItemContent::Address(rtype, data) => {
-                if item.push_name(owner, [&[]; 2], base) {
-                    each(Record { owner, rtype, ttl, data });
-                }
-            }
-            ItemContent::Service(port, record) => {
-                let labels = port.map_or([&[][..]; 2], |port| [port.label(), port.protocol.as_wire()]);
-                let label = item.group.label_at(record.host());
-                target.clear();
-                data.clear();
-                if item.push_name(owner, labels, base) && item.push_name(target, [label, &[]], base) {
-                    record.push_data(data, &[], target);
-                    each(Record { owner, rtype: rtype::SRV, ttl, data });
-                }
-            }
+            ItemContent::Record(_, rtype, set, at) => self.record(item, rtype, set, at, each),
+            // The endpoints without a name are not listed as a host.
+            ItemContent::Host(_) if labels[0].len() <= 1 => {}
             ItemContent::Host(hosts) => {
-                let (_, label) = hosts.order();
-                if label.len() <= 1 || !item.push_name(owner, [label, &[]], base) {
-                    return;
-                }
-                let mut last = None;
-                for (address, txt) in described(hosts) {
-                    if last.replace(address) != Some(address) {
-                        of_address(owner, ttl, address, each);
+                for same_address in hosts.by_address() {
+                    for &rtype in NameKind::Host.types() {
+                        let Some(set) = Owner::Host(same_address).records(rtype) else { continue };
+                        set.positions().for_each(|at| self.record(item, rtype, set, at, each));
                     }
-                    each(Record { owner, rtype: rtype::TXT, ttl, data: txt });
                 }
             }
+        }
+    }
+
+    /// Calls `each` with the record at a position of a set.
+    fn record(
+        &mut self,
+        item: &RecordItem<'_>,
+        rtype: u16,
+        set: RecordSet<'_>,
+        at: usize,
+        each: &mut impl FnMut(Record<'_>),
+    ) {
+        self.data.clear();
+        if set.push_data(at, &self.base, &mut self.data) {
+            each(Record { owner: &self.owner, rtype, ttl: item.service.ttl, data: &self.data });
         }
     }
 }
@@ -252,14 +228,7 @@ pub fn merge<T, K: Ord>(
     }
 }
 
-fn of_address(owner: &[u8], ttl: u32, address: IpAddr, each: &mut impl FnMut(Record<'_>)) {
-    match address {
-        IpAddr::V4(address) => each(Record { owner, rtype: rtype::A, ttl, data: &address.octets() }),
-        IpAddr::V6(address) => each(Record { owner, rtype: rtype::AAAA, ttl, data: &address.octets() }),
-    }
-}
-
 /// Appends a record in wire format.
 pub fn push(out: &mut Vec<u8>, record: Record<'_>) {
-    crate::store::rrset::push_record(out, record.owner, record.rtype, record.ttl, record.data);
+    rrset::push_record(out, record.owner, record.rtype, record.ttl, record.data);
 }

@@ -54,6 +54,18 @@ pub mod rtype {
     pub const ANY: u16 = 255;
     /// The class IN.
     pub const CLASS_IN: u16 = 1;
+
+    /// Mnemonics of the types that are served, which metrics count separately.
+    pub const MNEMONICS: [(u16, &str); 8] = [
+        (A, "A"),
+        (AAAA, "AAAA"),
+        (SRV, "SRV"),
+        (TXT, "TXT"),
+        (PTR, "PTR"),
+        (SOA, "SOA"),
+        (NS, "NS"),
+        (ANY, "ANY"),
+    ];
 }
 
 /// Length of a message header (RFC 1035 §4.1.1).

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use multinet_dns::store::rrset::rtype;
+use multinet_dns::store::schema::NameKind;
+
 use crate::ask::{Reply, ZONE};
 use crate::events::{ADDRESSES, HOSTS, NAMESPACES, NETWORKS, PORTS, SERVICES, World};
 
@@ -121,28 +124,57 @@ fn ttl_of(record: &str) -> &str {
 
 /// Adds the names of a service, or of one of its networks.
 fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
-    let mut add = |owner: &str, rtype, data: String| {
-        records.entry((owner.to_owned(), rtype)).or_default().insert(format!("{ttl} {data}"));
-    };
-    for member in members {
-        let host = format!("{}.{base}", member.host);
-        let rtype = if member.address.is_ipv4() { "A" } else { "AAAA" };
-        add(base, rtype, member.address.to_string());
-        add(&host, rtype, member.address.to_string());
-        add(&host, "TXT", format!("addr={} net={}", member.address, member.network));
-        for (name, protocol, port) in member.ports.iter().filter(|(name, _, _)| !name.is_empty()) {
-            // Every endpoint counts once, with any number of networks and port numbers.
-            let having = members.iter().filter(|other| {
-                other.ports.iter().any(|(other, proto, _)| (other, proto) == (name, protocol))
-            });
-            let endpoints: HashSet<(&str, IpAddr)> =
-                having.map(|other| (other.host.as_str(), other.address)).collect();
-            let weight = (100 / endpoints.len()).max(1);
-            let data = format!("0 {weight} {port} {host}");
-            add(&format!("_{name}._{}.{base}", protocol.to_lowercase()), "SRV", data.clone());
-            add(base, "SRV", data);
+    for kind in NameKind::ALL {
+        for &rtype in kind.types() {
+            for (owner, data) in members.iter().flat_map(|member| member.records(kind, rtype, base, members))
+            {
+                records.entry((owner, mnemonic(rtype))).or_default().insert(format!("{ttl} {data}"));
+            }
         }
     }
+}
+
+impl Member {
+    /// Returns owners and data of the records of a type at names of a kind. `others` are all members
+    /// below `base`.
+    fn records(&self, kind: NameKind, rtype: u16, base: &str, others: &[&Self]) -> Vec<(String, String)> {
+        let host = format!("{}.{base}", self.host);
+        let owner = if kind == NameKind::Base { base.to_owned() } else { host.clone() };
+        match rtype {
+            rtype::A if self.address.is_ipv4() => vec![(owner, self.address.to_string())],
+            rtype::AAAA if self.address.is_ipv6() => vec![(owner, self.address.to_string())],
+            rtype::A | rtype::AAAA => Vec::new(),
+            rtype::TXT => vec![(owner, format!("addr={} net={}", self.address, self.network))],
+            rtype::SRV => {
+                let named = self.ports.iter().filter(|(name, _, _)| !name.is_empty());
+                let record = |&(name, protocol, port): &(&str, &str, u16)| {
+                    // Every endpoint counts once, with any number of networks and port numbers.
+                    let having = others.iter().filter(|other| {
+                        other.ports.iter().any(|(other, proto, _)| (*other, *proto) == (name, protocol))
+                    });
+                    let endpoints: HashSet<(&str, IpAddr)> =
+                        having.map(|other| (other.host.as_str(), other.address)).collect();
+                    let weight = (100 / endpoints.len()).max(1);
+                    let labels = format!("_{name}._{}.", protocol.to_lowercase());
+                    let labels = if kind == NameKind::Port { labels } else { String::new() };
+                    (format!("{labels}{base}"), format!("0 {weight} {port} {host}"))
+                };
+                named.map(record).collect()
+            }
+            other => panic!("the model has no records of type {other}"),
+        }
+    }
+}
+
+/// Returns the types that the model has records of.
+pub(crate) fn types() -> Vec<&'static str> {
+    let of_services = NameKind::ALL.iter().flat_map(|kind| kind.types()).map(|&rtype| mnemonic(rtype));
+    let types: BTreeSet<&str> = of_services.chain(["PTR"]).collect();
+    types.into_iter().collect()
+}
+
+fn mnemonic(rtype: u16) -> &'static str {
+    rtype::MNEMONICS.iter().find(|(number, _)| *number == rtype).expect("a mnemonic").1
 }
 
 /// Returns whether an address has a reverse name by default.

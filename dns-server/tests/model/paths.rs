@@ -15,10 +15,7 @@ use proptest::test_runner::TestCaseError;
 
 use crate::ask::{Asker, ZONE};
 use crate::events::{self, Endpoint, Event, NAMESPACES, NETWORKS, Service, Slice, World};
-use crate::expected::{Expected, universe};
-
-/// Types of the model.
-const TYPES: [&str; 5] = ["A", "AAAA", "SRV", "TXT", "PTR"];
+use crate::expected::{self, Expected, universe};
 
 /// Query type for all types (RFC 8482).
 const ANY: u16 = 255;
@@ -52,7 +49,7 @@ struct Asked {
 
 fn asked() -> impl Strategy<Value = Asked> {
     let qtype = prop_oneof![
-        6 => prop::sample::select(&TYPES[..]).prop_map(Ok),
+        6 => prop::sample::select(expected::types()).prop_map(Ok),
         1 => prop::sample::select(&OTHERS[..]).prop_map(Err),
     ];
     let edns = (prop_oneof![Just(512u16), Just(1232), any::<u16>()], prop::sample::select(&[0u8, 0x80][..]));

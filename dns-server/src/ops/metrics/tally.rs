@@ -14,17 +14,11 @@ use crate::store::rrset::rtype;
 
 /// Values of the label `type`. All other types count as `other`, so that clients cannot create
 /// series at will.
-pub(super) const TYPES: [(u16, &str); 9] = [
-    (rtype::A, "A"),
-    (rtype::AAAA, "AAAA"),
-    (rtype::SRV, "SRV"),
-    (rtype::TXT, "TXT"),
-    (rtype::PTR, "PTR"),
-    (rtype::SOA, "SOA"),
-    (rtype::NS, "NS"),
-    (rtype::ANY, "ANY"),
-    (0, "other"),
-];
+pub(super) const TYPES: [(u16, &str); rtype::MNEMONICS.len() + 1] = {
+    let mut types = [(0, "other"); rtype::MNEMONICS.len() + 1];
+    types.split_at_mut(rtype::MNEMONICS.len()).0.copy_from_slice(&rtype::MNEMONICS);
+    types
+};
 
 /// Position of each type in [`TYPES`].
 const KINDS: [u8; 256] = {

@@ -198,6 +198,14 @@ impl<'a> Hosts<'a> {
         if wants_ipv4 { v4 } else { v6 }
     }
 
+    /// Returns the endpoints of each address.
+    pub fn by_address(self) -> impl Iterator<Item = Self> + use<'a> {
+        let slices = self.slices;
+        let same =
+            self.refs.chunk_by(move |one, two| one.endpoint(slices).address == two.endpoint(slices).address);
+        same.map(move |refs| Self { refs, slices })
+    }
+
     /// Returns the addresses, sorted, each once.
     pub fn addresses(self) -> impl Iterator<Item = IpAddr> + use<'a> {
         let address = move |position: usize| self.get(position).address;

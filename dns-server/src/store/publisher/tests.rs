@@ -9,6 +9,7 @@ use crate::store::endpoints::Endpoint;
 use crate::store::index::{Created, ServiceView};
 use crate::store::journal;
 use crate::store::name::Name;
+use crate::store::schema::Owner;
 use crate::store::slice::{Port, ProtocolLabel, Slice};
 use crate::store::zone::{ZoneSettings, Zones};
 
@@ -53,10 +54,10 @@ fn found(publisher: &Publisher, name: &str) -> &'static str {
             LookupResult::Empty => "empty",
             LookupResult::Node(node) if node.rrsets.is_empty() => "empty",
             LookupResult::Node(_) => "own",
-            LookupResult::Base(..) => "base",
-            LookupResult::Zone(..) => "zone",
-            LookupResult::Host(..) => "host",
-            LookupResult::Port(..) => "port",
+            LookupResult::Service { owner: Owner::Base(_), labels: 0, .. } => "base",
+            LookupResult::Service { owner: Owner::Base(_), .. } => "zone",
+            LookupResult::Service { owner: Owner::Host(_), .. } => "host",
+            LookupResult::Service { owner: Owner::Port(..), .. } => "port",
             LookupResult::Pointers(_, targets) => ["", "pointer", "two pointers"][targets.len()],
         })
     })
