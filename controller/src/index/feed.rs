@@ -10,15 +10,48 @@ use super::{ClusterIndex, State};
 use crate::model::{Claim, CoreService, DeviceSlice, Node, Pod};
 use crate::views;
 
-impl ClusterIndex {
-    /// Changes the state under the lock.
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
+/// The objects of kind `K` in the state. Every change marks the affected services as dirty.
+trait Objects<K> {
+    /// Form in which objects are kept. They are converted before the lock is taken, since
+    /// annotations may be long.
+    type Kept: From<K>;
+
+    /// Adds or replaces an object.
+    fn put(&mut self, object: Self::Kept);
+
+    /// Removes an object.
+    fn remove(&mut self, key: &ObjectKey);
+
+    /// Begins a list.
+    fn start(&mut self) {}
+
+    /// Ends a list: removes the objects that are not in `live`.
+    fn retain(&mut self, live: &HashSet<ObjectKey>);
+}
+
+impl<K> Index<K> for ClusterIndex
+where
+    State: Objects<K>,
+{
+    fn apply(&self, object: K) {
+        let object = <State as Objects<K>>::Kept::from(object);
+        Objects::<K>::put(&mut *self.lock(), object);
     }
 
-    fn commit_all(&self) {
-        let mut state = self.lock();
-        self.publish(&mut state);
+    fn delete(&self, key: &ObjectKey) {
+        Objects::<K>::remove(&mut *self.lock(), key);
+    }
+
+    fn start(&self) {
+        Objects::<K>::start(&mut *self.lock());
+    }
+
+    fn reset(&self, live: &HashSet<ObjectKey>) {
+        Objects::<K>::retain(&mut *self.lock(), live);
+    }
+
+    fn commit(&self) {
+        self.publish(&mut self.lock());
     }
 }
 
@@ -49,259 +82,208 @@ impl State {
             self.pods.node_changed(node, &mut self.dirty);
         }
     }
+}
 
-    fn forget_notices(&mut self, key: &ObjectKey) {
+impl Objects<MultiNetworkService> for State {
+    type Kept = MultiNetworkService;
+
+    fn put(&mut self, service: MultiNetworkService) {
+        self.apply_service(service);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        self.delete_service(key);
+    }
+
+    fn start(&mut self) {
+        self.is_listing_services = true;
+        // Same reason as in `OwnedSlices::start`.
+        self.services.values_mut().for_each(|known| known.seen = true);
+    }
+
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        self.retain_services(live);
+    }
+}
+
+impl Objects<MultiNetworkEndpointSlice> for State {
+    type Kept = MultiNetworkEndpointSlice;
+
+    fn put(&mut self, slice: MultiNetworkEndpointSlice) {
+        let mut concerned = self.foreign_slices.observe(&slice);
+        self.recount_foreign(&concerned);
+        concerned.extend(self.slices.observe(slice));
+        self.mark(concerned);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        let mut concerned: Vec<ObjectKey> = self.foreign_slices.observe_deleted(key).into_iter().collect();
+        self.recount_foreign(&concerned);
+        concerned.extend(self.slices.observe_deleted(key));
+        self.mark(concerned);
+    }
+
+    fn start(&mut self) {
+        self.slices.start();
+    }
+
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        let mut concerned = self.foreign_slices.retain(live);
+        self.recount_foreign(&concerned);
+        concerned.extend(self.slices.reset(live));
+        self.mark(concerned);
+    }
+}
+
+impl Objects<EndpointSlice> for State {
+    type Kept = EndpointSlice;
+
+    fn put(&mut self, mirror: EndpointSlice) {
+        let concerned = self.mirrors.observe(mirror);
+        self.mark(concerned);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        let concerned = self.mirrors.observe_deleted(key);
+        self.mirrors_deleted(concerned.into_iter().collect());
+    }
+
+    fn start(&mut self) {
+        self.mirrors.start();
+    }
+
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        let concerned = self.mirrors.reset(live);
+        self.mirrors_deleted(concerned);
+    }
+}
+
+impl Objects<views::Pod> for State {
+    type Kept = Pod;
+
+    fn put(&mut self, pod: Pod) {
+        self.pods.apply(pod, &mut self.dirty);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
         if let Some(pod) = self.pods.get(key) {
             self.notified.remove(&pod.uid);
         }
+        self.pods.delete(key, &mut self.dirty);
+    }
+
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        self.pods.retain(live, &mut self.dirty);
+        let uids: HashSet<&String> = self.pods.iter().map(|pod| &pod.uid).collect();
+        self.notified.retain(|uid, _| uids.contains(uid));
     }
 }
 
-impl Index<MultiNetworkService> for ClusterIndex {
-    fn apply(&self, service: MultiNetworkService) {
-        self.change(|state| state.apply_service(service));
+impl Objects<views::Node> for State {
+    type Kept = Node;
+
+    fn put(&mut self, node: Node) {
+        self.set_zone(&node.key.name, node.zone);
     }
 
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| state.delete_service(key));
+    fn remove(&mut self, key: &ObjectKey) {
+        self.set_zone(&key.name, None);
     }
 
-    fn start(&self) {
-        self.change(|state| {
-            state.is_listing_services = true;
-            // Same reason as in `OwnedSlices::start`.
-            state.services.values_mut().for_each(|known| known.seen = true);
-        });
-    }
-
-    fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| state.retain_services(live));
-    }
-
-    fn commit(&self) {
-        self.commit_all();
-    }
-}
-
-impl Index<MultiNetworkEndpointSlice> for ClusterIndex {
-    fn apply(&self, slice: MultiNetworkEndpointSlice) {
-        self.change(|state| {
-            let mut concerned = state.foreign_slices.observe(&slice);
-            state.recount_foreign(&concerned);
-            concerned.extend(state.slices.observe(slice));
-            state.mark(concerned);
-        });
-    }
-
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| {
-            let mut concerned: Vec<ObjectKey> =
-                state.foreign_slices.observe_deleted(key).into_iter().collect();
-            state.recount_foreign(&concerned);
-            concerned.extend(state.slices.observe_deleted(key));
-            state.mark(concerned);
-        });
-    }
-
-    fn start(&self) {
-        self.change(|state| state.slices.start());
-    }
-
-    fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| {
-            let mut concerned = state.foreign_slices.retain(live);
-            state.recount_foreign(&concerned);
-            concerned.extend(state.slices.reset(live));
-            state.mark(concerned);
-        });
-    }
-
-    fn commit(&self) {
-        self.commit_all();
-    }
-}
-
-impl Index<EndpointSlice> for ClusterIndex {
-    fn apply(&self, mirror: EndpointSlice) {
-        self.change(|state| {
-            let concerned = state.mirrors.observe(mirror);
-            state.mark(concerned);
-        });
-    }
-
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| {
-            let concerned = state.mirrors.observe_deleted(key).into_iter().collect();
-            state.mirrors_deleted(concerned);
-        });
-    }
-
-    fn start(&self) {
-        self.change(|state| state.mirrors.start());
-    }
-
-    fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| {
-            let concerned = state.mirrors.reset(live);
-            state.mirrors_deleted(concerned);
-        });
-    }
-
-    fn commit(&self) {
-        self.commit_all();
-    }
-}
-
-impl Index<views::Pod> for ClusterIndex {
-    fn apply(&self, pod: views::Pod) {
-        // Parse before taking the lock, since annotations may be long.
-        let pod = Pod::from(pod);
-        self.change(|state| state.pods.apply(pod, &mut state.dirty));
-    }
-
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| {
-            state.forget_notices(key);
-            state.pods.delete(key, &mut state.dirty);
-        });
-    }
-
-    fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| {
-            state.pods.retain(live, &mut state.dirty);
-            let uids: HashSet<&String> = state.pods.iter().map(|pod| &pod.uid).collect();
-            state.notified.retain(|uid, _| uids.contains(uid));
-        });
-    }
-
-    fn commit(&self) {
-        self.commit_all();
-    }
-}
-
-impl Index<views::Node> for ClusterIndex {
-    fn apply(&self, node: views::Node) {
-        let node = Node::from(node);
-        self.change(|state| state.set_zone(&node.key.name, node.zone));
-    }
-
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| state.set_zone(&key.name, None));
-    }
-
-    fn reset(&self, live: &HashSet<ObjectKey>) {
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
         let names: HashSet<&str> = live.iter().map(|key| key.name.as_str()).collect();
-        self.change(|state| {
-            let gone: Vec<String> =
-                state.zones.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
-            gone.iter().for_each(|name| state.set_zone(name, None));
-        });
-    }
-
-    fn commit(&self) {
-        self.commit_all();
+        let known = self.zones.keys().filter(|name| !names.contains(name.as_str()));
+        let gone: Vec<String> = known.cloned().collect();
+        gone.iter().for_each(|name| self.set_zone(name, None));
     }
 }
 
-impl Index<views::Service> for ClusterIndex {
-    fn apply(&self, service: views::Service) {
-        let service = CoreService::from(service);
-        self.change(|state| {
-            let concerned = state.references.apply_core_service(service);
-            state.mark(concerned);
-        });
+impl Objects<views::Service> for State {
+    type Kept = CoreService;
+
+    fn put(&mut self, service: CoreService) {
+        let concerned = self.references.apply_core_service(service);
+        self.mark(concerned);
     }
 
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| {
-            let concerned = state.references.delete_core_service(key);
-            state.mark(concerned);
-        });
+    fn remove(&mut self, key: &ObjectKey) {
+        let concerned = self.references.delete_core_service(key);
+        self.mark(concerned);
     }
 
-    fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| {
-            let concerned = state.references.retain_core_services(live);
-            state.mark(concerned);
-        });
-    }
-
-    fn commit(&self) {
-        self.commit_all();
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        let concerned = self.references.retain_core_services(live);
+        self.mark(concerned);
     }
 }
 
-impl<V: views::Version> Index<views::ResourceClaim<V>> for ClusterIndex {
-    fn apply(&self, claim: views::ResourceClaim<V>) {
-        let claim = Claim::from(claim);
-        self.change(|state| state.pods.apply_claim(claim, &mut state.dirty));
+impl<V: views::Version> Objects<views::ResourceClaim<V>> for State {
+    type Kept = Claim;
+
+    fn put(&mut self, claim: Claim) {
+        self.pods.apply_claim(claim, &mut self.dirty);
     }
 
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| state.pods.delete_claim(key, &mut state.dirty));
+    fn remove(&mut self, key: &ObjectKey) {
+        self.pods.delete_claim(key, &mut self.dirty);
     }
 
-    fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| state.pods.retain_claims(live, &mut state.dirty));
-    }
-
-    fn commit(&self) {
-        self.commit_all();
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        self.pods.retain_claims(live, &mut self.dirty);
     }
 }
 
-impl<V: views::Version> Index<views::ResourceSlice<V>> for ClusterIndex {
-    fn apply(&self, slice: views::ResourceSlice<V>) {
-        let slice = DeviceSlice::from(slice);
-        self.change(|state| state.pods.apply_devices(slice, &mut state.dirty));
+impl<V: views::Version> Objects<views::ResourceSlice<V>> for State {
+    type Kept = DeviceSlice;
+
+    fn put(&mut self, slice: DeviceSlice) {
+        self.pods.apply_devices(slice, &mut self.dirty);
     }
 
-    fn delete(&self, key: &ObjectKey) {
-        self.change(|state| state.pods.delete_devices(key, &mut state.dirty));
+    fn remove(&mut self, key: &ObjectKey) {
+        self.pods.delete_devices(key, &mut self.dirty);
     }
 
-    fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| state.pods.retain_devices(live, &mut state.dirty));
-    }
-
-    fn commit(&self) {
-        self.commit_all();
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        self.pods.retain_devices(live, &mut self.dirty);
     }
 }
 
-/// Implements `Index` for a kind of network of which only the existence matters.
-macro_rules! network_index {
-    ($view:ty, $kind:ident $(, $version:ident)?) => {
-        impl $(<$version: views::Version>)? Index<$view> for ClusterIndex {
-            fn apply(&self, object: $view) {
-                let key = ObjectKey::from(object);
-                self.change(|state| {
-                    let concerned = state.references.apply_network(NetworkKind::$kind, key);
-                    state.mark(concerned);
-                });
-            }
-
-            fn delete(&self, key: &ObjectKey) {
-                self.change(|state| {
-                    let concerned = state.references.delete_network(NetworkKind::$kind, key);
-                    state.mark(concerned);
-                });
-            }
-
-            fn reset(&self, live: &HashSet<ObjectKey>) {
-                self.change(|state| {
-                    let concerned = state.references.retain_networks(NetworkKind::$kind, live);
-                    state.mark(concerned);
-                });
-            }
-
-            fn commit(&self) {
-                self.commit_all();
-            }
-        }
-    };
+/// View of a kind of network, of which only the existence matters.
+trait NetworkView {
+    const KIND: NetworkKind;
 }
 
-network_index!(views::NetworkAttachmentDefinition, NetworkAttachmentDefinition);
-network_index!(views::DeviceClass<V>, DeviceClass, V);
-network_index!(views::ResourceClaimTemplate<V>, ResourceClaimTemplate, V);
+impl NetworkView for views::NetworkAttachmentDefinition {
+    const KIND: NetworkKind = NetworkKind::NetworkAttachmentDefinition;
+}
+
+impl<V: views::Version> NetworkView for views::DeviceClass<V> {
+    const KIND: NetworkKind = NetworkKind::DeviceClass;
+}
+
+impl<V: views::Version> NetworkView for views::ResourceClaimTemplate<V> {
+    const KIND: NetworkKind = NetworkKind::ResourceClaimTemplate;
+}
+
+impl<N: NetworkView> Objects<N> for State
+where
+    ObjectKey: From<N>,
+{
+    type Kept = ObjectKey;
+
+    fn put(&mut self, network: ObjectKey) {
+        let concerned = self.references.apply_network(N::KIND, network);
+        self.mark(concerned);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        let concerned = self.references.delete_network(N::KIND, key);
+        self.mark(concerned);
+    }
+
+    fn retain(&mut self, live: &HashSet<ObjectKey>) {
+        let concerned = self.references.retain_networks(N::KIND, live);
+        self.mark(concerned);
+    }
+}
