@@ -440,8 +440,7 @@ impl State {
     /// Removes all services that are not in `live`.
     fn retain_services(&mut self, live: &HashSet<ObjectKey>) {
         self.is_listing_services = false;
-        let known = self.services.keys().chain(&self.undecodable);
-        let gone: Vec<ObjectKey> = known.filter(|key| !live.contains(*key)).cloned().collect();
+        let gone = missing(self.services.keys().chain(&self.undecodable), live);
         gone.iter().for_each(|key| self.delete_service(key));
         self.undecodable = live.iter().filter(|key| !self.services.contains_key(*key)).cloned().collect();
     }
@@ -491,6 +490,11 @@ fn selection(service: &MultiNetworkService) -> Selection {
             message: error.to_string(),
         }]),
     }
+}
+
+/// Returns the keys that are not in `live`.
+fn missing<'a>(known: impl Iterator<Item = &'a ObjectKey>, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
+    known.filter(|key| !live.contains(*key)).cloned().collect()
 }
 
 fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {

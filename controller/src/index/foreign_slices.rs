@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 
-use super::key_of;
+use super::{key_of, missing};
 use crate::multimap::MultiMap;
 use crate::slices;
 use crate::slices::metadata::label;
@@ -56,7 +56,7 @@ impl ForeignSlices {
 
     /// Removes all slices that are not in `live`. Returns the affected services.
     pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
-        let gone: Vec<ObjectKey> = self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect();
+        let gone = missing(self.slices.keys(), live);
         gone.iter().filter_map(|key| self.observe_deleted(key)).collect()
     }
 

@@ -4,14 +4,14 @@
 //! The watch is behind by milliseconds, or by minutes after an outage. Without the answers, a plan
 //! that follows a write would be based on the state before that write.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use kube::Resource;
 use multinet_crds::labels;
 use multinet_runtime::ObjectKey;
 
-use super::key_of;
+use super::{key_of, missing};
 use crate::slices::SliceId;
 use crate::slices::metadata::label;
 
@@ -23,33 +23,79 @@ pub(super) struct OwnedSlices<S> {
     service_of: fn(&S) -> Option<ObjectKey>,
     /// Returns the number of endpoints in a slice.
     size_of: fn(&S) -> usize,
-    /// Number of endpoints in the slices of each service.
-    sizes: HashMap<ObjectKey, usize>,
+    /// State of each slice.
+    slices: HashMap<ObjectKey, Known<S>>,
+    /// The services that have slices.
+    services: HashMap<ObjectKey, Members>,
     /// Services whose number of endpoints has changed.
     resized: Vec<ObjectKey>,
-    services: HashMap<ObjectKey, BTreeMap<String, Tracked<S>>>,
-    /// The service of each slice.
-    service_by_key: HashMap<ObjectKey, ObjectKey>,
-    /// Uids of slices that the controller has deleted, by key, until the watch shows their
-    /// deletion.
-    deleted: HashMap<ObjectKey, String>,
     /// Services whose slices must be listed; see [`needs_list`](Self::needs_list).
     unlisted: HashSet<ObjectKey>,
-    /// Services that are being worked on. The value tells whether the watch has shown a change
-    /// since [`begin_work`](Self::begin_work).
-    in_work: HashMap<ObjectKey, bool>,
-    /// Uids of slices that the watch has shown as deleted while their service is being worked on.
-    /// The answer to an earlier write of such a slice may still arrive.
-    deleted_in_work: HashMap<ObjectKey, HashSet<String>>,
+    /// Services that are being worked on.
+    in_work: HashMap<ObjectKey, Changes>,
     /// Whether the watch is in the middle of a list.
     is_listing: bool,
 }
 
+/// State of a slice.
 #[derive(Debug)]
-struct Tracked<S> {
+enum Known<S> {
+    /// The watch has shown this version or a newer one.
+    Shown(OwnedSlice<S>),
+    /// This version is an answer to a write, and the watch has not shown it yet.
+    Written(OwnedSlice<S>),
+    /// The controller has deleted the slice with this uid, and the watch has not shown that yet.
+    Deleted { uid: String },
+}
+
+#[derive(Debug)]
+struct OwnedSlice<S> {
+    service: ObjectKey,
     object: Arc<S>,
-    /// Whether the watch has shown this version or a newer one.
-    seen: bool,
+}
+
+/// The slices of a service.
+#[derive(Debug, Default)]
+struct Members {
+    keys: BTreeSet<ObjectKey>,
+    /// Number of endpoints in these slices.
+    size: usize,
+}
+
+/// Changes that the watch has shown while a service is being worked on.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Whether it has shown a change since [`begin_work`](OwnedSlices::begin_work) or the last
+    /// list.
+    is_any: bool,
+    /// Uids of slices that it has shown as deleted. The answer to an earlier write of such a slice
+    /// may still arrive.
+    deleted: HashSet<String>,
+}
+
+impl<S: Resource> Known<S> {
+    fn slice(&self) -> Option<&OwnedSlice<S>> {
+        match self {
+            Self::Shown(slice) | Self::Written(slice) => Some(slice),
+            Self::Deleted { .. } => None,
+        }
+    }
+
+    /// Returns whether a version that the watch shows replaces this state.
+    fn gives_way_to(&self, shown: &S, is_listing: bool) -> bool {
+        match self {
+            Self::Shown(slice) => supersedes(shown, &slice.object, is_listing),
+            Self::Written(slice) => is_newer(shown, &slice.object),
+            Self::Deleted { uid } => shown.meta().uid.as_ref() != Some(uid),
+        }
+    }
+
+    /// Records that the watch has shown this version.
+    fn set_shown(&mut self) {
+        if let Self::Written(OwnedSlice { service, object }) = self {
+            *self = Self::Shown(OwnedSlice { service: service.clone(), object: Arc::clone(object) });
+        }
+    }
 }
 
 impl<S: Resource> OwnedSlices<S> {
@@ -58,22 +104,19 @@ impl<S: Resource> OwnedSlices<S> {
         Self {
             service_of,
             size_of,
-            sizes: HashMap::new(),
-            resized: Vec::new(),
+            slices: HashMap::new(),
             services: HashMap::new(),
-            service_by_key: HashMap::new(),
-            deleted: HashMap::new(),
+            resized: Vec::new(),
             unlisted: HashSet::new(),
             in_work: HashMap::new(),
-            deleted_in_work: HashMap::new(),
             is_listing: false,
         }
     }
 
     /// Returns the slices of a service, in the order of their names.
     pub(super) fn of(&self, service: &ObjectKey) -> Vec<Arc<S>> {
-        let known = self.services.get(service).into_iter().flat_map(BTreeMap::values);
-        known.map(|known| Arc::clone(&known.object)).collect()
+        let keys = self.services.get(service).into_iter().flat_map(|members| &members.keys);
+        keys.filter_map(|key| self.slice(key)).map(|slice| Arc::clone(&slice.object)).collect()
     }
 
     /// Returns the services that have slices.
@@ -83,82 +126,79 @@ impl<S: Resource> OwnedSlices<S> {
 
     /// Returns all slices.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<S>> {
-        self.services.values().flat_map(BTreeMap::values).map(|known| &known.object)
+        self.slices.values().filter_map(Known::slice).map(|slice| &slice.object)
     }
 
     /// Returns the number of slices.
     pub(super) fn len(&self) -> usize {
-        self.service_by_key.len()
+        self.services.values().map(|members| members.keys.len()).sum()
     }
 
     /// Returns the services whose number of endpoints has changed since the last call, with that
     /// number.
     pub(super) fn resized(&mut self) -> Vec<(ObjectKey, usize)> {
+        let size = |service: &ObjectKey| self.services.get(service).map_or(0, |members| members.size);
         let resized = std::mem::take(&mut self.resized).into_iter();
-        resized
-            .map(|service| (service.clone(), self.sizes.get(&service).copied().unwrap_or_default()))
-            .collect()
+        resized.map(|service| (service.clone(), size(&service))).collect()
     }
 
     /// Begins a list. It reflects every write that was answered before now, so all known versions
-    /// count as seen. If it contains an older version, the API server's storage was restored from a
-    /// backup.
+    /// count as shown. If it contains an older version, the API server's storage was restored from
+    /// a backup.
     pub(super) fn start(&mut self) {
         self.is_listing = true;
-        self.deleted.clear();
-        self.services.values_mut().flat_map(BTreeMap::values_mut).for_each(|known| known.seen = true);
+        self.slices.retain(|_, known| !matches!(known, Known::Deleted { .. }));
+        self.slices.values_mut().for_each(Known::set_shown);
     }
 
     /// Records a version that the watch shows. Returns the affected services: none if the version
     /// is known or older.
     pub(super) fn observe(&mut self, object: S) -> Vec<ObjectKey> {
         let Some(key) = key_of(object.meta()) else { return Vec::new() };
-        if self.deleted.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
-            return Vec::new();
-        }
-        let is_listing = self.is_listing;
-        if let Some(known) = self.known_mut(&key)
-            && !supersedes(&object, &*known.object, is_listing && known.seen)
+        if let Some(known) = self.slices.get_mut(&key)
+            && !known.gives_way_to(&object, self.is_listing)
         {
-            known.seen |= object.meta().resource_version == known.object.meta().resource_version;
+            let version = |object: &S| object.meta().resource_version.clone();
+            if known.slice().is_some_and(|slice| version(&slice.object) == version(&object)) {
+                known.set_shown();
+            }
             return Vec::new();
         }
-        let concerned = self.put(&key, object, true);
-        self.note_change(&concerned);
+        let concerned = self.put(&key, object, Known::Shown);
+        for service in &concerned {
+            if let Some(changes) = self.in_work.get_mut(service) {
+                changes.is_any = true;
+            }
+        }
         concerned
     }
 
     /// Records the API server's answer to a write.
     pub(super) fn record_stored(&mut self, object: S) {
         let Some(key) = key_of(object.meta()) else { return };
-        let outdated = self.known_mut(&key).is_some_and(|known| !is_newer(&object, &known.object));
-        let uid = object.meta().uid.as_ref();
-        let has_vanished =
-            self.deleted_in_work.values().any(|uids| uid.is_some_and(|uid| uids.contains(uid)));
-        if !outdated && !has_vanished {
-            self.put(&key, object, false);
+        let is_outdated = self.slice(&key).is_some_and(|slice| !is_newer(&object, &*slice.object));
+        let is_deleted = |uid: &String| self.in_work.values().any(|changes| changes.deleted.contains(uid));
+        if !is_outdated && !object.meta().uid.as_ref().is_some_and(is_deleted) {
+            self.put(&key, object, Known::Written);
         }
     }
 
     /// Records that the watch shows a slice as deleted. Returns the service that it belonged to.
     pub(super) fn observe_deleted(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
-        self.deleted.remove(key);
-        if let Some(uid) = self.known_mut(key).and_then(|known| known.object.meta().uid.clone())
-            && let Some(service) =
-                self.service_by_key.get(key).filter(|service| self.in_work.contains_key(*service))
-        {
-            self.deleted_in_work.entry(service.clone()).or_default().insert(uid);
+        let OwnedSlice { service, object } = self.take(key)?;
+        if let Some(changes) = self.in_work.get_mut(&service) {
+            changes.is_any = true;
+            changes.deleted.extend(object.meta().uid.clone());
         }
-        let concerned = self.take(key);
-        self.note_change(concerned.as_slice());
-        concerned
+        Some(service)
     }
 
     /// Records that the controller has deleted a slice.
     pub(super) fn record_deleted(&mut self, id: &SliceId) {
-        if self.known_mut(&id.key).is_some_and(|known| known.object.meta().uid.as_deref() == Some(&id.uid)) {
+        let is_meant = |slice: &OwnedSlice<S>| slice.object.meta().uid.as_deref() == Some(&*id.uid);
+        if self.slice(&id.key).is_some_and(is_meant) {
             self.take(&id.key);
-            self.deleted.insert(id.key.clone(), id.uid.clone());
+            self.slices.insert(id.key.clone(), Known::Deleted { uid: id.uid.clone() });
         }
     }
 
@@ -166,18 +206,15 @@ impl<S: Resource> OwnedSlices<S> {
     /// listed.
     pub(super) fn reset(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         self.is_listing = false;
-        self.deleted.retain(|key, _| live.contains(key));
-        let missing: Vec<ObjectKey> =
-            self.service_by_key.keys().filter(|key| !live.contains(*key)).cloned().collect();
         let mut concerned = Vec::new();
-        for key in missing {
-            if self.is_seen(&key) {
-                concerned.extend(self.observe_deleted(&key));
-            } else if let Some(service) = self.service_by_key.get(&key) {
+        for key in missing(self.slices.keys(), live) {
+            if let Some(Known::Written(slice)) = self.slices.get(&key) {
                 // The slice was written after the list was made, or deleted before it. The list
                 // cannot tell which.
-                self.unlisted.insert(service.clone());
-                concerned.push(service.clone());
+                self.unlisted.insert(slice.service.clone());
+                concerned.push(slice.service.clone());
+            } else {
+                concerned.extend(self.observe_deleted(&key));
             }
         }
         concerned
@@ -199,25 +236,25 @@ impl<S: Resource> OwnedSlices<S> {
     /// Begins work on a service. A list that is made from now on is newer than the known slices,
     /// unless the watch shows a change meanwhile.
     pub(super) fn begin_work(&mut self, service: &ObjectKey) {
-        self.in_work.insert(service.clone(), false);
+        self.in_work.entry(service.clone()).or_default().is_any = false;
     }
 
     /// Ends work on a service.
     pub(super) fn end_work(&mut self, service: &ObjectKey) {
         self.in_work.remove(service);
-        self.deleted_in_work.remove(service);
     }
 
     /// Returns whether no state about work is left.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        self.in_work.is_empty() && self.deleted_in_work.is_empty()
+        self.in_work.is_empty()
     }
 
     /// Replaces the slices of a service by those of a list that was selected by label and made
     /// after [`begin_work`](Self::begin_work).
     pub(super) fn replace_listed(&mut self, service: &ObjectKey, objects: Vec<S>) {
-        if self.in_work.insert(service.clone(), false) == Some(true) {
+        let changes = self.in_work.entry(service.clone()).or_default();
+        if std::mem::take(&mut changes.is_any) {
             // The watch has shown a change meanwhile. The list may be older or newer than that, so
             // another list is needed.
             self.unlisted.insert(service.clone());
@@ -231,60 +268,48 @@ impl<S: Resource> OwnedSlices<S> {
                 self.take(&key);
             }
         }
+        // The watch's own list may have been made before this one.
+        let state: fn(OwnedSlice<S>) -> Known<S> =
+            if self.is_listing { Known::Written } else { Known::Shown };
         for object in objects {
             if let Some(key) = key_of(object.meta()) {
-                // The watch's own list may have been made before this one.
-                self.put(&key, object, !self.is_listing);
+                self.put(&key, object, state);
             }
         }
     }
 
-    fn note_change(&mut self, services: &[ObjectKey]) {
-        for service in services {
-            if let Some(has_news) = self.in_work.get_mut(service) {
-                *has_news = true;
-            }
-        }
-    }
-
-    fn known_mut(&mut self, key: &ObjectKey) -> Option<&mut Tracked<S>> {
-        let service = self.service_by_key.get(key)?;
-        self.services.get_mut(service)?.get_mut(&key.name)
-    }
-
-    fn is_seen(&self, key: &ObjectKey) -> bool {
-        let objects = self.service_by_key.get(key).and_then(|service| self.services.get(service));
-        objects.and_then(|objects| objects.get(&key.name)).is_some_and(|known| known.seen)
+    fn slice(&self, key: &ObjectKey) -> Option<&OwnedSlice<S>> {
+        self.slices.get(key)?.slice()
     }
 
     /// Adds or replaces a slice. Returns the services that have lost or gained it.
-    fn put(&mut self, key: &ObjectKey, object: S, seen: bool) -> Vec<ObjectKey> {
-        let mut concerned: Vec<ObjectKey> = self.take(key).into_iter().collect();
+    fn put(&mut self, key: &ObjectKey, object: S, state: fn(OwnedSlice<S>) -> Known<S>) -> Vec<ObjectKey> {
+        let mut concerned: Vec<ObjectKey> = self.take(key).map(|old| old.service).into_iter().collect();
         if let Some(service) = (self.service_of)(&object) {
-            *self.sizes.entry(service.clone()).or_default() += (self.size_of)(&object);
+            let members = self.services.entry(service.clone()).or_default();
+            members.keys.insert(key.clone());
+            members.size += (self.size_of)(&object);
             self.resized.push(service.clone());
-            let known = Tracked { object: Arc::new(object), seen };
-            self.services.entry(service.clone()).or_default().insert(key.name.clone(), known);
-            self.service_by_key.insert(key.clone(), service.clone());
             if !concerned.contains(&service) {
-                concerned.push(service);
+                concerned.push(service.clone());
             }
+            self.slices.insert(key.clone(), state(OwnedSlice { service, object: Arc::new(object) }));
         }
         concerned
     }
 
-    fn take(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
-        let service = self.service_by_key.remove(key)?;
-        if let Some(objects) = self.services.get_mut(&service) {
-            let size = objects.remove(&key.name).map_or(0, |known| (self.size_of)(&known.object));
-            self.sizes.entry(service.clone()).and_modify(|known| *known -= size);
-            self.resized.push(service.clone());
-            if objects.is_empty() {
-                self.services.remove(&service);
-                self.sizes.remove(&service);
+    /// Removes the state of a slice. Returns the slice if there was one.
+    fn take(&mut self, key: &ObjectKey) -> Option<OwnedSlice<S>> {
+        let (Known::Shown(slice) | Known::Written(slice)) = self.slices.remove(key)? else { return None };
+        if let Some(members) = self.services.get_mut(&slice.service) {
+            members.keys.remove(key);
+            members.size -= (self.size_of)(&slice.object);
+            self.resized.push(slice.service.clone());
+            if members.keys.is_empty() {
+                self.services.remove(&slice.service);
             }
         }
-        Some(service)
+        Some(slice)
     }
 }
 
@@ -438,7 +463,7 @@ mod tests {
         written.record_stored(slice("infer-a", "2", "13"));
         assert_eq!(versions(&written), ["13"], "another of the same name");
         written.end_work(&key("infer"));
-        assert!(written.deleted_in_work.is_empty());
+        assert!(written.is_idle());
     }
 
     #[test]
@@ -497,6 +522,6 @@ mod tests {
         );
         assert_eq!((written.len(), written.iter().count()), (0, 0));
         assert_eq!((written.resized(), written.resized()), (vec![(key("detect"), 0)], Vec::new()));
-        assert!(written.sizes.is_empty());
+        assert!(written.services.is_empty());
     }
 }

@@ -11,6 +11,7 @@ use kube::core::Selector;
 use multinet_runtime::ObjectKey;
 
 use super::dirty::Dirty;
+use super::missing;
 use crate::conflicts::{AddressLedger, Holder};
 use crate::model::{Claim, DeviceId, DeviceSlice, Interfaces, Member, Network, Pod, PodClaim, Unreadable};
 use crate::multimap::MultiMap;
@@ -125,8 +126,7 @@ impl Pods {
 
     /// Removes all pods that are not in `live`.
     pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
-        let gone: Vec<ObjectKey> = self.pods.keys().filter(|key| !live.contains(*key)).cloned().collect();
-        for key in gone {
+        for key in missing(self.pods.keys(), live) {
             self.delete(&key, dirty);
         }
     }
@@ -213,8 +213,7 @@ impl Pods {
 
     /// Removes all claims that are not in `live`.
     pub(super) fn retain_claims(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
-        let gone: Vec<ObjectKey> = self.claims.keys().filter(|key| !live.contains(*key)).cloned().collect();
-        for key in gone {
+        for key in missing(self.claims.keys(), live) {
             self.delete_claim(&key, dirty);
         }
     }
@@ -235,7 +234,7 @@ impl Pods {
 
     /// Removes all ResourceSlices that are not in `live`.
     pub(super) fn retain_devices(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
-        for key in self.devices.missing(live) {
+        for key in missing(self.devices.keys(), live) {
             self.delete_devices(&key, dirty);
         }
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use multinet_crds::{MultiNetworkServiceSpec, NetworkKind};
 use multinet_runtime::ObjectKey;
 
+use super::missing;
 use crate::model::{CoreService, Network};
 use crate::multimap::MultiMap;
 use crate::status::Unresolved;
@@ -13,7 +14,7 @@ use crate::work::OptionalApi;
 /// Existing networks and core Services, and the services that refer to them.
 #[derive(Debug, Default)]
 pub(super) struct References {
-    networks: HashMap<NetworkKind, Known>,
+    networks: HashMap<NetworkKind, KnownNetworks>,
     core_services: HashMap<ObjectKey, CoreService>,
     by_network: MultiMap<Network, ObjectKey>,
     by_mirror: MultiMap<ObjectKey, ObjectKey>,
@@ -23,7 +24,7 @@ pub(super) struct References {
 
 /// Known objects of one kind of network.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownNetworks {
     /// Whether the API server serves the kind; `None` before the first answer.
     is_served: Option<bool>,
     /// Whether all objects have been listed.
@@ -144,8 +145,7 @@ impl References {
     /// Removes all core Services that are not in `live`. Returns the services that were mirrored to
     /// them.
     pub(super) fn retain_core_services(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
-        let gone: Vec<ObjectKey> =
-            self.core_services.keys().filter(|key| !live.contains(*key)).cloned().collect();
+        let gone = missing(self.core_services.keys(), live);
         gone.iter().flat_map(|key| self.delete_core_service(key)).collect()
     }
 

@@ -1,7 +1,7 @@
 //! Details of devices that DRA drivers publish in ResourceSlices.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use multinet_crds::Device;
 use multinet_runtime::ObjectKey;
@@ -55,9 +55,9 @@ impl Devices {
         Some(pool)
     }
 
-    /// Returns the keys of the slices that are not in `live`.
-    pub(crate) fn missing(&self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
-        self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect()
+    /// Returns the keys of the slices.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.slices.keys()
     }
 
     /// Records that a claim uses a device.
