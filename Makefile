@@ -31,6 +31,7 @@ lint:
 	@$(TIMED) 'clippy without features' $(CARGO) clippy -p multinet-client --lib -- -D warnings
 
 docs:
+	@tests/tools/limits.sh
 	@RUSTDOCFLAGS='-D warnings' $(TIMED) 'docs' $(CARGO) doc --workspace --no-deps --lib --bins --examples --quiet
 
 deny:

@@ -38,18 +38,12 @@ use crate::config::Config;
 use crate::events::events;
 use crate::fair_queue::Limits;
 use crate::index::{ClusterIndex, Settings};
+use crate::limits::process::{DEADLINE, THREADS};
 use crate::metrics::{self, ApiMetrics, WriterMetrics};
 use crate::optional::OptionalApis;
 use crate::queue::Queue;
 use crate::views;
 use crate::writer::Writer;
-
-/// Time that a shutdown may take. It exceeds the limits of the writer and of the lease.
-const DEADLINE: Duration = Duration::from_secs(12);
-
-/// Minimum number of worker threads. More threads than can wait for the index's lock at a time, so
-/// that lease renewals and probes always find one.
-const THREADS: usize = 4;
 
 /// Advice for an API server that does not serve multinet's kinds.
 const OURS: &str = "kubectl apply -f deploy/crds";

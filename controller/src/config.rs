@@ -12,6 +12,7 @@ use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
 use multinet_runtime::{LeaseConfig, LogArgs, random_number};
 
 use crate::caps::Caps;
+use crate::limits::flags;
 
 /// File in which a pod finds the name of its namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -34,7 +35,7 @@ const MAX_IDENTITY: usize = 128;
 #[command(name = "multinet-controller", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Args {
     /// Zone of the DNS server, for `status.hostname`
-    #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", default_value = "multinet.cluster.local",
+    #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", default_value = flags::ZONE,
           value_parser = zone, help_heading = "Slices")]
     zone: String,
 
@@ -43,13 +44,13 @@ pub struct Args {
     /// The cost and duration of a change grow with the size of the slice that is written. The cost
     /// of creating a service, and the memory that slices take, grow with the number of slices
     /// (docs/benchmarks.md). When this limit changes, existing slices are merged gradually.
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "25",
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value_t = flags::ENDPOINTS_PER_SLICE,
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_slice: u16,
 
     /// Maximum number of endpoints in a slice of a mirror, 1 to 1000 (Kubernetes' own slices have
     /// 100)
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_MIRROR_SLICE", default_value = "100",
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_MIRROR_SLICE", default_value_t = flags::ENDPOINTS_PER_MIRROR_SLICE,
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_mirror_slice: u16,
 
@@ -58,18 +59,18 @@ pub struct Args {
     /// Published addresses stay; the others follow in the order in which the pod reports them. A
     /// service has condition Capped while this limit or one of the next two leaves addresses out.
     /// The memory that multinet-dns needs depends on these limits (docs/operations.md).
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_POD", default_value = "64",
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_POD", default_value_t = flags::ADDRESSES_PER_POD,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
     max_addresses_per_pod: u32,
 
     /// Maximum number of published addresses of a service, over all of its networks; published
     /// addresses stay, the others follow by the age of their pods
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_SERVICE", default_value = "50000",
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_SERVICE", default_value_t = flags::ADDRESSES_PER_SERVICE,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
     max_addresses_per_service: u32,
 
     /// Maximum number of published addresses of all services in a namespace
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_NAMESPACE", default_value = "200000",
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_NAMESPACE", default_value_t = flags::ADDRESSES_PER_NAMESPACE,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
     max_addresses_per_namespace: u32,
 
@@ -77,7 +78,7 @@ pub struct Args {
     ///
     /// A namespace gets at most a sixteenth of them, so that no tenant keeps the API server busy.
     /// With a fast API server, a higher number makes many changes in one namespace faster.
-    #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value = "32",
+    #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value_t = flags::CONCURRENT_WRITES,
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     concurrent_writes: u16,
 
@@ -87,12 +88,12 @@ pub struct Args {
     lease_namespace: Option<String>,
 
     /// Name of the Lease; of the controllers with the same Lease, one is the leader
-    #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = "multinet-controller",
+    #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = flags::LEASE_NAME,
           value_parser = lease_name, help_heading = "Leader election")]
     lease_name: String,
 
     /// Time after which a silent leader loses the Lease, 1s to 1h
-    #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = "15s", value_parser = lease_duration,
+    #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = flags::LEASE_DURATION, value_parser = lease_duration,
           help_heading = "Leader election")]
     lease_duration: Duration,
 

@@ -12,7 +12,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -28,26 +27,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::fair_queue::FairQueue;
+use crate::limits::events::{BURST, INTERVAL, QUEUE, REMEMBERED, REQUEST_TIME, SERIES};
 use crate::rate_limiter::RateLimiter;
 use crate::work::Notice;
-
-/// Maximum number of waiting notices per namespace.
-const QUEUE: usize = 64;
-
-/// Number of events that an object may have in a row, and interval between further events, as in
-/// client-go. Changes by people stay below this rate. An annotation that a program keeps changing
-/// does not.
-const BURST: u32 = 25;
-const INTERVAL: Duration = Duration::from_secs(5 * 60);
-
-/// Time limit for writing one event.
-const LIMIT: Duration = Duration::from_secs(10);
-
-/// Time within which an equal notice is a repetition, as in client-go.
-const SERIES: Duration = Duration::from_secs(6 * 60);
-
-/// Maximum number of series that are remembered, in order to recognize repetitions.
-const REMEMBERED: usize = 1024;
 
 /// Limits of the API server, in bytes.
 const MAX_NAME: usize = 253;
@@ -177,7 +159,7 @@ impl Publisher {
             self.lost.inc();
             return;
         }
-        let deadline = end.min(now + LIMIT);
+        let deadline = end.min(now + REQUEST_TIME);
         let written = timeout_at(deadline, self.write(&object, notice, Timestamp::now())).await;
         self.limiter.consume(object, now);
         let problem = match written {
@@ -195,7 +177,7 @@ impl Publisher {
                 self.lost.inc();
                 return;
             }
-            Err(_) => format!("no answer within {} s", LIMIT.as_secs()),
+            Err(_) => format!("no answer within {} s", REQUEST_TIME.as_secs()),
         };
         self.lost.inc();
         if !std::mem::replace(&mut self.is_failing, true) {

@@ -70,4 +70,5 @@ pub mod views;
 pub mod work;
 pub mod writer;
 
+mod limits;
 mod untrusted;

@@ -17,7 +17,6 @@ mod presence;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 use kube::{Api, Client, Resource};
@@ -32,18 +31,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::presence::{Change, Presence};
 use crate::index::ClusterIndex;
+use crate::limits::discovery::{POLL, RETRY};
 use crate::metrics::ApiMetrics;
 use crate::views::{
     DeviceClass, NetworkAttachmentDefinition, ResourceClaim, ResourceClaimTemplate, ResourceSlice, V1,
     V1Beta1, V1Beta2, Version,
 };
 use crate::work::OptionalApi;
-
-/// Interval between requests for the list of API groups.
-const POLL: Duration = Duration::from_secs(5);
-
-/// Pause after a failed request at the start, before jitter.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Starts and ends the watches of the optional API groups.
 pub struct OptionalApis {

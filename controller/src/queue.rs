@@ -29,26 +29,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::fair_queue::{FairQueue, Limits};
-
-/// First pause after a failure.
-const FIRST: Duration = Duration::from_millis(200);
-
-/// Longest pause after a failure that does not concern the service, such as an unreachable API
-/// server. The controller notices a recovery within this time.
-const LONGEST_OUTAGE: Duration = Duration::from_secs(5);
-
-/// Longest pause after a failure that concerns the service.
-const LONGEST: Duration = Duration::from_secs(30);
-
-/// Longest pause that an API server may request.
-const LONGEST_ASKED: Duration = Duration::from_secs(30);
-
-/// First cooldown after a turn: about as long as a write takes.
-const FIRST_COOLDOWN: Duration = Duration::from_millis(10);
-
-/// Longest cooldown after a turn. This bounds the delay of changes to a service that keeps
-/// changing.
-const LONGEST_COOLDOWN: Duration = Duration::from_millis(500);
+use crate::limits::retries::{
+    FIRST, FIRST_COOLDOWN, LONGEST, LONGEST_ASKED, LONGEST_COOLDOWN, LONGEST_OUTAGE,
+};
 
 /// Queue of services to plan and write. It begins closed, and a closed queue drops what is added.
 #[derive(Debug, Default)]

@@ -10,14 +10,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE};
 use multinet_runtime::TerminalSafe;
 
+use crate::limits::pods::{MAX_ADDRESSES, MAX_PROBLEMS};
 use crate::model::{NoAddressReason, Unreadable};
-
-/// Maximum number of addresses of an interface. The API server allows no more in a claim's device
-/// status.
-pub(crate) const MAX_ADDRESSES: usize = 16;
-
-/// Number of problems of an object that are reported one by one.
-const MAX_PROBLEMS: usize = 8;
 
 /// Maximum length of quoted text in a message, in characters.
 const QUOTED: usize = 40;

@@ -31,7 +31,6 @@ mod repack;
 mod request;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use kube::Client;
 use multinet_runtime::{Leadership, ObjectKey, Refresh, TerminalSafe, drain};
@@ -48,24 +47,11 @@ use self::repack::Repack;
 use crate::events::Events;
 use crate::fair_queue::Limits;
 use crate::index::ClusterIndex;
+use crate::limits::leader::{FRESH, LISTING};
+use crate::limits::writes::{FAILURES_BEFORE_STATUS, FINISH};
 use crate::metrics::WriterMetrics;
 use crate::queue::{Backoff, Queue, WorkItem};
 use crate::work::StatusWrite;
-
-/// Maximum age of the lists that a new leader begins with. A process that has just started need not
-/// list again.
-const FRESH: Duration = Duration::from_secs(5);
-
-/// Time that a new leader waits for lists. After that, it begins with what it knows, like a leader
-/// whose watch fails. One kind that cannot be listed must not keep the others from being written.
-const LISTING: Duration = Duration::from_secs(30);
-
-/// Time to finish requests during a graceful shutdown.
-const FINISH: Duration = Duration::from_secs(5);
-
-/// Number of consecutive failures, of a kind that may pass by itself, before the service's status
-/// reports them.
-const FAILURES_BEFORE_STATUS: u32 = 3;
 
 /// Writer of slices, mirrors and statuses.
 pub struct Writer {

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use multinet_runtime::{
@@ -17,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::answer::limit::Limiter;
 use crate::config::Config;
+use crate::limits::process::DEADLINE;
 use crate::listeners::Listeners;
 use crate::net::engine::{Engine, Settings};
 use crate::ops::dnstap::{self, TapMetrics};
@@ -29,9 +29,6 @@ use crate::store::answers::{self, Answers};
 use crate::store::journal;
 use crate::store::state::State;
 use crate::store::zone::{ZoneSettings, Zones};
-
-/// Time limit for finishing connections and writes after the lameduck period.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Serves until a signal. Returns an error if the program cannot start.
 pub fn run(config: Config) -> Result<()> {

@@ -12,9 +12,10 @@ use ipnet::IpNet;
 use multinet_runtime::LogArgs;
 use multinet_runtime::command_line::duration;
 
+use crate::limits::debug::MAX_CAPACITY;
+use crate::limits::flags;
 use crate::net::listen::{Listen, ListenProto};
 use crate::ops::dnstap::Collector;
-use crate::ops::top;
 use crate::secondary::notifier::Secondary;
 use crate::secondary::transfer::allow::{self, AllowedClient};
 use crate::source::Source;
@@ -51,13 +52,13 @@ pub struct Args {
     snapshot: Option<PathBuf>,
 
     /// Maximum age of a snapshot that is used
-    #[arg(long, value_name = "TIME", env = "MULTINET_SNAPSHOT_MAX_AGE", default_value = "1h",
+    #[arg(long, value_name = "TIME", env = "MULTINET_SNAPSHOT_MAX_AGE", default_value = flags::SNAPSHOT_MAX_AGE,
           value_parser = duration, requires = "snapshot", help_heading = "Source")]
     snapshot_max_age: Duration,
 
     /// Zone to answer for; may be repeated, PTR records point into the first
     #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", value_delimiter = ',', value_parser = zone,
-          default_value = "multinet.cluster.local", help_heading = "Answers")]
+          default_value = flags::ZONE, help_heading = "Answers")]
     zone: Vec<Name>,
 
     /// Reverse zone to answer for; may be repeated
@@ -80,7 +81,7 @@ pub struct Args {
     reverse_exclude: Vec<IpNet>,
 
     /// TTL in seconds, 0 to 3600, of services that do not set their own
-    #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = 5, allow_negative_numbers = true,
+    #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = flags::TTL, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Answers")]
     ttl: u32,
 
@@ -169,7 +170,7 @@ pub struct Args {
         long,
         value_name = "N",
         env = "MULTINET_TCP_MAX_CONNECTIONS",
-        default_value = "20000",
+        default_value = flags::TCP_MAX_CONNECTIONS,
         help_heading = "Listeners"
     )]
     tcp_max_connections: NonZeroUsize,
@@ -177,7 +178,7 @@ pub struct Args {
     /// Largest UDP payload in bytes that is sent and announced, 512 to 4096
     ///
     /// Payloads above 1232 may be sent in fragments, which some networks drop.
-    #[arg(long, value_name = "BYTES", env = "MULTINET_UDP_PAYLOAD_SIZE", default_value_t = 1232,
+    #[arg(long, value_name = "BYTES", env = "MULTINET_UDP_PAYLOAD_SIZE", default_value_t = flags::UDP_PAYLOAD,
           value_parser = clap::value_parser!(u16).range(512..=4096), help_heading = "Protection")]
     udp_payload_size: u16,
 
@@ -217,12 +218,12 @@ pub struct Args {
     /// Each takes some 330 bytes per UDP thread, and per thread of the runtime for every other
     /// transport in use.
     #[arg(long, value_name = "N", env = "MULTINET_DEBUG_TOP", requires = "admin",
-          value_parser = clap::value_parser!(u16).range(1..=i64::from(top::MAX_CAPACITY)),
+          value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_CAPACITY)),
           help_heading = "Operation")]
     debug_top: Option<u16>,
 
     /// Time for which the server still answers after SIGTERM, while it is not ready
-    #[arg(long, value_name = "TIME", env = "MULTINET_LAMEDUCK", default_value = "5s", value_parser = duration,
+    #[arg(long, value_name = "TIME", env = "MULTINET_LAMEDUCK", default_value = flags::LAMEDUCK, value_parser = duration,
           help_heading = "Operation")]
     lameduck: Duration,
 

@@ -65,6 +65,8 @@
 
 mod sync;
 
+mod limits;
+
 pub mod store;
 
 pub mod answer;

@@ -8,6 +8,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::Config;
+use crate::limits::https::HTTPS_SHARE;
+use crate::limits::process::OTHER_FILES;
+use crate::limits::quic::QUIC_SHARE;
 use crate::net::engine::Engine;
 use crate::net::listen::{self, BoundDns, Listen, ListenProto};
 use crate::net::quic::QuicListener;
@@ -15,16 +18,6 @@ use crate::net::tcp::{Connections, StreamListener};
 use crate::net::tls::Certificates;
 use crate::net::udp::UdpListener;
 use crate::ops::metrics::ConnectionMetrics;
-
-/// HTTPS may have one connection per this many of TCP and TLS.
-const HTTPS_SHARE: usize = 16;
-
-/// QUIC may have one connection per this many of TCP and TLS.
-const QUIC_SHARE: usize = 16;
-
-/// File descriptors kept for everything but listeners and client connections: the API server,
-/// files, probes.
-const OTHER_FILES: usize = 128;
 
 /// Bound sockets, and what serving them needs.
 pub struct Listeners {

@@ -9,6 +9,7 @@
 #![allow(dead_code, missing_docs, reason = "a part of the server, of which the tests use a part")]
 
 pub mod answer;
+mod limits;
 /// Zone transfers. The notifier is left out, since it shares no state.
 pub mod secondary {
     pub mod transfer;

@@ -22,7 +22,6 @@ use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, Request, State};
@@ -41,13 +40,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::exposition;
+use crate::limits::admin::{BODY_TIME, MAX_BODY};
 use crate::{LogLevel, Readiness, TerminalSafe, UNLIMITED, ipv4_fallback};
-
-/// Size limit of a request's body, in bytes. The only body is a log filter, which is short.
-const MAX_BODY: usize = 4096;
-
-/// Time limit for a request's body, after its head.
-const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// The admin endpoints and the state that they show.
 #[derive(Clone)]

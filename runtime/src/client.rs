@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::client::ClientBuilder;
 use kube::config::{InClusterError, KubeConfigOptions, KubeconfigError};
@@ -11,15 +10,7 @@ use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapErrLayer;
 
-/// Time without any byte received after which a connection counts as dead. Longer than
-/// [`WATCH_TIME`](crate::watch::WATCH_TIME), so that no healthy watch is closed.
-pub const SILENCE: Duration = Duration::from_secs(35);
-
-/// Time limit for connecting, TLS included. It bounds attempts on an address that drops packets.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time without any byte of a request sent after which the request fails.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
+use crate::limits::api::{CONNECT_TIMEOUT, SILENCE, WRITE_TIMEOUT};
 
 /// Returns a client for the cluster of [`client_config`], and the API server's URL.
 ///

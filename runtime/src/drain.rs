@@ -22,12 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Readiness;
-
-/// Time past the deadline after which the process is ended by force.
-const MARGIN: Duration = Duration::from_secs(1);
-
-/// Longest time to wait for the last log lines to be written.
-const LAST_LINES: Duration = Duration::from_secs(1);
+use crate::limits::shutdown::{LAST_LINES, MARGIN};
 
 /// Starts to drain on the first SIGINT or SIGTERM; the second one ends the process at once.
 ///

@@ -63,22 +63,12 @@ use self::election::{Answer, Election, Ownership, Request};
 use self::health::LeaseHealth;
 use self::leadership::Tenure;
 use crate::TerminalSafe;
+use crate::limits::lease::{LONGEST_RENEWAL, LONGEST_REQUEST};
+pub use crate::limits::lease::{MAX_DURATION, MIN_DURATION};
 use crate::watch::problem::{Problem, ProblemKind};
 
 pub use self::leadership::Leadership;
 pub use self::metrics::LeaseMetrics;
-
-/// Shortest duration of a lease. The Lease object counts in whole seconds.
-pub const MIN_DURATION: Duration = Duration::from_secs(1);
-
-/// Longest duration of a lease. A leader that crashes is not replaced before it has passed.
-pub const MAX_DURATION: Duration = Duration::from_secs(3600);
-
-/// Upper bound of [`Timing::renewal`].
-const LONGEST_RENEWAL: Duration = Duration::from_secs(5);
-
-/// Upper bound of [`Timing::request`].
-const LONGEST_REQUEST: Duration = Duration::from_secs(10);
 
 /// Lease to compete for, and the identity of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]

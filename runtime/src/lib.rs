@@ -35,7 +35,7 @@
 //! - A problem is logged once, in one line that says what to do, and its end is logged once.
 //!   Metrics count how often it occurred.
 //! - Text from outside goes through [`TerminalSafe`] before it becomes part of a line.
-//! - All limits are constants with their reasons beside them. None has a flag, because no user
+//! - All limits are in one file, `limits.rs`, with their reasons. None has a flag, because no user
 //!   should have to tune them.
 
 #![forbid(unsafe_code)]
@@ -53,6 +53,7 @@ mod exposition;
 mod guarded;
 mod hangups;
 mod index;
+mod limits;
 mod metrics;
 mod process;
 mod random;

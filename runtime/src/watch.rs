@@ -68,7 +68,8 @@ pub use self::problem::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 pub use self::refresh::Refresh;
 use self::refresh::RefreshMember;
 use self::sink::Sink;
-use crate::client::SILENCE;
+pub use crate::limits::api::ANSWER_TIME;
+use crate::limits::api::{HEALTHY_AFTER, LIST_TIME, PAGE, SILENCE, STREAM_TIME, WATCH_TIME};
 use crate::{Guarded, Index, ReadyGuard, TerminalSafe, WatchMetrics};
 
 /// Form of lists by default: streams, because then neither side holds more than an object at a
@@ -79,28 +80,8 @@ use crate::{Guarded, Index, ReadyGuard, TerminalSafe, WatchMetrics};
 /// 1.34 may not support streams.
 pub const DEFAULT_LISTS: Lists = Lists::Stream;
 
-/// Time after which the API server ends a watch, at our request.
-pub const WATCH_TIME: Duration = Duration::from_secs(30);
-
-/// Time limit for the head of the answer to a watch.
-pub const ANSWER_TIME: Duration = Duration::from_secs(15);
-
-/// Time limit for a page of a list as a whole. The API server's own limit is 60 s.
-pub const LIST_TIME: Duration = Duration::from_secs(70);
-
-/// Time after which the API server ends a watch that begins with a list. Long enough for a long
-/// list.
-const STREAM_TIME: Duration = Duration::from_secs(290);
-
-/// Number of objects per page. A page is in memory as a whole, as text and as objects; see
-/// [`DEFAULT_LISTS`].
-const PAGE: u32 = 100;
-
 /// Number of calls of the index after which it is committed, even if more events are ready.
 const BURST: usize = 1024;
-
-/// Time after which an open watch counts as healthy, even without an event.
-const HEALTHY_AFTER: Duration = Duration::from_secs(1);
 
 /// Annotation of the bookmark that ends the list within a stream.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";

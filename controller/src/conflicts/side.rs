@@ -8,10 +8,8 @@ use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
 use super::{Holder, HolderState, Rivals, Role};
+use crate::limits::pods::MAX_SCANNED;
 use crate::name_summary::{MAX_NAMED, NameSummary};
-
-/// Maximum number of pods that are examined one by one.
-pub(super) const MAX_SCANNED: usize = 64;
 
 /// Main sort key of a pod: whether a service selects it, whether it is ready, and whether it is not
 /// being deleted.

@@ -1,13 +1,8 @@
 //! Decides whether an API group is served, from successive lists of the API server (pure).
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
-/// Time for which a group must be missing, and number of lists in a row that must lack it, before
-/// it counts as gone.
-const MIN_ABSENCE: Duration = Duration::from_secs(30);
-const MIN_POLLS: u32 = 3;
+use crate::limits::discovery::{MIN_ABSENCE, MIN_POLLS};
 
 /// State of an API group.
 #[derive(Debug, Default)]
@@ -64,6 +59,8 @@ impl Presence {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const KNOWN: &[&str] = &["v1", "v1beta2", "v1beta1"];

@@ -44,6 +44,7 @@ use serde_json::value::RawValue;
 
 use super::requests::{self, Meaning, Requests, definition};
 use super::{PodAnnotations, Source};
+pub use crate::limits::pods::MAX_ATTACHMENTS;
 use crate::model::{Addressless, Attachment, Interfaces, Network, Report, Unreadable};
 use crate::untrusted::{self, Problems, quoted, shortened};
 
@@ -57,9 +58,6 @@ pub const OLD_KEY: &str = "k8s.v1.cni.cncf.io/networks-status";
 /// Key of the annotation with the NetworkAttachmentDefinition that replaces the cluster's default
 /// network for the pod.
 const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
-
-/// Maximum number of attachments of a pod. A node has tens of NICs, not hundreds.
-pub const MAX_ATTACHMENTS: usize = 64;
 
 /// Maximum length of the excerpt in front of an error's position, in bytes.
 const EXCERPT: usize = 40;

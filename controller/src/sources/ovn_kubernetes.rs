@@ -24,6 +24,7 @@ use serde_json::value::RawValue;
 
 use super::requests::definition;
 use super::{PodAnnotations, Source};
+use crate::limits::pods::MAX_NETWORKS;
 use crate::model::{Addressless, Attachment, Report, Unreadable};
 use crate::untrusted::{self, Problems, quoted, shortened};
 
@@ -35,9 +36,6 @@ const DEFAULT: &str = "default";
 
 /// Name of the interface on a primary user-defined network (go-controller, `pkg/cni`).
 const PRIMARY_INTERFACE: &str = "ovn-udn1";
-
-/// Maximum number of networks of a pod.
-const MAX_NETWORKS: usize = 64;
 
 /// Maximum length of untrusted text in a message, in characters.
 const EXCERPT: usize = 80;

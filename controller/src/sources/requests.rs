@@ -10,13 +10,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::PodAnnotations;
+use crate::limits::pods::MAX_REQUESTS;
 use crate::model::Network;
 
 /// Key of the annotation.
 pub(super) const KEY: &str = "k8s.v1.cni.cncf.io/networks";
-
-/// Maximum number of requests of a pod.
-const MAX_REQUESTS: usize = 64;
 
 /// Networks that a pod requests.
 #[derive(Debug, Default)]

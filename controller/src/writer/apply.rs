@@ -16,21 +16,13 @@ use serde_json::json;
 use super::failure::{Failure, RequestError};
 use super::{Followup, Job, Writer};
 use crate::index::ClusterIndex;
+use crate::limits::writes::{ATTEMPTS, WRITES};
 use crate::metrics::{Reason, Verb};
 use crate::slices::{Plan, SliceId};
 use crate::work::{StatusWrite, Work};
 
 /// Field manager of all writes, which appears in audit logs and in the `managedFields` of services.
 pub(super) const FIELD_MANAGER: &str = "multinet-controller";
-
-/// Number of times that a service is planned in one turn, if its slices turn out to differ from the
-/// index.
-const ATTEMPTS: u32 = 4;
-
-/// Maximum number of writes per turn for slices, and the same for mirrors. The rest follows in
-/// further turns. Otherwise a huge service would block the others of its namespace, and its own
-/// changes would wait too.
-const WRITES: usize = 128;
 
 /// Part of the planned writes that a turn has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,25 +6,12 @@
 //! do not delay slices.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
+use crate::limits::writes::{NUMBERS_LONGEST, NUMBERS_PAUSE, STATUS_BURST, STATUS_INTERVAL};
 use crate::rate_limiter::RateLimiter;
-
-/// Number of status writes in a row. The normal life of a service needs fewer; an annotation that
-/// keeps changing needs more.
-const BURST: u32 = 25;
-
-/// Interval between further status writes.
-const INTERVAL: Duration = Duration::from_secs(10);
-
-/// Time without changes after which numbers are written.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// Longest time that numbers wait.
-const LONGEST: Duration = Duration::from_secs(10);
 
 /// Services whose numbers are waiting, and the write rate of each service's status.
 #[derive(Debug)]
@@ -52,7 +39,7 @@ pub(super) enum When {
 
 impl Default for StatusPacer {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), writes: RateLimiter::new(BURST, INTERVAL) }
+        Self { waiting: HashMap::new(), writes: RateLimiter::new(STATUS_BURST, STATUS_INTERVAL) }
     }
 }
 
@@ -68,7 +55,7 @@ impl StatusPacer {
             (Some(false), Some(wait)) if wait.until <= now => When::Now,
             (Some(false), wait) => {
                 let since = wait.map_or(now, |wait| wait.since);
-                let until = (now + PAUSE).min(since + LONGEST);
+                let until = (now + NUMBERS_PAUSE).min(since + NUMBERS_LONGEST);
                 self.waiting.insert(service.clone(), Wait { since, until });
                 When::At(until)
             }
@@ -95,6 +82,8 @@ impl StatusPacer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -139,10 +128,10 @@ mod tests {
                 written += 1;
             }
         }
-        assert_eq!(written, BURST + 9, "within 100 s");
+        assert_eq!(written, STATUS_BURST + 9, "within 100 s");
         let now = start + Duration::from_secs(100);
         assert_eq!(pace.when(&service, Some(true), now), When::Now);
         pace.written(&service, now);
-        assert_eq!(pace.when(&service, Some(true), now), When::At(now + INTERVAL));
+        assert_eq!(pace.when(&service, Some(true), now), When::At(now + STATUS_INTERVAL));
     }
 }

@@ -86,6 +86,6 @@ mod tests {
         // The permit was sent to `third`, which is dropped without having received it.
         drop(third);
         assert!(acquire().now_or_never().flatten().is_some());
-        assert_eq!(permits.lock().waiting(), 0);
+        assert_eq!(permits.turns.lock().waiting(), 0);
     }
 }

@@ -2,19 +2,14 @@
 //! or go, or when the maximum slice size has changed.
 //!
 //! Merging is not urgent. A service's slices are merged when it needs no other writes. Over all
-//! services there is one merge per [`PAUSE`], and namespaces get equal shares.
+//! services there is one merge per [`MERGE_PAUSE`], and namespaces get equal shares.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
-/// Interval between merges over all services.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Minimum interval between merges of one service, which also precedes the first one.
-const PAUSE_OF_SERVICE: Duration = Duration::from_secs(1);
+use crate::limits::writes::{MERGE_PAUSE, MERGE_PAUSE_OF_SERVICE};
 
 /// Services with slices to merge, and the time of each one's next merge, by namespace.
 #[derive(Debug, Default)]
@@ -47,7 +42,7 @@ impl Repack {
         services.insert(service.name.clone(), now);
         let services = services.len();
         let turns = u32::try_from(services * self.due.len()).unwrap_or(u32::MAX);
-        let due = now + PAUSE_OF_SERVICE.max(PAUSE.saturating_mul(turns));
+        let due = now + MERGE_PAUSE_OF_SERVICE.max(MERGE_PAUSE.saturating_mul(turns));
         self.due.entry(service.namespace.clone()).or_default().insert(service.name.clone(), due);
         Some(due)
     }
@@ -64,6 +59,8 @@ impl Repack {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn key(number: usize) -> ObjectKey {
@@ -101,7 +98,7 @@ mod tests {
         let mut repack = Repack::default();
         for number in 1..=100 {
             let due = repack.next(&key(number), true, start);
-            assert_eq!(due, Some(start + PAUSE_OF_SERVICE.max(PAUSE * number as u32)));
+            assert_eq!(due, Some(start + MERGE_PAUSE_OF_SERVICE.max(MERGE_PAUSE * number as u32)));
         }
     }
 
@@ -113,8 +110,8 @@ mod tests {
             repack.next(&key(number), true, start);
         }
         let other = ObjectKey { namespace: "audio".into(), name: "a".into() };
-        assert_eq!(repack.next(&other, true, start), Some(start + PAUSE_OF_SERVICE));
+        assert_eq!(repack.next(&other, true, start), Some(start + MERGE_PAUSE_OF_SERVICE));
         let due = repack.next(&key(100), true, start);
-        assert_eq!(due, Some(start + 2 * 101 * PAUSE), "no faster over all");
+        assert_eq!(due, Some(start + 2 * 101 * MERGE_PAUSE), "no faster over all");
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::pin;
-use std::time::Duration;
 
 use kube::Resource;
 use multinet_runtime::watch::{Problem, ProblemKind};
@@ -11,11 +10,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::failure::{Failure, RequestError, classify};
 use super::{Job, Writer};
+use crate::limits::writes::REQUEST_TIME;
 use crate::metrics::{ResultLabel, Verb};
-
-/// Time limit for a request. The API server normally needs milliseconds, but etcd may be electing a
-/// leader.
-const LIMIT: Duration = Duration::from_secs(10);
 
 impl Writer {
     /// Sends a request for kind `K` when the service gets a permit, if this process is still the
@@ -36,7 +32,7 @@ impl Writer {
         let _permit = self.requests.acquire(service).await;
         let Some(mut end) = self.leads_until(term) else { return Err(RequestError::NotLeader) };
         let sent = Instant::now();
-        let limit = sent + LIMIT;
+        let limit = sent + REQUEST_TIME;
         let mut request = pin!(request);
         let answer = loop {
             match timeout_at(end.min(limit), &mut request).await {
@@ -48,7 +44,7 @@ impl Writer {
                     None => break Err(RequestError::NotLeader),
                 },
                 Err(_) => {
-                    let silence = format!("no answer within {} s", LIMIT.as_secs());
+                    let silence = format!("no answer within {} s", REQUEST_TIME.as_secs());
                     let problem = Problem::new(ProblemKind::Silent, silence);
                     break Err(RequestError::Unknown(Failure::new::<K>(verb, problem)));
                 }

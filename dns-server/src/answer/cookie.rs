@@ -19,6 +19,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use siphasher::sip::SipHasher24;
 
+use crate::limits::cookies::{AHEAD, LIFETIME, RENEWAL};
+
 /// Length of a client cookie.
 const CLIENT: usize = 8;
 
@@ -30,15 +32,6 @@ const ANY_SERVER: std::ops::RangeInclusive<usize> = 8..=32;
 
 /// The only version of server cookies (RFC 9018 §4.1).
 const VERSION: u8 = 1;
-
-/// Lifetime of a server cookie, in seconds (RFC 9018 §4.3).
-const LIFETIME: i32 = 60 * 60;
-
-/// Largest lead of another replica's clock, in seconds (RFC 9018 §4.3).
-const AHEAD: i32 = 5 * 60;
-
-/// Age up to which a server cookie is sent back unchanged, in seconds (RFC 9018 §4.3).
-const RENEWAL: i32 = 30 * 60;
 
 /// The COOKIE option of a query and, after [`CookieSigner::check_and_sign`], of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

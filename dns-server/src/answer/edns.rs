@@ -1,13 +1,13 @@
 //! The OPT record (RFC 6891) of queries and replies.
 
 use crate::answer::cookie::Cookie;
+use crate::limits::flags;
 
 /// Largest UDP payload to a client without EDNS (RFC 1035 §4.2.1).
 pub(crate) const MIN_UDP: usize = 512;
 
-/// Largest UDP payload that is sent and announced, unless `--udp-payload-size` sets it. The value
-/// is that of DNS flag day 2020.
-pub const MAX_UDP: usize = 1232;
+/// Largest UDP payload that is sent and announced, unless `--udp-payload-size` sets it.
+pub const MAX_UDP: usize = flags::UDP_PAYLOAD as usize;
 
 /// Length of an OPT record without options (RFC 6891 §6.1.2).
 const OPT: usize = 11;

@@ -6,17 +6,10 @@
 mod scan;
 
 use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
+use crate::limits::answers::{MAX_QUESTIONS, MAX_RECORDS};
 use crate::store::answers::Answers;
 use crate::store::rrset::{HEADER, rtype};
 use scan::{PacketScan, SoaSerial};
-
-/// Largest number of questions that are read before a packet with more than one question is
-/// rejected.
-const MAX_QUESTIONS: u16 = 2;
-
-/// Largest number of records that are read: an SOA for IXFR or NOTIFY, an OPT, a signature, and one
-/// to spare. In a packet with more records, no signature is looked for.
-const MAX_RECORDS: u32 = 4;
 
 /// Kind of a zone transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

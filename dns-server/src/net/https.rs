@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -27,6 +27,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::peer::Peer;
+use crate::limits::https::{
+    IDLE_TIME, MAX_HEAD, PING, REPLIES, REQUEST_TIME, STREAM_WINDOW, STREAMS, WINDOW,
+};
 use crate::net::engine::{Handled, Worker};
 use crate::net::tcp::{ConnectionPermit, MemoryAccount};
 
@@ -38,31 +41,6 @@ const PATH: &str = "/dns-query";
 
 /// Media type of DNS messages (RFC 8484 §6).
 const MEDIA_TYPE: &str = "application/dns-message";
-
-/// Time limit for a request to arrive.
-const REQUEST_TIME: Duration = Duration::from_secs(10);
-
-/// Time limit for a connection without requests; the same as for TCP.
-const IDLE_TIME: Duration = Duration::from_secs(30);
-
-/// Time between two pings, and time limit for the answer to one, so that dead peers are noticed.
-const PING: Duration = Duration::from_secs(20);
-
-/// Limit on concurrent requests of one connection: the minimum that RFC 9113 §6.5.2 recommends.
-const STREAMS: u32 = 100;
-
-/// Limit on replies of one connection that its client has not read, of 64 KiB each. Further queries
-/// wait.
-const REPLIES: usize = 16;
-
-/// Bytes in flight on one stream in each direction: room for one message.
-const STREAM_WINDOW: u32 = 68 << 10;
-
-/// Bytes of requests in flight on one connection.
-const WINDOW: u32 = 256 << 10;
-
-/// Limit on the bytes of a request's head. A query in a URL needs at most some 700.
-const MAX_HEAD: u32 = 8 << 10;
 
 /// Limit on the bytes of a query: the largest length that DNS over TCP can state.
 const MAX_QUERY: usize = 65_535;

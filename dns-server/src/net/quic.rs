@@ -37,6 +37,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::answer::peer::Proto;
+use crate::limits::quic::{
+    CLOSE_TIME, GRACE, HANDSHAKE_TIME, IDLE_TIME, MAX_PENDING, MAX_UNVALIDATED, PENDING_BYTES, STREAM_WINDOW,
+    STREAMS, WINDOW,
+};
 use crate::net::crypto_runtime::CryptoRuntime;
 use crate::net::engine::Engine;
 use crate::net::tcp::{ConnectionPermit, Connections};
@@ -44,38 +48,6 @@ use crate::net::tls::Certificates;
 
 /// ALPN protocol of DNS over QUIC (RFC 9250 §8.1).
 const ALPN: &[u8] = b"doq";
-
-/// Time limit for a handshake.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-
-/// Time limit for a connection without packets, and for one without queries; the same as for TCP.
-/// It exceeds the time limit of a stream, so no stream is open when it ends.
-const IDLE_TIME: Duration = Duration::from_secs(30);
-
-/// Time limit for queries in progress when the server stops.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// Time limit for clients to see that the server has closed.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
-
-/// Number of handshakes in progress beyond which clients must prove their address.
-const MAX_UNVALIDATED: usize = 8;
-
-/// Limit on connections that wait in the endpoint to be accepted. The accept loop takes them at
-/// once.
-const MAX_PENDING: usize = 256;
-
-/// Limit on the bytes that a waiting connection may have sent.
-const PENDING_BYTES: u64 = 16 << 10;
-
-/// Limit on concurrent queries of one connection.
-const STREAMS: u8 = 16;
-
-/// Bytes of a query in flight, or received out of order. Longer queries arrive in parts.
-const STREAM_WINDOW: u32 = 4 << 10;
-
-/// Bytes of replies in flight on one connection.
-const WINDOW: u32 = 256 << 10;
 
 /// DOQ_NO_ERROR (RFC 9250 §4.3).
 const NO_ERROR: VarInt = VarInt::from_u32(0);

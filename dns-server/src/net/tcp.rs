@@ -27,21 +27,15 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 pub use connection::serve;
-use connections::GUARANTEED;
 pub(crate) use connections::MemoryAccount;
 pub use connections::{ConnectionPermit, Connections};
 use handshakes::Handshakes;
 
 use crate::answer::peer::{Peer, Proto};
+use crate::limits::tcp::{ACCEPT_PAUSE, GUARANTEED, WARN_INTERVAL};
 use crate::net::engine::Engine;
 use crate::net::https;
 use crate::net::tls::Certificates;
-
-/// Pause after an error of the listener, as opposed to an error of one connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How often errors of the listener are logged. They concern the host, and tend to last.
-const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Pause after an eviction, so that the connection can end and free its file descriptor.
 const EVICTION_PAUSE: Duration = Duration::from_millis(5);

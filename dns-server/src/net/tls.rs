@@ -10,7 +10,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use multinet_pem::{CertifiedKeyError, FileProblem};
@@ -23,8 +22,7 @@ use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// Time between two reads of the files.
-const INTERVAL: Duration = Duration::from_secs(3);
+use crate::limits::tcp::CERTIFICATE_INTERVAL;
 
 /// A certificate chain with its key, shared by all listeners.
 #[derive(Debug, Clone)]
@@ -81,7 +79,7 @@ impl Certificates {
             current: self.current,
         };
         let mut hangups = Hangups::new();
-        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut ticks = tokio::time::interval(CERTIFICATE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let at_once = tokio::select! {
@@ -231,6 +229,7 @@ impl CertificateError {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use multinet_testing::pki::{Authority, Folder, Issued};
     use rustls::pki_types::CertificateDer;
@@ -289,7 +288,7 @@ mod tests {
 
     /// Waits until the follower has read the files `times` times.
     async fn checks(times: u32) {
-        tokio::time::sleep(INTERVAL * times + INTERVAL / 2).await;
+        tokio::time::sleep(CERTIFICATE_INTERVAL * times + CERTIFICATE_INTERVAL / 2).await;
     }
 
     #[tokio::test(start_paused = true)]

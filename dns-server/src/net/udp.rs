@@ -45,14 +45,12 @@ use overload::{Overload, TimestampSwitch};
 use send::ReplySender;
 
 use crate::answer::peer::Proto;
+use crate::limits::udp::{FAILURE_PAUSE, SEND_TIME};
 use crate::net::engine::{Engine, Handled, Worker};
 
 /// Longest sleep of a worker to which no datagram comes. This is also how late it may notice that
 /// it should stop.
 const RECEIVE_TIME: Duration = Duration::from_millis(100);
-
-/// Longest wait for room in the socket's send buffer. The worker answers no queries meanwhile.
-const SEND_TIME: Duration = Duration::from_millis(20);
 
 /// How often a busy worker checks whether it should stop. Checking takes a lock, so it does not
 /// happen per batch.
@@ -64,9 +62,6 @@ const BATCH: usize = 32;
 /// Largest number of batches that are still answered after a stop. A receive buffer of 4 MiB holds
 /// no more datagrams.
 const DRAIN_BATCHES: usize = 512;
-
-/// Pause after an error of the socket, as opposed to an error about one datagram.
-const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The threads that answer at one address.
 #[derive(Debug)]

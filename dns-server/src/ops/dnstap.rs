@@ -28,13 +28,8 @@ use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 
 use crate::answer::peer::{Peer, Proto};
+use crate::limits::dnstap::{QUEUE, QUEUE_BYTES};
 pub use writer::Writer;
-
-/// Capacity of the queue, in exchanges.
-const QUEUE: usize = 8192;
-
-/// Capacity of the queue, in bytes of messages.
-const QUEUE_BYTES: usize = 16 << 20;
 
 /// Address of a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,10 +18,8 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher};
 pub use merge::{Top, merge};
 
 use crate::answer::query::Rcode;
+use crate::limits::debug::MAX_CAPACITY;
 use crate::store::name::MAX_NAME;
-
-/// Largest number of counters of a sketch.
-pub const MAX_CAPACITY: u16 = 1000;
 
 /// The counters of one worker.
 #[derive(Debug)]

@@ -25,15 +25,13 @@ use tracing::{debug, info, warn};
 pub use metrics::NotifierMetrics;
 pub use secondary::Secondary;
 
+use crate::limits::transfers::WARN_AFTER;
 use crate::secondary::tsig::{self, Keyring};
 use crate::store::name::Name;
 use crate::store::state::State;
 use message::Notify;
 use metrics::Counters;
 use schedule::{DueNotify, NotifyReply, Schedule};
-
-/// Number of unanswered notifications after which the notifier logs a warning.
-const WARN_AFTER: u32 = 3;
 
 /// Pause after the socket fails to receive.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);

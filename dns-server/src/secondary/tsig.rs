@@ -24,11 +24,9 @@ use ring::hmac;
 pub use keys::{Algorithm, Keyring, TsigKey};
 
 use crate::answer::query::Rcode;
+use crate::limits::transfers::FUDGE;
 use crate::store::rrset::HEADER;
 use record::{TsigPosition, TsigRecord};
-
-/// Largest difference between clocks, in seconds (RFC 8945 §10).
-const FUDGE: u16 = 300;
 
 /// Length of the shortest truncated MAC (RFC 8945 §5.2.2.1).
 const MIN_MAC: usize = 10;

@@ -47,14 +47,8 @@ use read::ReadOutcome;
 use scan::{FileStamp, FileState, Scan};
 use tracker::{Step, Tracker};
 
+use crate::limits::manifests::{PAUSE, PAUSE_PER_SCAN};
 use crate::ops::metrics::ManifestMetrics;
-
-/// Pause between two scans.
-const PAUSE: Duration = Duration::from_millis(150);
-
-/// The pause lasts at least this many times as long as a scan, so that many files cost at most a
-/// twentieth of a core.
-const PAUSE_PER_SCAN: u32 = 19;
 
 /// At the start, a file that was written more recently than this may be incomplete.
 const YOUNG: Duration = Duration::from_millis(40);

@@ -13,19 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::snapshot;
+use crate::limits::snapshot::{INTERVAL, LONGEST_PAUSE, SHARE};
 use crate::ops::metrics::SourceMetrics;
 use crate::store::answers::Freshness;
 use crate::store::state::{Objects, State};
-
-/// Time between two checks for changes, so that a burst of changes is written once.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Writing takes at most one part in this many of the time, however large the cluster and fast its
-/// changes.
-const SHARE: u32 = 20;
-
-/// Longest pause after failures. A full disk may have room again later.
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// Checks that the snapshot file can be written where it is configured.
 ///

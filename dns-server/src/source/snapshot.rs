@@ -23,6 +23,7 @@ use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
+use crate::limits::snapshot::{MAX_ROW, SKEW_SECONDS};
 use crate::store::index::Service;
 use crate::store::slice::Slice;
 use crate::store::state::Objects;
@@ -32,13 +33,6 @@ const MAGIC: &str = "multinet-dns snapshot 3 ";
 
 /// Largest length of the header in bytes.
 const MAX_HEADER: u64 = 128;
-
-/// Largest length of a row in bytes. A slice has at most a thousand endpoints, so no row is as
-/// long.
-const MAX_ROW: u32 = 64 << 20;
-
-/// How far the clock of the snapshot's writer may be ahead.
-const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +106,7 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
     let line = header_line(&mut input)?;
     let header = Header::parse(&line).ok_or(SnapshotError::Damaged("unreadable header"))?;
     let age = now.duration_since(header.taken);
-    let is_future = age < -SKEW;
+    let is_future = age < -SignedDuration::from_secs(SKEW_SECONDS);
     if is_future || age.unsigned_abs() > max_age && age.is_positive() {
         return Err(SnapshotError::Age { taken: header.taken, is_future });
     }

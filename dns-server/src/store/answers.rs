@@ -20,10 +20,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
 
+use crate::limits::answers::MAX_POINTERS;
 use crate::store::build::ServiceAnswers;
 use crate::store::lookup::{self, LookupResult};
 use crate::store::name::{Labels, MAX_NAME, Name};
-use crate::store::reverse::{AddressIndex, MAX_POINTERS, ReverseName, ReverseRanges, ServiceKey};
+use crate::store::reverse::{AddressIndex, ReverseName, ReverseRanges, ServiceKey};
 use crate::store::rrset::{Node, RECORD_FIXED};
 use crate::store::zone::{Zone, Zones};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -320,6 +321,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::limits::answers::MAX_POINTERS;
     use crate::store::build;
     use crate::store::endpoints::Endpoint;
     use crate::store::index::{Created, ServiceView};

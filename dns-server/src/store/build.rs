@@ -10,14 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::limits::answers::MAX_ZONES;
 use crate::store::group::{self, EndpointRef, Group, GroupView};
 use crate::store::index::{Created, ServiceView};
 use crate::store::name::MAX_LABEL;
 use crate::store::slice::Slice;
 use crate::store::txt;
-
-/// Largest number of topology zones of a service that have names. Clusters have a few.
-const MAX_ZONES: usize = 32;
 
 /// The answers of one service, from one version of its objects.
 #[derive(Debug)]

@@ -14,10 +14,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::limits::answers::MAX_TXT;
 use crate::store::name::MAX_LABEL;
-
-/// Length of the longest TXT data. A dozen character strings are far shorter.
-const MAX_TXT: usize = 8 << 10;
 
 /// An endpoint to store.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -29,6 +29,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use crate::limits::transfers::{JOURNAL_BYTES, JOURNAL_DIFFERENCES, JOURNAL_SERIALS};
 use crate::store::name::{self, Name};
 use crate::store::records;
 use crate::store::rrset::Record;
@@ -53,7 +54,7 @@ pub struct JournalLimits {
 
 impl Default for JournalLimits {
     fn default() -> Self {
-        Self { bytes: 16 << 20, differences: 4096, serials: 1 << 20 }
+        Self { bytes: JOURNAL_BYTES, differences: JOURNAL_DIFFERENCES, serials: JOURNAL_SERIALS }
     }
 }
 

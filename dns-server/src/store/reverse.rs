@@ -19,9 +19,6 @@ use crate::store::index::Created;
 use crate::store::name::Labels;
 use crate::sync::RwLock;
 
-/// Largest number of PTR records that an address has.
-pub const MAX_POINTERS: usize = 16;
-
 /// The private ranges (RFC 1918, RFC 6598, RFC 4193).
 pub const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 

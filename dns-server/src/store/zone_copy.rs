@@ -193,11 +193,11 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::limits::answers::MAX_POINTERS;
     use crate::store::build;
     use crate::store::endpoints::Endpoint;
     use crate::store::index::ServiceView;
     use crate::store::journal;
-    use crate::store::reverse::MAX_POINTERS;
     use crate::store::slice::{Port, ProtocolLabel, Slice};
     use crate::store::zone::{ZoneSettings, Zones};
 

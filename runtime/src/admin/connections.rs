@@ -23,23 +23,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::limits::admin::{CONNECTION_TIME, HEAD_TIME, LAST_REQUESTS, MAX_CONNECTIONS, MAX_HEAD};
 use crate::{ConnectionLimit, ConnectionSlot};
-
-/// Limit of open connections.
-pub(super) const MAX_CONNECTIONS: usize = 256;
-
-/// Time limit for the head of a request.
-const HEAD_TIME: Duration = Duration::from_secs(5);
-
-/// Size limit of a request's head and of the read buffer, in bytes.
-const MAX_HEAD: usize = 16 << 10;
-
-/// Time after which a connection is closed, whatever its state. Ample for a scrape over a slow
-/// line.
-const CONNECTION_TIME: Duration = Duration::from_secs(60);
-
-/// Time for requests under way to finish once the process shuts down.
-const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// Pause after a failure to accept, whose usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

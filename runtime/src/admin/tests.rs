@@ -316,7 +316,7 @@ async fn a_request_whose_body_does_not_arrive_times_out() {
 async fn at_the_limit_a_new_connection_evicts_the_idlest_one() {
     let server = Server::start().await;
     let mut held = Vec::new();
-    for number in 0..connections::MAX_CONNECTIONS + 50 {
+    for number in 0..crate::limits::admin::MAX_CONNECTIONS + 50 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         if number > 0 {
             stream

@@ -2,16 +2,8 @@
 
 use std::time::Duration;
 
+use crate::limits::api::{FIRST_PAUSE, LONGEST_ASKED, LONGEST_PAUSE};
 use crate::random_fraction;
-
-/// Upper bound of the first pause.
-const FIRST: Duration = Duration::from_millis(200);
-
-/// Upper bound of later pauses. An API server that is back is noticed within this time.
-const LONGEST: Duration = Duration::from_secs(5);
-
-/// Longest pause that an API server may ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
 /// Exponential back-off: pauses double, each shortened by up to a half at random, so that many
 /// clients of a restarted API server do not come back at the same moment.
@@ -22,7 +14,7 @@ pub(super) struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { next: FIRST }
+        Self { next: FIRST_PAUSE }
     }
 }
 
@@ -34,7 +26,7 @@ impl Backoff {
             Some(asked) => asked.min(LONGEST_ASKED) * 3 / 2,
             None => self.next,
         };
-        self.next = (self.next * 2).min(LONGEST);
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
         let shortest = if asked.is_some() { longest * 2 / 3 } else { longest / 2 };
         shortest + (longest - shortest).mul_f64(random_fraction())
     }
@@ -52,15 +44,15 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_longest() {
         let mut backoff = Backoff::default();
-        let mut longest = FIRST;
+        let mut longest = FIRST_PAUSE;
         for _ in 0..10 {
             let pause = backoff.pause(None);
             assert!(longest / 2 <= pause && pause <= longest, "{pause:?} is not within {longest:?}");
-            longest = (longest * 2).min(LONGEST);
+            longest = (longest * 2).min(LONGEST_PAUSE);
         }
-        assert_eq!(longest, LONGEST);
+        assert_eq!(longest, LONGEST_PAUSE);
         backoff.reset();
-        assert!(backoff.pause(None) <= FIRST);
+        assert!(backoff.pause(None) <= FIRST_PAUSE);
     }
 
     #[test]

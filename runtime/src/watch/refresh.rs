@@ -1,8 +1,8 @@
 //! Lists on demand.
 //!
-//! A watch with a dead connection misses changes for up to [`SILENCE`](crate::client::SILENCE). A
-//! caller that is about to act on the state of several watches, such as a new leader, cannot accept
-//! that. It asks all of them for a new list first.
+//! A watch with a dead connection misses changes for up to
+//! [`SILENCE`](crate::limits::api::SILENCE). A caller that is about to act on the state of several
+//! watches, such as a new leader, cannot accept that. It asks all of them for a new list first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

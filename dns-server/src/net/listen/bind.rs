@@ -13,17 +13,9 @@ use multinet_runtime::ipv4_fallback;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::debug;
 
+use crate::limits::tcp::{BACKLOG, FAST_OPEN};
+use crate::limits::udp::UDP_BUFFER;
 use crate::net::socket::set_option;
-
-/// Buffer size in bytes for datagrams that wait for a worker, and for replies that wait for the
-/// network. The kernel caps it at `net.core.rmem_max` and `wmem_max`.
-const UDP_BUFFER: usize = 4 << 20;
-
-/// Connections that may wait to be accepted. The kernel caps it at `net.core.somaxconn`.
-const BACKLOG: i32 = 1024;
-
-/// Connections with data in their first packet that may wait to be accepted.
-const FAST_OPEN: i32 = 256;
 
 /// Attempts to find a port that is free for both TCP and UDP.
 const PORT_ATTEMPTS: u32 = 16;

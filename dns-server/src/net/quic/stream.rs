@@ -1,7 +1,7 @@
 //! One stream: reads a query, writes its reply.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
@@ -10,11 +10,9 @@ use tracing::debug;
 
 use super::EXCESSIVE_LOAD;
 use crate::answer::peer::Peer;
+use crate::limits::quic::STREAM_TIME;
 use crate::net::engine::{Handled, Worker};
 use crate::net::tcp::MemoryAccount;
-
-/// Time limit for a query to arrive, and for its reply to be acknowledged.
-const STREAM_TIME: Duration = Duration::from_secs(10);
 
 /// DOQ_INTERNAL_ERROR (RFC 9250 §4.3, as are those below).
 const INTERNAL_ERROR: VarInt = VarInt::from_u32(1);

@@ -6,12 +6,10 @@
 //! when the connection is quiet.
 
 use std::io;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time limit for writing the data that wait at one moment.
-pub(super) const WRITE_TIME: Duration = Duration::from_secs(10);
+use crate::limits::tcp::WRITE_TIME;
 
 /// Size of a new inbox in bytes. Most clients send one query at a time.
 const FIRST_INBOX: usize = 512;
@@ -229,6 +227,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn receive(inbox: &mut Inbox, bytes: &[u8]) {

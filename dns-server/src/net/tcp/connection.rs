@@ -19,8 +19,8 @@
 //! buffers: clients keep many connections open, of which few are in use at a time.
 //!
 //! **Timeouts** end a connection after [`IDLE_TIME`] without a query, after [`MESSAGE_TIME`] with
-//! an incomplete message, and after [`WRITE_TIME`](super::buffers::WRITE_TIME) with data that the
-//! client does not read.
+//! an incomplete message, and after [`WRITE_TIME`](crate::limits::tcp::WRITE_TIME) with data that
+//! the client does not read.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -28,7 +28,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::select;
@@ -38,36 +37,13 @@ use tokio_util::sync::CancellationToken;
 use super::buffers::{Inbox, Outbox};
 use super::connections::{ConnectionPermit, MemoryAccount};
 use crate::answer::peer::Peer;
+use crate::limits::tcp::{CLOSE_TIME, HIGH_WATER, IDLE_TIME, LOW_WATER, MESSAGE_TIME, QUIET_TIME, TRANSFERS};
 use crate::net::engine::{Handled, Worker};
 use crate::secondary::transfer::Transfer;
 use crate::store::rrset::HEADER;
 
-/// Time limit for a silent connection. CoreDNS reuses connections for 10 s. It should close them
-/// first, or it would lose queries that cross the server's close.
-const IDLE_TIME: Duration = Duration::from_secs(30);
-
-/// How long a connection without queries keeps its buffers.
-const QUIET_TIME: Duration = Duration::from_secs(1);
-
 /// Buffer on the stack, in bytes, for the first data of a connection that has no inbox.
 const FIRST_READ: usize = 2 << 10;
-
-/// Time limit for a message to arrive, from its first byte on.
-const MESSAGE_TIME: Duration = Duration::from_secs(10);
-
-/// Time limit for the client to close its side after the server has closed.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
-
-/// Bytes waiting to be written at which the connection stops reading and answering.
-const HIGH_WATER: usize = 128 << 10;
-
-/// Bytes waiting to be written below which a transfer adds a message. A message has at most 64 KiB,
-/// so some room for replies remains below [`HIGH_WATER`].
-const LOW_WATER: usize = 32 << 10;
-
-/// Transfers on one connection at a time: as many as a server has zones by default. Later queries
-/// wait until one transfer has ended.
-const TRANSFERS: usize = 3;
 
 /// Largest number of reads after the shutdown, for queries that had already arrived.
 const LAST_READS: u32 = 16;

@@ -12,13 +12,8 @@ use multinet_runtime::{ConnectionCloser, ConnectionLimit, ConnectionSlot};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
+use crate::limits::tcp::{GUARANTEED, MAX_HELD};
 use crate::ops::metrics::ConnectionMetrics;
-
-/// Budget in bytes for data held for clients, over all connections.
-const MAX_HELD: usize = 64 << 20;
-
-/// Memory in bytes that every connection may hold even when the budget is spent.
-pub(super) const GUARANTEED: usize = 4 << 10;
 
 /// A limit on connections that several listeners share.
 #[derive(Debug, Clone)]

@@ -4,7 +4,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use multinet_runtime::ConnectionLimit;
 use prometheus_client::metrics::counter::Counter;
@@ -15,14 +14,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::limits::tcp::{HANDSHAKE_TIME, MAX_HANDSHAKES};
 use crate::net::crypto_runtime::CryptoRuntime;
-
-/// Time limit for a handshake.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-
-/// Limit on handshakes at a time. An RSA signature with 4096 bits takes some 5 ms, so the last of
-/// these handshakes gets its turn after a second or two.
-const MAX_HANDSHAKES: usize = 256;
 
 /// Performs TLS handshakes.
 #[derive(Debug)]

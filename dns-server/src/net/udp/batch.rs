@@ -13,10 +13,8 @@ use libc::c_int;
 use super::BATCH;
 use super::control::Control;
 use super::gso::ReplyKey;
+use crate::limits::udp::DATAGRAM;
 use crate::net::socket::set_option;
-
-/// Buffer size for one query in bytes. A longer datagram is cut off; no valid query is as long.
-const DATAGRAM: usize = 4096;
 
 /// Whether a call waits for datagrams.
 #[derive(Debug, Clone, Copy)]

@@ -10,10 +10,7 @@
 use std::iter;
 
 use super::BATCH;
-
-/// Largest reply in bytes that may share a message: what fits into IPv6's minimum MTU of 1280. A
-/// longer reply may need fragmentation, which GSO does not allow.
-const MAX_SEGMENT: u16 = 1232;
+use crate::limits::udp::MAX_SEGMENT;
 
 // Linux accepts at least 64 segments per message, and as many bytes as fit into a UDP datagram.
 const _: () = assert!(BATCH <= 64 && BATCH * MAX_SEGMENT as usize <= 65_507);

@@ -12,23 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Longest wait of a query under overload. The client sees about 2 ms: this wait, the time to
-/// answer its batch, and some for the network, also on a slow machine.
-const TARGET: Duration = Duration::from_micros(1600);
-
-/// How long all queries must have been late before late ones are dropped.
-const INTERVAL: Duration = Duration::from_millis(100);
-
-/// How long no query must have been late before all are answered again. Under overload some query
-/// is late every few milliseconds. The value is well below the scheduler's period of 100 ms, so
-/// that a worker that is merely descheduled at times does not seem overloaded for good.
-const CALM: Duration = Duration::from_millis(20);
-
-/// How long batches must have been full before arrival times are asked for.
-const FULL: Duration = Duration::from_millis(20);
-
-/// How long no batch must have been full before arrival times are no longer asked for.
-const SLACK: Duration = Duration::from_secs(1);
+use crate::limits::overload::{CALM, FULL, INTERVAL, SLACK, TARGET};
 
 /// Whether late queries are dropped.
 #[derive(Debug)]

@@ -17,22 +17,13 @@ use tracing::{info, warn};
 use super::frames::{self, Control};
 use super::message::Encoder;
 use super::{Collector, Exchange, TapMetrics};
+use crate::limits::dnstap::{COLLECTOR_TIMEOUT, FINISH_TIME, FIRST_PAUSE, LONGEST_PAUSE};
 
 /// Time between two polls of the queue.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Size in bytes at which encoded messages are written.
 const MAX_WRITE: usize = 256 << 10;
-
-/// Time limit for connecting to the collector, for its handshake, and for each write.
-const COLLECTOR_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time limit for the collector to confirm at the end that it has received everything.
-const FINISH_TIME: Duration = Duration::from_secs(1);
-
-/// Pause after a failure: first and longest. It doubles with each failure.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LAST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Writes the exchanges that workers queue to the collector.
 #[derive(Debug)]
@@ -91,7 +82,7 @@ impl Writer {
                 }
                 return;
             }
-            pause = (2 * pause).min(LAST_PAUSE);
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
     }
 

@@ -2,24 +2,16 @@
 //!
 //! At most one notification of a zone is in flight. Changes in the meantime are covered by the next
 //! one. So a burst of changes causes one notification at once, and one when the first has been
-//! answered, at least [`INTERVAL`] after it. A notification without an answer is repeated at
+//! answered, at least [`NOTIFY_INTERVAL`] after it. A notification without an answer is repeated at
 //! growing intervals until it is answered. So a secondary that returns is notified soon, and need
 //! not wait for its own timers.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::message::Notify;
+use crate::limits::transfers::{FIRST_WAIT, LONGEST_WAIT, NOTIFY_INTERVAL};
 use crate::store::name::Name;
 use crate::store::state::ZoneChanges;
-
-/// Shortest time between two notifications of a zone.
-pub(super) const INTERVAL: Duration = Duration::from_millis(200);
-
-/// Time to wait for the first answer. It doubles with each attempt.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-
-/// Longest time to wait for an answer.
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 /// The zones, and how far one secondary has been notified of each.
 #[derive(Debug, Default)]
@@ -108,7 +100,7 @@ impl Schedule {
             let Phase::Waiting { notify, since, .. } = &mut zone.phase else { return None };
             let code = notify.as_ref()?.answered_by(reply, clock)?;
             if code == 0 {
-                zone.phase = Phase::Idle(*since + INTERVAL);
+                zone.phase = Phase::Idle(*since + NOTIFY_INTERVAL);
                 Some(NotifyReply::Accepted)
             } else {
                 *notify = None;
@@ -176,8 +168,8 @@ mod tests {
         }
         assert_eq!(schedule.received(&answer, 0), Some(NotifyReply::Accepted));
         assert_eq!(schedule.received(&answer, 0), None);
-        assert_eq!((schedule.due(start), schedule.next()), (None, Some(start + INTERVAL)));
-        let later = start + INTERVAL;
+        assert_eq!((schedule.due(start), schedule.next()), (None, Some(start + NOTIFY_INTERVAL)));
+        let later = start + NOTIFY_INTERVAL;
         assert!(schedule.due(later).is_some());
         let second = notify(2);
         let answer = reply(&second, 0);
@@ -185,8 +177,8 @@ mod tests {
         assert_eq!(schedule.received(&answer, 0), Some(NotifyReply::Accepted));
         assert_eq!(schedule.next(), None);
         // After a quiet interval, a notification is sent at once again.
-        changed(&mut schedule, 100, later + INTERVAL);
-        assert!(schedule.due(later + INTERVAL).is_some());
+        changed(&mut schedule, 100, later + NOTIFY_INTERVAL);
+        assert!(schedule.due(later + NOTIFY_INTERVAL).is_some());
     }
 
     #[test]

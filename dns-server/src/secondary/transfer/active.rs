@@ -2,20 +2,13 @@
 //! may lose its place.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use multinet_runtime::ConnectionCloser;
 use tokio::time::Instant;
 
 use super::ZoneVersion;
+use crate::limits::transfers::{MAX_TRANSFERS, STALL_TIME};
 use crate::store::name::Name;
-
-/// Largest number of transfers at a time.
-pub(super) const MAX_TRANSFERS: usize = 32;
-
-/// Time after which a transfer is stalled if its client takes no message (of up to 64 KiB). A
-/// stalled transfer is ended when a new one needs its place.
-pub(super) const STALL_TIME: Duration = Duration::from_secs(1);
 
 /// All running transfers.
 #[derive(Debug, Clone, Default)]
@@ -119,6 +112,7 @@ mod tests {
     use std::future::Future as _;
     use std::pin::pin;
     use std::task::{Context, Waker};
+    use std::time::Duration;
 
     use multinet_runtime::{ConnectionLimit, ConnectionSlot};
     use prometheus_client::metrics::counter::Counter;

@@ -1,10 +1,10 @@
 //! Gives out transfers: checks who may have one, limits their number, and counts them.
 //!
-//! **Limits.** At most [`MAX_TRANSFERS`](super::active::MAX_TRANSFERS) run at a time. They hold at
-//! most [`MAX_COPIES`] zone copies together; transfers of the same version share a copy. When all
-//! places are taken, a stalled transfer is ended for a new one (`active.rs`). If none is stalled,
-//! the new client gets SERVFAIL and may try again. Differences belong to the journal, which has
-//! limits of its own. A client that is up to date gets its answer in any case.
+//! **Limits.** At most [`MAX_TRANSFERS`](crate::limits::transfers::MAX_TRANSFERS) run at a time.
+//! They hold at most [`MAX_COPIES`] zone copies together; transfers of the same version share a
+//! copy. When all places are taken, a stalled transfer is ended for a new one (`active.rs`). If
+//! none is stalled, the new client gets SERVFAIL and may try again. Differences belong to the
+//! journal, which has limits of its own. A client that is up to date gets its answer in any case.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,8 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::time::Instant;
 
 use super::TransferContents;
-#[cfg(test)]
-use super::active::MAX_TRANSFERS;
 use super::active::{ActiveTransfers, TransferSlot};
 use super::allow::AllowedClient;
 use super::metrics::TransferMetrics;
@@ -180,6 +178,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::limits::transfers::MAX_TRANSFERS;
     use crate::store::answers::Answers;
     use crate::store::zone::{ZoneSettings, Zones};
 

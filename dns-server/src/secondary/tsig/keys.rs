@@ -17,11 +17,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
+use crate::limits::transfers::MIN_SECRET;
 use crate::store::name::Name;
-
-/// Length of the shortest secret that is accepted. RFC 8945 §10 recommends the length of the hash,
-/// which the generators of BIND and Knot use.
-const MIN_SECRET: usize = 16;
 
 /// A MAC algorithm (RFC 8945 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,11 +8,7 @@ use serde_saphyr::{
     Options, SnippetMode, Spanned, UserMessageFormatter, alias_limits, budget, options, render_options,
 };
 
-/// Limit on the values in one file: enough for some 200,000 endpoints.
-const MAX_NODES: usize = 8_000_000;
-
-/// Limit on the parser events that aliases repeat in one file, against "billion laughs".
-const MAX_REPEATED: usize = 250_000;
+use crate::limits::manifests::{MAX_NODES, MAX_REPEATED};
 
 /// A document of a file that is not empty.
 #[derive(Debug)]

@@ -13,9 +13,7 @@ use std::thread;
 
 use super::files::{Content, FileKey};
 use super::scan::{self, FileStamp};
-
-/// Largest file that is read, in bytes.
-const MAX_FILE: u64 = 64 << 20;
+use crate::limits::manifests::MAX_FILE;
 
 /// Result of reading a file.
 #[derive(Debug)]

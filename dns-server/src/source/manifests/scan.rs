@@ -11,9 +11,7 @@ use std::time::{Duration, SystemTime};
 use walkdir::WalkDir;
 
 use super::files::FileKey;
-
-/// Limit on the folder entries that one scan visits, so that `--manifests /` fails soon.
-const MAX_ENTRIES: usize = 200_000;
+use crate::limits::manifests::MAX_ENTRIES;
 
 /// Extensions of the files that are read in folders.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];

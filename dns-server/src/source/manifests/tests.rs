@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard};
 use multinet_runtime::ObjectKey;
 use tempfile::TempDir;
 
-use super::tracker::QUIET;
 use super::*;
+use crate::limits::manifests::QUIET;
 
 /// An index that records the calls to it.
 #[derive(Default)]

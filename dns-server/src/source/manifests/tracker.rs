@@ -9,17 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::files::FileKey;
 use super::scan::FileState;
-
-/// How long a file must stay the same before it is read. The time exceeds the pauses of programs
-/// that write piece by piece, and still lets a change be served within a second.
-pub(super) const QUIET: Duration = Duration::from_millis(700);
-
-/// How long a file is waited for that keeps changing. It is then read as it is, so that a program
-/// that rewrites it all the time does not keep its changes from being served.
-pub(super) const LONGEST: Duration = Duration::from_secs(5);
-
-/// On coarse file systems, changes within this time of each other may leave the same time stamp.
-const COARSE: Duration = Duration::from_secs(3);
+use crate::limits::manifests::{COARSE, LONGEST, QUIET};
 
 /// Action for a path.
 #[derive(Debug, PartialEq, Eq)]
