@@ -11,7 +11,7 @@
 //! characters, its events are invalid.)
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -21,6 +21,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, has_cause};
 use multinet_runtime::{Leadership, ObjectKey, TerminalSafe};
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -117,7 +118,7 @@ impl Waiting {
     /// Queues a notice. Returns whether there was room for it.
     fn push(&self, notice: Notice) -> bool {
         let object = identity(&notice.regarding);
-        let mut turns = self.lock();
+        let mut turns = self.0.lock();
         let has_room = turns.waiting_of(&object.namespace) < QUEUE;
         if has_room {
             turns.push(&object, notice);
@@ -127,15 +128,10 @@ impl Waiting {
 
     /// Returns the next notice, with the key of its object.
     fn take(&self) -> Option<(ObjectKey, Notice)> {
-        let mut turns = self.lock();
+        let mut turns = self.0.lock();
         let (object, notice) = turns.begin()?;
         turns.end(&object);
         Some((object, notice))
-    }
-
-    /// Poisoning is ignored: no code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, FairQueue<Notice>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -27,7 +27,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -36,6 +36,7 @@ use kube::core::Selector;
 use multinet_crds::validate::{Violation, validate};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceStatus};
 use multinet_runtime::ObjectKey;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use self::dirty::Dirty;
@@ -316,9 +317,7 @@ impl ClusterIndex {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Poisoning is ignored. The panic has been logged, and the state it left is no worse than
-        // after a crash.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds the dirty services to the queue, with the times of their changes.

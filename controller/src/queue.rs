@@ -21,10 +21,11 @@
 //! - Adding never blocks, and does nothing for a service that waits already.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use multinet_runtime::{ObjectKey, random_fraction};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -186,9 +187,8 @@ impl Queue {
         }
     }
 
-    /// Poisoning is ignored: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

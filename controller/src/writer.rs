@@ -30,10 +30,11 @@ mod permits;
 mod repack;
 mod request;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::Client;
 use multinet_runtime::{Leadership, ObjectKey, Refresh, TerminalSafe, drain};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -173,7 +174,7 @@ impl Writer {
             tasks.spawn(async move { writer.work(item, term).await });
         }
         writer.queue.close();
-        let mut state = writer.state();
+        let mut state = writer.state.lock();
         state.outages.clear();
         state.pace.clear();
         state.repack.clear();
@@ -184,7 +185,7 @@ impl Writer {
         let begun = Instant::now();
         let service = item.service().clone();
         let job = Job { service: &service, term };
-        let merges = self.state().repack.is_due(&service, begun);
+        let merges = self.state.lock().repack.is_due(&service, begun);
         let written = self.sync_slices(job, merges).await;
         self.metrics.synced(begun.elapsed());
         let written = match written {
@@ -224,7 +225,7 @@ impl Writer {
                 // Slices of a service that breaks a rule are never merged. Without this check they
                 // would be tried forever.
                 let could_merge = (done == Progress::All || !merges) && self.index.could_merge(&service);
-                let repack = self.state().repack.next(&service, could_merge, Instant::now());
+                let repack = self.state.lock().repack.next(&service, could_merge, Instant::now());
                 match repack {
                     Some(time) => item.requeue_at(time),
                     None => item.done(),
@@ -243,13 +244,13 @@ impl Writer {
     ) -> Result<Followup, Abandoned> {
         let service = job.service;
         let urgent = status.as_ref().map(|status| status.urgent);
-        let when = self.state().pace.when(service, urgent, Instant::now());
+        let when = self.state.lock().pace.when(service, urgent, Instant::now());
         match (when, status) {
             (When::At(time), _) => Ok(Followup::At(time)),
             (When::Now, Some(status)) => {
                 let next = self.write_status(job, status).await?;
                 if next == Followup::Done {
-                    self.state().pace.written(service, Instant::now());
+                    self.state.lock().pace.written(service, Instant::now());
                 }
                 Ok(next)
             }
@@ -261,7 +262,7 @@ impl Writer {
     /// debugging.
     fn failed(&self, service: &ObjectKey, failure: &Failure) {
         self.metrics.retry(failure.reason);
-        let is_news = self.state().outages.failed(service, failure.reason.label(), Instant::now());
+        let is_news = self.state.lock().outages.failed(service, failure.reason.label(), Instant::now());
         let service = service.to_string();
         let service = TerminalSafe(&service);
         if is_news {
@@ -273,13 +274,8 @@ impl Writer {
 
     /// Logs the end of an outage when the last failing service has been written.
     fn succeeded(&self, service: &ObjectKey) {
-        if let Some(outage) = self.state().outages.succeeded(service, Instant::now()) {
+        if let Some(outage) = self.state.lock().outages.succeeded(service, Instant::now()) {
             tracing::info!("all services are written again, after {} s", outage.as_secs());
         }
-    }
-
-    /// Poisoning is ignored: no code panics while it holds the lock.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

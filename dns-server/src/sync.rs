@@ -3,9 +3,10 @@
 //! The crate in `orders.rs` replaces this module by stand-ins under which a scheduler chooses the
 //! order of all steps of the threads.
 
-pub(crate) use std::sync::{RwLock, atomic};
+pub(crate) use std::sync::atomic;
 
 pub(crate) use dashmap::Entry;
+pub(crate) use parking_lot::RwLock;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// A map that threads read while another changes it.

@@ -5,8 +5,8 @@
 mod eviction;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use eviction::EvictionOrder;
 pub use eviction::network_of;
+use parking_lot::Mutex;
 
 /// Limit of open connections. Clones share it.
 #[derive(Debug, Clone)]
@@ -63,7 +64,7 @@ impl ConnectionLimit {
     pub fn admit(&self, peer: IpAddr) -> ConnectionSlot {
         let now = self.0.millis(Instant::now());
         let connection = Arc::new(Connection { used: AtomicU64::new(now), evicted: Notify::new() });
-        let mut order = self.0.order();
+        let mut order = self.0.order.lock();
         let id = order.add(peer, now, Arc::clone(&connection));
         if order.len() > self.0.most {
             self.0.evict(&mut order);
@@ -74,21 +75,17 @@ impl ConnectionLimit {
 
     /// Returns whether the next connection will cause an eviction.
     pub fn is_full(&self) -> bool {
-        self.0.order().len() >= self.0.most
+        self.0.order.lock().len() >= self.0.most
     }
 
     /// Evicts a connection, for callers that lack another resource such as file descriptors.
     /// Returns whether there was one.
     pub fn evict(&self) -> bool {
-        self.0.evict(&mut self.0.order())
+        self.0.evict(&mut self.0.order.lock())
     }
 }
 
 impl Shared {
-    fn order(&self) -> MutexGuard<'_, EvictionOrder<Arc<Connection>>> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn evict(&self, order: &mut EvictionOrder<Arc<Connection>>) -> bool {
         let Some(connection) = order.evict(|connection| connection.used.load(Ordering::Relaxed)) else {
             return false;
@@ -123,7 +120,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.shared.order().remove(self.id);
+        self.shared.order.lock().remove(self.id);
     }
 }
 

@@ -2,9 +2,10 @@
 //! runs.
 
 use std::io::{self, IsTerminal};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use multinet_stderr::Format;
+use parking_lot::Mutex;
 use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -81,7 +82,7 @@ impl LogLevel {
         let parsed = parse(filter)?;
         // Hold the lock while reloading, so that `current` is the filter in force if two callers
         // race.
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         announce();
         self.handle.reload(parsed).map_err(|_| LogError::Gone)?;
         filter.clone_into(&mut current);
@@ -90,7 +91,7 @@ impl LogLevel {
 
     /// Returns the current filter, as it was given.
     pub fn current(&self) -> String {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.lock().clone()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Readiness of the process: the parts that are not ready yet, and what each waits for.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Readiness of the process, which is ready once all registered parts are.
@@ -35,7 +36,7 @@ impl Readiness {
     ///
     /// `/readyz` shows its name. Two guards may have the same name.
     pub fn register(&self, name: impl Into<String>) -> ReadyGuard {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let id = state.next;
         state.next += 1;
         state.waiting.insert(id, Item { name: name.into(), reason: None });
@@ -47,7 +48,7 @@ impl Readiness {
     ///
     /// While the process drains, `shutdown: draining` is among them.
     pub fn pending(&self) -> Vec<(String, Option<String>)> {
-        let state = self.lock();
+        let state = self.state.lock();
         let draining = state.draining.then(|| ("shutdown".to_owned(), Some("draining".to_owned())));
         let waiting = state.waiting.values().map(|item| (item.name.clone(), item.reason.clone()));
         let mut pending: Vec<_> = waiting.chain(draining).collect();
@@ -59,7 +60,7 @@ impl Readiness {
     /// Sets or removes the note of the part `name`: a problem that an operator should know of, but
     /// that does not affect readiness, such as an outage that the part tolerates.
     pub fn note(&self, name: &str, note: Option<String>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match note {
             Some(note) => state.notes.insert(name.to_owned(), note),
             None => state.notes.remove(name),
@@ -68,12 +69,12 @@ impl Readiness {
 
     /// Returns name and text of each note, sorted.
     pub fn notes(&self) -> Vec<(String, String)> {
-        self.lock().notes.clone().into_iter().collect()
+        self.state.lock().notes.clone().into_iter().collect()
     }
 
     /// Returns whether all parts are ready and the process does not drain.
     pub fn is_ready(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.waiting.is_empty() && !state.draining
     }
 
@@ -91,12 +92,7 @@ impl Readiness {
 
     /// Makes the process not ready, for good.
     pub fn start_draining(&self) {
-        self.lock().draining = true;
-    }
-
-    // Poisoning does not matter: no code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().draining = true;
     }
 }
 
@@ -115,7 +111,7 @@ pub struct ReadyGuard {
 impl ReadyGuard {
     /// Sets the reason that `/readyz` shows for this part, in place of the one before.
     pub fn waiting_for(&self, reason: impl Into<String>) {
-        if let Some(item) = self.readiness.lock().waiting.get_mut(&self.id) {
+        if let Some(item) = self.readiness.state.lock().waiting.get_mut(&self.id) {
             item.reason = Some(reason.into());
         }
     }
@@ -130,7 +126,7 @@ impl Drop for ReadyGuard {
             self.waiting_for("it has panicked");
             return;
         }
-        self.readiness.lock().waiting.remove(&self.id);
+        self.readiness.state.lock().waiting.remove(&self.id);
         self.readiness.released.notify_waiters();
     }
 }

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::{TerminalSafe, rate_limit};
@@ -61,7 +62,7 @@ pub fn flush(within: Duration) {
 
 /// Returns how many lines were dropped because standard error was not read in time.
 pub fn dropped_unread() -> u64 {
-    stderr().0.queue().dropped
+    stderr().0.queue.lock().dropped
 }
 
 impl LineQueue {
@@ -75,7 +76,8 @@ impl LineQueue {
             loop {
                 let lines = source.take(&mut taken);
                 if stream.write_all(&taken).and_then(|()| stream.flush()).is_err() {
-                    source.0.queue().dropped += taken.iter().filter(|&&octet| octet == b'\n').count() as u64;
+                    source.0.queue.lock().dropped +=
+                        taken.iter().filter(|&&octet| octet == b'\n').count() as u64;
                 }
                 if lines > 0 {
                     tracing::warn!(lines, "dropped log lines: standard error was not read in time");
@@ -92,11 +94,11 @@ impl LineQueue {
     /// Waits for bytes to write and moves them to `taken`. Returns how many lines were dropped
     /// since the last call.
     fn take(&self, taken: &mut Vec<u8>) -> u64 {
-        let mut queue = self.0.queue();
+        let mut queue = self.0.queue.lock();
         queue.is_writing = false;
         while queue.waiting.is_empty() {
             self.0.changed.notify_all();
-            queue = self.0.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.0.changed.wait(&mut queue);
         }
         queue.is_writing = true;
         taken.clear();
@@ -106,7 +108,7 @@ impl LineQueue {
 
     /// Queues whole lines, or drops all of them if they do not fit.
     pub(crate) fn write(&self, lines: &[u8]) {
-        let mut queue = self.0.queue();
+        let mut queue = self.0.queue.lock();
         if queue.waiting.len() + lines.len() > self.0.capacity {
             queue.dropped += 1;
             queue.unreported += 1;
@@ -120,19 +122,12 @@ impl LineQueue {
     pub(crate) fn flush(&self, within: Duration) {
         let is_busy = |queue: &mut Queue| queue.is_writing || !queue.waiting.is_empty();
         // A timeout is no error: the caller goes on either way.
-        drop(self.0.changed.wait_timeout_while(self.0.queue(), within, is_busy));
+        self.0.changed.wait_while_for(&mut self.0.queue.lock(), is_busy, within);
     }
 
     #[cfg(test)]
     pub(crate) fn dropped(&self) -> u64 {
-        self.0.queue().dropped
-    }
-}
-
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A panic cannot leave the queue half changed, so poisoning does not matter.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.queue.lock().dropped
     }
 }
 

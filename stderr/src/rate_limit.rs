@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
@@ -34,7 +34,7 @@ pub fn dropped_repeated() -> u64 {
 /// Logs how many events were dropped, for each call site that logs again. Must not be called while
 /// an event is being handled: the warning is an event itself.
 pub(crate) fn report_dropped() {
-    let unreported = std::mem::take(&mut *lock(&UNREPORTED));
+    let unreported = std::mem::take(&mut *UNREPORTED.lock());
     for (metadata, lines) in unreported {
         let (target, line) = (metadata.target(), metadata.line());
         tracing::warn!(name: UNLIMITED, lines, target, line, "dropped repeated log lines");
@@ -81,7 +81,7 @@ impl<S> Filter<S> for RateLimit {
             return true;
         }
         let now = Instant::now();
-        let mut budgets = lock(&self.0);
+        let mut budgets = self.0.lock();
         let budget = budgets.entry(metadata.callsite()).or_insert_with(|| Budget::new(now));
         if !budget.try_spend(now) {
             DROPPED.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl<S> Filter<S> for RateLimit {
         if budget.dropped > 0 {
             // The warning is an event itself, so it is left to the thread that writes the lines.
             let lines = std::mem::take(&mut budget.dropped);
-            let mut unreported = lock(&UNREPORTED);
+            let mut unreported = UNREPORTED.lock();
             match unreported.iter_mut().find(|(known, _)| known.callsite() == metadata.callsite()) {
                 Some((_, known)) => *known += lines,
                 None => unreported.push((metadata, lines)),
@@ -98,11 +98,6 @@ impl<S> Filter<S> for RateLimit {
         }
         true
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic cannot leave these values half changed, so poisoning does not matter.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Permits for limited resources, which are given out by a [fair queue](crate::fair_queue).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use multinet_runtime::ObjectKey;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::fair_queue::{FairQueue, Limits};
@@ -31,7 +32,7 @@ impl Permits {
     /// was dropped.
     pub(super) async fn acquire(self: &Arc<Self>, service: &ObjectKey) -> Option<Permit> {
         let (send, permit) = oneshot::channel();
-        self.lock().push(service, send);
+        self.turns.lock().push(service, send);
         self.hand_out();
         permit.await.ok()
     }
@@ -39,26 +40,21 @@ impl Permits {
     /// Gives permits to the next waiting tasks, as far as the limits allow.
     fn hand_out(self: &Arc<Self>) {
         loop {
-            let next = self.lock().begin();
+            let next = self.turns.lock().begin();
             let Some((service, waiting)) = next else { return };
             if waiting.is_closed() {
-                self.lock().end(&service);
+                self.turns.lock().end(&service);
             } else {
                 // If the task stops waiting right now, the permit comes back by being dropped.
                 drop(waiting.send(Permit { permits: Arc::clone(self), service }));
             }
         }
     }
-
-    /// Poisoning is ignored: no code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, FairQueue<oneshot::Sender<Permit>>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.lock().end(&self.service);
+        self.permits.turns.lock().end(&self.service);
         self.permits.hand_out();
     }
 }

@@ -7,7 +7,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use base64::Engine as _;
@@ -21,6 +21,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
@@ -166,7 +167,7 @@ async fn respond(
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the request took too long"))??;
     let mut reply = Vec::with_capacity(512);
     let handled = {
-        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut worker = worker.lock();
         let handled = worker.answer(&query, peer, &mut reply);
         worker.record_duration(1, begun.elapsed());
         handled

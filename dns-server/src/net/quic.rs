@@ -23,9 +23,10 @@ mod stream;
 
 use std::future::pending;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{
     ConnectionError, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt,

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -152,7 +152,7 @@ impl AddressIndex {
         address: IpAddr,
         read: impl FnOnce(&mut dyn Iterator<Item = &ServiceKey>) -> R,
     ) -> R {
-        let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.0.read();
         let of_address = entries
             .range(AddressEntry::before_all_of(address)..)
             .take_while(|entry| entry.address == address);
@@ -161,7 +161,7 @@ impl AddressIndex {
 
     /// Tells whether any address in the range is published.
     pub fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
-        let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.0.read();
         let first = entries.range(AddressEntry::before_all_of(*range.start())..).next();
         first.is_some_and(|entry| entry.address <= *range.end())
     }
@@ -206,13 +206,13 @@ impl AddressIndex {
     /// Changes the entries under the lock. Callers change one address at a time, so that queries
     /// never wait for a whole service.
     fn change(&self, change: impl FnOnce(&mut BTreeSet<AddressEntry>)) {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.write());
     }
 
     /// Returns each address with each service that publishes it, in order.
     #[cfg(test)]
     pub(crate) fn pairs(&self) -> Vec<(IpAddr, ServiceKey)> {
-        let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.0.read();
         let pair = |entry: &AddressEntry| Some((entry.address, entry.service.clone()?));
         entries.iter().filter_map(pair).collect()
     }

@@ -10,13 +10,14 @@ mod report;
 
 use std::collections::HashSet;
 use std::iter;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::ObjectKey;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -144,7 +145,7 @@ impl State {
         known: u32,
         most: usize,
     ) -> Option<(ZoneVersion, Vec<ZoneStep>)> {
-        let mut inner = self.try_lock()?;
+        let mut inner = self.inner.try_lock()?;
         self.since(&mut inner, apex, known, most)
     }
 
@@ -197,25 +198,16 @@ impl State {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Ignoring the poison is safe: a panic cannot leave the index half-changed. Services that
+        // A panic releases the lock, and cannot leave the index half-changed. Services that
         // were not yet published still count as changed, and come with the next commit, except for
         // the one that caused the panic. Continuing is better than answering nothing.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the lock, or returns `None` if it is held.
-    fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
-        match self.inner.try_lock() {
-            Ok(inner) => Some(inner),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.inner.lock()
     }
 
     /// Takes the lock on behalf of a task that serves connections. Waiting may take long, so other
     /// tasks of the thread are moved elsewhere first.
     fn lock_aside(&self) -> MutexGuard<'_, Inner> {
-        self.try_lock().unwrap_or_else(|| sync::block_in_place(|| self.lock()))
+        self.inner.try_lock().unwrap_or_else(|| sync::block_in_place(|| self.lock()))
     }
 
     fn commit(&self) {

@@ -5,9 +5,10 @@
 //! watches, such as a new leader, cannot accept that. It asks all of them for a new list first.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -64,7 +65,7 @@ impl Refresh {
 
     /// Adds a watch of `resource` to the group.
     pub(super) fn join(&self, resource: String) -> RefreshMember {
-        let mut lists = self.shared.lists();
+        let mut lists = self.shared.lists.lock();
         lists.next_id += 1;
         let id = lists.next_id;
         lists.of.insert(id, LastList { resource, begun: None });
@@ -74,14 +75,9 @@ impl Refresh {
 }
 
 impl Shared {
-    // Poisoning does not matter: no code panics while it holds the lock.
-    fn lists(&self) -> MutexGuard<'_, ListTimes> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the resources without a list that began at `since` or later, sorted.
     fn resources_older_than(&self, since: Instant) -> Vec<String> {
-        let lists = self.lists();
+        let lists = self.lists.lock();
         let old = lists.of.values().filter(|list| list.begun < Some(since));
         let mut resources: Vec<String> = old.map(|list| list.resource.clone()).collect();
         resources.sort_unstable();
@@ -101,7 +97,7 @@ impl RefreshMember {
     /// Records a complete list that began at this time.
     pub(super) fn listed(&mut self, begun: Instant) {
         self.listed = Some(begun);
-        if let Some(list) = self.shared.lists().of.get_mut(&self.id) {
+        if let Some(list) = self.shared.lists.lock().of.get_mut(&self.id) {
             list.begun = self.listed;
         }
         self.shared.wanted.send_modify(|_| ());
@@ -122,7 +118,7 @@ impl RefreshMember {
 
 impl Drop for RefreshMember {
     fn drop(&mut self) {
-        self.shared.lists().of.remove(&self.id);
+        self.shared.lists.lock().of.remove(&self.id);
         self.shared.wanted.send_modify(|_| ());
     }
 }

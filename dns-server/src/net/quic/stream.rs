@@ -1,9 +1,10 @@
 //! One stream: reads a query, writes its reply.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::time::timeout;
 use tracing::debug;
@@ -133,7 +134,7 @@ fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, S
     let mut reply = Vec::with_capacity(512);
     reply.extend([0; 2]);
     let handled = {
-        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut worker = worker.lock();
         let begun = Instant::now();
         let handled = worker.answer(query, peer, &mut reply);
         worker.record_duration(1, begun.elapsed());

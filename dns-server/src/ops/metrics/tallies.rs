@@ -7,8 +7,9 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::tally::Tally;
@@ -87,7 +88,7 @@ impl Drop for TallyHandle {
     /// Returns a worker's tally to the pool; its counts remain.
     fn drop(&mut self) {
         if let HandleKind::Worker { tally, pool } = &self.0 {
-            pool.workers.lock().unwrap_or_else(PoisonError::into_inner).idle.push(Arc::clone(tally));
+            pool.workers.lock().idle.push(Arc::clone(tally));
         }
     }
 }
@@ -119,7 +120,7 @@ impl Tallies {
             });
             return TallyHandle(HandleKind::Connection(Arc::clone(tallies)));
         }
-        let mut workers = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.0.workers.lock();
         let tally = workers.idle.pop().unwrap_or_else(|| {
             let tally = Arc::new(Tally::new(proto, false, top));
             workers.all.push(Arc::clone(&tally));
@@ -137,7 +138,7 @@ impl Tallies {
 
     /// Returns all existing tallies.
     pub(super) fn all(&self) -> Vec<Arc<Tally>> {
-        let mut all = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner).all.clone();
+        let mut all = self.0.workers.lock().all.clone();
         let connections = self.0.connections.iter().filter_map(OnceLock::get);
         all.extend(connections.flat_map(|by_thread| &by_thread.tallies).filter_map(OnceLock::get).cloned());
         all

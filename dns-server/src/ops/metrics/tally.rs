@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::histogram::{BYTES, Histogram, NANOSECONDS, bucket_of_size, bucket_of_time};
 use crate::answer::cookie::CookieStatus;
@@ -167,13 +168,13 @@ impl Tally {
     }
 
     pub(super) fn snapshot(&self) -> Option<SketchSnapshot> {
-        Some(self.top.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).snapshot())
+        Some(self.top.as_ref()?.lock().snapshot())
     }
 
     /// Counts a query in the sketch, if there is one.
     pub fn asked_for(&self, name: &[u8], qtype: u16, rcode: Rcode) {
         if let Some(top) = &self.top {
-            top.lock().unwrap_or_else(PoisonError::into_inner).count(name, qtype, rcode);
+            top.lock().count(name, qtype, rcode);
         }
     }
 

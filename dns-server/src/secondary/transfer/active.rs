@@ -1,9 +1,10 @@
 //! The running transfers. Their number is limited, so a transfer whose client stops taking messages
 //! may lose its place.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use multinet_runtime::ConnectionCloser;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::ZoneVersion;
@@ -36,10 +37,10 @@ impl ActiveTransfers {
     /// Takes a place. If all are taken, the transfer that has been stalled for longest is ended for
     /// it. Returns `None` if no transfer is stalled.
     pub(super) fn take(&self, now: Instant) -> Option<TransferSlot> {
-        let mut active = lock(&self.0);
+        let mut active = self.0.lock();
         if active.len() >= MAX_TRANSFERS {
             let stalled = active.iter().enumerate().filter(|(_, transfer)| transfer.is_stalled(now));
-            let (longest, _) = stalled.min_by_key(|(_, transfer)| *lock(&transfer.last_progress))?;
+            let (longest, _) = stalled.min_by_key(|(_, transfer)| *transfer.last_progress.lock())?;
             active.swap_remove(longest).evict();
         }
         let (last_progress, connection, copy) = (Mutex::new(now), OnceLock::new(), OnceLock::new());
@@ -51,7 +52,7 @@ impl ActiveTransfers {
 
     /// Ends all stalled transfers.
     pub(super) fn evict_stalled(&self, now: Instant) {
-        for transfer in lock(&self.0).extract_if(.., |transfer| transfer.is_stalled(now)) {
+        for transfer in self.0.lock().extract_if(.., |transfer| transfer.is_stalled(now)) {
             transfer.evict();
         }
     }
@@ -59,7 +60,7 @@ impl ActiveTransfers {
     /// Tells whether a running transfer holds a copy of this version.
     pub(super) fn has_copy_of(&self, version: &ZoneVersion) -> bool {
         let is_it = |(apex, serial): &(Name, u32)| (apex, serial) == (&version.apex, &version.serial);
-        lock(&self.0).iter().any(|transfer| transfer.copy.get().is_some_and(is_it))
+        self.0.lock().iter().any(|transfer| transfer.copy.get().is_some_and(is_it))
     }
 }
 
@@ -68,7 +69,7 @@ impl ActiveTransfer {
     /// yet: its client waits for the server.
     fn is_stalled(&self, now: Instant) -> bool {
         self.connection.get().is_some()
-            && now.saturating_duration_since(*lock(&self.last_progress)) >= STALL_TIME
+            && now.saturating_duration_since(*self.last_progress.lock()) >= STALL_TIME
     }
 
     /// Closes the client's connection.
@@ -82,7 +83,7 @@ impl ActiveTransfer {
 impl TransferSlot {
     /// Records that the client takes a message.
     pub(super) fn note_progress(&self, now: Instant) {
-        *lock(&self.transfer.last_progress) = now;
+        *self.transfer.last_progress.lock() = now;
     }
 
     /// Sets the handle that closes the connection. Only the first call has an effect.
@@ -98,13 +99,8 @@ impl TransferSlot {
 
 impl Drop for TransferSlot {
     fn drop(&mut self) {
-        lock(&self.active.0).retain(|transfer| !Arc::ptr_eq(transfer, &self.transfer));
+        self.active.0.lock().retain(|transfer| !Arc::ptr_eq(transfer, &self.transfer));
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Ignoring the poison is safe: the values are consistent at every moment.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -148,9 +144,9 @@ mod tests {
         assert_eq!(ended, [5]);
         // A transfer that has lost its place does not free another.
         drop(under_way.into_iter().nth(5));
-        assert_eq!(lock(&active.0).len(), 1);
+        assert_eq!(active.0.lock().len(), 1);
         drop(newcomer);
-        assert_eq!(lock(&active.0).len(), 0);
+        assert_eq!(active.0.lock().len(), 0);
     }
 
     #[test]

@@ -7,8 +7,9 @@
 //! journal, which has limits of its own. A client that is up to date gets its answer in any case.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::TransferContents;
@@ -110,7 +111,7 @@ impl TransferServer {
     /// same version. Returns `None` if there are too many copies.
     fn whole(&self, state: &State, apex: &Name) -> Option<Arc<ZoneCopy>> {
         let version = state.version(apex)?;
-        let mut copies = self.copies();
+        let mut copies = self.copies.lock();
         if let Some(copy) = find(&mut copies, &version) {
             return Some(copy);
         }
@@ -121,7 +122,7 @@ impl TransferServer {
         // Making a copy may have to wait for a change. Meanwhile, other transfers can use the list,
         // so check it again afterwards.
         let made = Arc::new(state.zone_copy(apex)?);
-        let mut copies = self.copies();
+        let mut copies = self.copies.lock();
         if let Some(copy) = find(&mut copies, &made.version) {
             return Some(copy);
         }
@@ -143,10 +144,6 @@ impl TransferServer {
             copies.retain(is_held);
         }
         copies.len() < MAX_COPIES
-    }
-
-    fn copies(&self) -> MutexGuard<'_, Vec<Weak<ZoneCopy>>> {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
