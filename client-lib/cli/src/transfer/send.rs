@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -46,7 +46,7 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
         summary = transfer.run(source) => summary,
         trouble = transfer.trouble(&args, &target) => Err(trouble),
     };
-    let (took, is_safe) = (start.elapsed(), transfer.is_safe());
+    let (took, is_safe) = (start.elapsed(), transfer.is_safe() && !transfer.is_refused());
     let peers = transfer.end();
     match outcome {
         Ok(summary) => {
@@ -111,8 +111,8 @@ struct Transfer {
     /// One key reaches one peer, in order; another transfer's may reach another.
     key: Bytes,
     progress: progress::Progress,
-    /// The receiver has all of it.
-    is_safe: AtomicBool,
+    /// How many connections had broken when the receiver said that it has all of it.
+    safe: OnceLock<u64>,
 }
 
 const REFUSED: &str = "the receiver refused the transfer; it says why: something is missing, size or checksum differ, it could not \
@@ -121,11 +121,19 @@ const REFUSED: &str = "the receiver refused the transfer; it says why: something
 impl Transfer {
     fn new(peers: PeerSet, total: Option<u64>) -> Self {
         let key = Bytes::copy_from_slice(&fastrand::u128(..).to_be_bytes());
-        Self { peers, key, progress: progress::Progress::new(total), is_safe: AtomicBool::new(false) }
+        Self { peers, key, progress: progress::Progress::new(total), safe: OnceLock::new() }
     }
 
     fn is_safe(&self) -> bool {
-        self.is_safe.load(Ordering::Relaxed)
+        self.safe.get().is_some()
+    }
+
+    /// Returns whether the receiver that said it has all of it has refused the end. One of an earlier
+    /// version says so of any transfer, and compares checksums at the end. A refusal after the
+    /// connection broke says nothing: it may come from the next receiver, which knows nothing.
+    fn is_refused(&self) -> bool {
+        let now = self.peers.statistics();
+        now.rejected > 0 && self.safe.get() == Some(&now.disconnects)
     }
 
     /// The line of the progress is free for what is printed next.
@@ -154,7 +162,7 @@ impl Transfer {
             }
         };
         self.ask(&Header::seal(&summary)).await?;
-        self.is_safe.store(true, Ordering::Relaxed);
+        let _ = self.safe.set(self.peers.statistics().disconnects);
         self.ask(&Header::end(&summary)).await?;
         Ok(summary)
     }
