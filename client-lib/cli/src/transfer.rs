@@ -8,32 +8,40 @@
 //!
 //! Each frame says where in the transfer it belongs ([`header`]). The receiver acknowledges a frame
 //! when it has been written; what it refuses, the library reports to the sender, which is how the
-//! sender learns that something is wrong. A transfer is known by the sender's session. At its end
-//! ([`ending`]) the sender asks whether size and SHA-256 are right; the receiver has everything on
-//! the disk before it says yes, and gives the file its name when it has heard that the sender
-//! knows.
+//! sender learns that something is wrong. A transfer is known by the sender's session and
+//! certificate ([`share`]). At its end ([`ending`]) the sender asks whether size and SHA-256 are
+//! right; the receiver has everything on the disk before it says yes, and gives the file its name
+//! when it has heard that the sender knows.
 //!
-//! A receiver that writes to a file and dies leaves what it has written in `FILE.SESSION.part`, or,
-//! if that is all, in `FILE.SESSION.done`. One that is started in its place, in the same folder,
-//! goes on from there, as the sender keeps everything that has not been acknowledged.
+//! A receiver that writes to a file and dies leaves what it has written in `FILE.ID.part`, or, if
+//! that is all, in `FILE.ID.done` ([`partial`]). One that is started in its place, in the same
+//! folder, goes on from there, as the sender keeps everything that has not been acknowledged. A file
+//! that has been placed has a receipt ([`receipt`]) until the sender knows, so that it is placed
+//! once, though the file is moved away and the receiver dies.
 //!
-//! Any number of senders may try ([`taker`]): each has a partial file of its own, and the first
+//! Any number of senders may try ([`transfers`]): each has a partial file of its own, and the first
 //! whose transfer is complete has sent it.
 
 mod destination;
 mod ending;
+mod files;
 mod from;
 mod header;
 mod incoming;
+mod line_limit;
+mod own_file;
 mod partial;
 mod progress;
+mod receipt;
 mod recv;
 mod reorder;
 mod send;
+mod share;
 mod sink;
 mod source;
 mod stall;
-mod taker;
+mod stream;
+mod transfers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -126,7 +134,8 @@ pub(crate) struct RecvArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     frame_size: u32,
 
-    /// How long to wait for a sender that has gone in the middle of a transfer
+    /// How long to wait for a sender that has gone in the middle of a transfer, before what it has
+    /// sent is removed
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u64,
 
@@ -144,7 +153,8 @@ Examples:
   multinet recv -o model.safetensors --from train.vision.svc.multinet
 
 Several senders may try at once; the first whose transfer is complete has sent the file. A receiver that dies and is
-started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete.";
+started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete.
+FILE.*.placed says that a file has got its name; it goes when the sender knows.";
 
 /// Size and checksum of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -110,6 +110,49 @@ async fn only_the_pods_of_a_service_may_send() -> Result<()> {
     Ok(())
 }
 
+/// A sender that has filled the disk and stops gives way to one that has sent less.
+#[tokio::test]
+async fn a_full_disk_ends_the_transfer_that_stands_still() -> Result<()> {
+    sandboxed!();
+    let address = "10.9.0.2";
+    ip(&["address", "add", &format!("{address}/32"), "dev", "lo"])?;
+    let (folder, disk) = (TempDir::new()?, TempDir::new()?);
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(disk.path()))?;
+    let output = disk.path().join("out");
+    let mut command = multinet()?;
+    command.args(["recv", "--address", address, "--output"]).arg(&output);
+    let mut receiver = Process::spawn(&mut command, &folder.path().join("recv.log"))?;
+    receiver.logged("listening on", PATIENCE).await?;
+    let pipe = folder.path().join("pipe");
+    let parts = writer(&pipe)?;
+    let mut command = multinet()?;
+    command.args(["send", address, "--frame-size", "65536", "--file"]).arg(&pipe);
+    let stranger = Process::spawn(&mut command, &folder.path().join("send.log"))?;
+    parts.send(vec![1; 900 << 10])?;
+    eventually("the disk to be nearly full", PATIENCE, async || {
+        let part = part(disk.path())?.context("nothing has arrived")?;
+        ensure!(fs::metadata(part)?.len() >= 800 << 10, "not much has arrived");
+        Ok(())
+    })
+    .await?;
+    // As long as a transfer that does not stand still may pause.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let content = folder.path().join("content");
+    fs::write(&content, vec![2; 500 << 10])?;
+    run(multinet()?.args(["send", address, "--file"]).arg(&content))?;
+    let status = receiver.exited(PATIENCE).await?;
+    ensure!(status.success(), "{}", receiver.log());
+    ensure!(fs::read(output)? == fs::read(&content)?, "not what was sent");
+    drop(stranger);
+    run(Command::new("umount").arg(disk.path()))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output()?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
 async fn receive(folder: &TempDir, address: &str) -> Result<Process> {
     receive_as(folder, address, &[]).await
 }

@@ -2,25 +2,25 @@
 //!
 //! ```text
 //!            seal: sync, acknowledge            end: place, acknowledge
-//!   Open ──────────────────────────────> Safe ─────────────────────────> InPlace
+//!   Open ──────────────────────────────> Safe ─────────────────────────> Placed
 //!     └──── end, of a sender that sends no seal: sync, place, acknowledge ──^
 //! ```
 //!
-//! A receiver that dies goes on from where it was: what is safe or in its place is found there by
-//! the next one, and whatever the sender asks again has the same answer.
+//! Each stage is visible in the folder, so that a receiver that dies is followed by one that goes on
+//! from there, and answers whatever the sender asks again as the first one did.
 
-/// How far the end has come.
+/// The stage of a transfer on the receiver's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Parts are missing, or the sender has not said that none is.
     Open,
     /// All of it is on the disk, under a name that says so.
     Safe,
-    /// The file has its own name.
-    InPlace,
+    /// The file has got its own name.
+    Placed,
 }
 
-/// An event that brings the end nearer.
+/// An event that advances a transfer's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The sender asks whether all is there, and it is.
@@ -31,31 +31,31 @@ pub(super) enum Event {
     Silence,
 }
 
-/// A thing to be done.
+/// A step of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Has all of it on the disk, and gives it the name that says so.
+    /// Writes all of it to the disk, and gives it the name that says so.
     Sync,
     /// Gives the file its own name.
     Place,
     /// Acknowledges the frame that asks.
-    Tell,
-    /// It is over when the sender has heard it.
-    Leave,
+    Acknowledge,
+    /// Ends the transfer when the sender has heard the answer.
+    Finish,
 }
 
-/// Lists what is to be done after an event, in this order.
+/// Lists the steps after an event, in their order.
 pub(super) fn steps(stage: Stage, event: Event) -> &'static [Step] {
-    use Step::{Leave, Place, Sync, Tell};
+    use Step::{Acknowledge, Finish, Place, Sync};
     match (stage, event) {
-        (Stage::Open, Event::Seal) => &[Sync, Tell],
-        (Stage::Open, Event::End) => &[Sync, Place, Tell, Leave],
+        (Stage::Open, Event::Seal) => &[Sync, Acknowledge],
+        (Stage::Open, Event::End) => &[Sync, Place, Acknowledge, Finish],
         (Stage::Open, Event::Silence) => &[],
-        (Stage::Safe | Stage::InPlace, Event::Seal) => &[Tell],
-        (Stage::Safe, Event::End) => &[Place, Tell, Leave],
-        (Stage::Safe, Event::Silence) => &[Place, Leave],
-        (Stage::InPlace, Event::End) => &[Tell, Leave],
-        (Stage::InPlace, Event::Silence) => &[Leave],
+        (Stage::Safe | Stage::Placed, Event::Seal) => &[Acknowledge],
+        (Stage::Safe, Event::End) => &[Place, Acknowledge, Finish],
+        (Stage::Safe, Event::Silence) => &[Place, Finish],
+        (Stage::Placed, Event::End) => &[Acknowledge, Finish],
+        (Stage::Placed, Event::Silence) => &[Finish],
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::Event::{End, Seal, Silence};
     use super::*;
 
-    const STAGES: [Stage; 3] = [Stage::Open, Stage::Safe, Stage::InPlace];
+    const STAGES: [Stage; 3] = [Stage::Open, Stage::Safe, Stage::Placed];
 
     /// A receiver, of which only the disk is left when it dies.
     fn run(mut stage: Stage, events: &[Event], most: usize) -> (Stage, Vec<(Event, Stage)>) {
@@ -78,9 +78,9 @@ mod tests {
                 count += 1;
                 match step {
                     Step::Sync => stage = Stage::Safe,
-                    Step::Place => stage = Stage::InPlace,
-                    Step::Tell => told.push((event, stage)),
-                    Step::Leave => {}
+                    Step::Place => stage = Stage::Placed,
+                    Step::Acknowledge => told.push((event, stage)),
+                    Step::Finish => {}
                 }
             }
         }
@@ -95,12 +95,12 @@ mod tests {
                 let (left, told) = run(Stage::Open, events, deaths);
                 // The next one is asked all of it again.
                 let (end, again) = run(left, events, usize::MAX);
-                assert_eq!(end, Stage::InPlace, "{events:?} {deaths}");
+                assert_eq!(end, Stage::Placed, "{events:?} {deaths}");
                 for (event, stage) in told.into_iter().chain(again) {
                     match event {
                         Seal => assert_ne!(stage, Stage::Open),
-                        End => assert_eq!(stage, Stage::InPlace),
-                        Silence => panic!("nobody asked"),
+                        End => assert_eq!(stage, Stage::Placed),
+                        Silence => panic!("no frame asked"),
                     }
                 }
             }
@@ -111,10 +111,10 @@ mod tests {
     fn whatever_is_asked_is_answered() {
         for stage in STAGES {
             for event in [Seal, End] {
-                let told = steps(stage, event).iter().filter(|&&step| step == Step::Tell).count();
+                let told = steps(stage, event).iter().filter(|&&step| step == Step::Acknowledge).count();
                 assert_eq!(told, 1, "{stage:?} {event:?}");
             }
-            let leaves = |event| steps(stage, event).last() == Some(&Step::Leave);
+            let leaves = |event| steps(stage, event).last() == Some(&Step::Finish);
             assert_eq!((leaves(Seal), leaves(End), leaves(Silence)), (false, true, stage != Stage::Open));
         }
     }

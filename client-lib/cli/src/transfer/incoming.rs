@@ -1,4 +1,5 @@
-//! One transfer that comes: puts its parts in order, writes them, and brings it to its end.
+//! One transfer that is being received: puts its parts in order, writes them, and brings it to its
+//! end.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use super::ending::{Event, Stage, Step, steps};
 use super::header::{Abort, Header, Meaning};
 use super::progress::Progress;
 use super::reorder::{Ready, Reorder, TooMany};
+use super::share::Owner;
 use super::sink::Sink;
 
 /// Frames that may come too early; less than the slots of a connection, or the one that is missing
@@ -21,12 +23,16 @@ const EARLY: usize = 8;
 /// How long a frame may be missing while later ones are there.
 const GAP: Duration = Duration::from_secs(5);
 
-/// How long a sender has to go when it has been told that all is well.
+/// How long a sender has to close its connection when it knows that the file has been placed.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// A transfer that has begun.
 pub(super) struct Incoming {
+    /// The sender's name and address, for messages.
     sender: String,
+    /// Absent while only an earlier receiver has had its frames.
+    owner: Option<Owner>,
+    session: Option<u128>,
     sink: Sink,
     parts: Reorder<(Meaning, Received)>,
     progress: Progress,
@@ -35,16 +41,17 @@ pub(super) struct Incoming {
     start: Instant,
     /// Since when a frame is missing.
     gap: Option<Instant>,
-    /// When the sender was seen last.
+    /// When the sender was connected last.
     seen: Instant,
-    /// When its last frame came.
-    moved: Instant,
+    last_frame: Instant,
     /// Where the file is, if it is not where it was asked for.
     place: Option<PathBuf>,
-    /// Since when the sender's next question is waited for.
-    safe: Option<Instant>,
-    /// Since when the sender knows that it is over.
-    told: Option<Instant>,
+    /// Since when the file is complete.
+    complete: Option<Instant>,
+    /// Since when the sender knows that the file has been placed.
+    confirmed: Option<Instant>,
+    /// The sender's next question is not waited for.
+    is_hurried: bool,
 }
 
 /// A transfer that has been received.
@@ -66,14 +73,12 @@ pub(super) struct Failure {
 /// The side that is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It could not be written.
+    /// The receiver could not write it.
     Ours,
-    /// The sender: what it says does not fit, or what it has sent is not here.
+    /// The sender has gone, has sent what does not fit, or has sent a part to another receiver.
     Theirs,
     /// The sender says that it gives up.
     GaveUp,
-    /// The sender has not come back.
-    Gone,
 }
 
 impl Incoming {
@@ -82,25 +87,28 @@ impl Incoming {
     /// If it cannot be written.
     pub(super) fn begin(
         destination: &Destination,
-        session: u128,
-        sender: String,
+        id: u128,
+        (sender, owner): (String, Option<Owner>),
         progress: Progress,
     ) -> Result<Self, Failure> {
-        let sink = Sink::open(destination, session).map_err(Failure::ours)?;
+        let sink = Sink::open(destination, id).map_err(Failure::ours)?;
         let now = Instant::now();
         Ok(Self {
             sender,
+            owner,
+            session: None,
             parts: Reorder::new(sink.written(), EARLY),
             before: sink.written(),
-            safe: (sink.stage() != Stage::Open).then_some(now),
+            complete: (sink.stage() != Stage::Open).then_some(now),
             sink,
             progress,
             start: now,
             gap: None,
             seen: now,
-            moved: now,
+            last_frame: now,
             place: None,
-            told: None,
+            confirmed: None,
+            is_hurried: false,
         })
     }
 
@@ -108,39 +116,63 @@ impl Incoming {
         &self.sender
     }
 
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    pub(super) fn session(&self) -> Option<u128> {
+        self.session
+    }
+
     pub(super) fn written(&self) -> u64 {
         self.sink.written()
     }
 
-    /// Whether what it has written stays, whatever becomes of it.
+    pub(super) fn last_frame(&self) -> Instant {
+        self.last_frame
+    }
+
+    /// Returns whether the bytes that were written stay, however the transfer ends.
     pub(super) fn is_spoilt(&self) -> bool {
         self.sink.is_spoilt()
     }
 
     /// Returns whether a frame has come within `time`, or all of it is there.
     pub(super) fn is_moving(&self, time: Duration) -> bool {
-        self.is_complete() || self.moved.elapsed() <= time
+        self.is_complete() || self.last_frame.elapsed() <= time
     }
 
-    /// Whether all of it is there.
+    /// Returns whether all of it is there.
     pub(super) fn is_complete(&self) -> bool {
         self.sink.stage() != Stage::Open
     }
 
-    /// Whether it is over as soon as the sender has gone.
-    pub(super) fn is_told(&self) -> bool {
-        self.told.is_some()
+    /// Returns whether the sender knows that the file has been placed.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirmed.is_some()
     }
 
-    /// Takes a frame. One that is dropped goes back to its sender, as refused.
-    pub(super) fn take(
+    /// Makes a complete transfer end at the next check, as if its sender had been waited for.
+    pub(super) fn hurry(&mut self) {
+        self.is_hurried = true;
+    }
+
+    pub(super) fn is_hurried(&self) -> bool {
+        self.is_hurried
+    }
+
+    /// Handles a frame. A frame that is dropped goes back to its sender, as refused. When the disk is
+    /// full, `free_space` is called until it returns false.
+    pub(super) fn handle_frame(
         &mut self,
         destination: &mut Destination,
         header: Header,
         received: Received,
+        free_space: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failure> {
-        self.moved = Instant::now();
-        self.seen = self.moved;
+        self.last_frame = Instant::now();
+        self.seen = self.last_frame;
+        self.session = Some(received.id().session);
         if let Meaning::Abort(reason) = header.meaning {
             received.acknowledge();
             return Err(self.gave_up(reason));
@@ -153,17 +185,17 @@ impl Incoming {
             match ready {
                 Ready::Repeat((_, received)) => received.acknowledge(),
                 Ready::Write { part: (Meaning::Part, received), skip } => {
-                    self.write(&received, skip)?;
+                    self.write(destination, &received, skip, free_space)?;
                     received.acknowledge();
                     self.progress.at(self.sink.written());
                 }
                 Ready::Write { part: (Meaning::Seal(summary), received), .. } => {
                     self.compare(&summary)?;
-                    self.go(destination, Event::Seal, Some(received))?;
+                    self.advance(destination, Event::Seal, Some(received))?;
                 }
                 Ready::Write { part: (Meaning::End(summary), received), .. } => {
                     self.compare(&summary)?;
-                    self.go(destination, Event::End, Some(received))?;
+                    self.advance(destination, Event::End, Some(received))?;
                 }
                 Ready::Write { part: (Meaning::Abort(reason), _), .. } => return Err(self.gave_up(reason)),
             }
@@ -172,46 +204,64 @@ impl Incoming {
         Ok(())
     }
 
-    fn write(&mut self, received: &Received, skip: u64) -> Result<(), Failure> {
+    fn write(
+        &mut self,
+        destination: &mut Destination,
+        received: &Received,
+        skip: u64,
+        free_space: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Failure> {
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let bytes = received.bytes().get(skip..).unwrap_or_default();
         if self.is_complete() && !bytes.is_empty() {
             return Err(Failure::theirs(anyhow!("{} sends more than it said was all", self.sender)));
         }
-        self.sink.write(bytes).map_err(Failure::ours)
+        loop {
+            match self.sink.write(destination, bytes) {
+                Err(error) if is_full(&error) && free_space() => {}
+                outcome => return outcome.map_err(Failure::ours),
+            }
+        }
     }
 
-    /// Does what brings it nearer to its end.
-    fn go(
+    /// Takes the steps that an event asks for.
+    fn advance(
         &mut self,
         destination: &mut Destination,
         event: Event,
-        mut asks: Option<Received>,
+        mut question: Option<Received>,
     ) -> Result<(), Failure> {
         for step in steps(self.sink.stage(), event) {
             match step {
                 Step::Sync => {
                     self.sink.sync(destination).map_err(Failure::ours)?;
-                    self.safe = Some(Instant::now());
+                    self.complete = Some(Instant::now());
                 }
                 Step::Place => self.place = self.sink.place(destination).map_err(Failure::ours)?,
-                Step::Tell => asks.take().into_iter().for_each(Received::acknowledge),
-                Step::Leave => self.told = Some(self.told.unwrap_or_else(Instant::now)),
+                Step::Acknowledge => question.take().into_iter().for_each(Received::acknowledge),
+                Step::Finish => self.confirmed = Some(self.confirmed.unwrap_or_else(Instant::now)),
             }
         }
         Ok(())
     }
 
-    /// Has a file appear that an earlier receiver had completed, whether its sender asks or not.
-    pub(super) fn adopt(&mut self, destination: &mut Destination) -> Result<(), Failure> {
+    /// Places a file that an earlier receiver has completed, whether its sender asks or not. Returns
+    /// whether the file is there: if an earlier receiver had placed it, it may be gone by now.
+    pub(super) fn adopt(&mut self, destination: &mut Destination) -> Result<bool, Failure> {
         if self.sink.stage() == Stage::Safe {
             self.place = self.sink.place(destination).map_err(Failure::ours)?;
+            return Ok(true);
         }
-        Ok(())
+        let found = self.sink.find(destination);
+        let is_there = found.is_some();
+        let asked = destination.files().map(|files| files.path().to_owned());
+        self.place = found.filter(|found| Some(found) != asked.as_ref());
+        Ok(is_there)
     }
 
-    /// Some time has passed; its sender is connected, or not. Whether it is over.
-    pub(super) fn look(
+    /// Notes that time has passed, and whether the sender is connected. Returns whether the transfer
+    /// is over.
+    pub(super) fn check(
         &mut self,
         destination: &mut Destination,
         is_connected: bool,
@@ -220,38 +270,38 @@ impl Incoming {
         if is_connected {
             self.seen = Instant::now();
         }
-        if let Some(told) = self.told {
-            return Ok(!is_connected || told.elapsed() > GOODBYE);
+        if let Some(confirmed) = self.confirmed {
+            return Ok(!is_connected || self.is_hurried || confirmed.elapsed() > GOODBYE);
         }
-        if self.safe.is_some_and(|since| since.elapsed() > wait) {
-            self.go(destination, Event::Silence, None)?;
+        if self.complete.is_some_and(|since| self.is_hurried || since.elapsed() > wait) {
+            self.advance(destination, Event::Silence, None)?;
             return Ok(true);
         }
         if self.gap.is_some_and(|since| since.elapsed() > GAP) {
             return Err(self.missing());
         }
-        if self.safe.is_none() && !is_connected && self.seen.elapsed() > wait {
+        if self.complete.is_none() && !is_connected && self.seen.elapsed() > wait {
             let (sender, written) = (&self.sender, self.sink.written());
             let error = anyhow!("{sender} has gone for {} s, after {written} bytes", wait.as_secs());
-            return Err(Failure { cause: Cause::Gone, error });
+            return Err(Failure::theirs(error));
         }
         Ok(false)
     }
 
-    /// It is over.
-    pub(super) fn leave(self) -> Done {
+    /// Ends the transfer, which is over.
+    pub(super) fn finish(self) -> Done {
         let summary = self.sink.summary();
-        self.sink.leave();
+        self.sink.finish();
         let came = summary.bytes.saturating_sub(self.before);
         Done { summary, came, took: self.start.elapsed(), place: self.place }
     }
 
-    /// It will not come to its end.
+    /// Ends the transfer, and removes what was received unless it is complete.
     pub(super) fn discard(self) {
         self.sink.discard();
     }
 
-    /// Ends it without leaving anything, not even what seemed complete.
+    /// Ends the transfer, and removes what was received even if it seemed complete.
     pub(super) fn reject(self) {
         self.sink.reject();
     }
@@ -299,4 +349,11 @@ impl Failure {
     pub(super) fn theirs(error: Error) -> Self {
         Self { cause: Cause::Theirs, error }
     }
+}
+
+/// Returns whether an error means that the disk, or the user's share of it, is full.
+fn is_full(error: &Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(kind, Some(StorageFull | QuotaExceeded))
 }

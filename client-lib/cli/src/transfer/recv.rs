@@ -16,52 +16,65 @@ use super::RecvArgs;
 use super::destination::Destination;
 use super::from::Senders;
 use super::incoming::Done;
-use super::taker::{Outcome, Taker};
-use crate::output::{message, note, print};
+use super::transfers::{Outcome, Transfers};
+use crate::output::print;
 
 /// How long a sender has to hear what has become of its frames before the connection is closed.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Numbers of signals, signal(7): who ends by one ends with 128 more than that.
+/// How long the writing thread has to end after a signal: it may wait for a disk or a reader.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+
+/// Numbers of signals, signal(7). A program that a signal ends has the exit status 128 and the number.
 const SIGINT: u8 = 2;
 const SIGTERM: u8 = 15;
 
-/// How often the writing thread looks whether the senders are still there.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often the writing thread checks whether the senders are still there.
+const CHECK: Duration = Duration::from_millis(200);
 
 /// The same, if one is about to go.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const CHECK_SOON: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
-    // Before it says that it listens: who hears that may tell it to end.
+    // Before it says that it listens: a program that reads this may send a signal.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let destination = Destination::new(&args.output, args.force, args.keep)?;
-    let is_stdout = matches!(destination, Destination::Stdout);
+    let is_stdout = destination.is_stdout();
     let listener = listen(&args).await?;
-    let (mut outcomes, inbox) = start(&args, destination, listener.clone())?;
-    loop {
+    let (mut outcomes, frames) = start(&args, destination, listener.clone())?;
+    let signal = loop {
         let outcome = tokio::select! {
             // The thread has ended only if it has said so.
-            received = listener.recv() => { let _ = inbox.send(received?); continue }
+            received = listener.recv() => { let _ = frames.send(received?); continue }
             outcome = outcomes.recv() => outcome.context("the writing thread has ended")?,
-            // As the first process of a container it would not hear them otherwise.
-            _ = interrupt.recv() => return Ok(ExitCode::from(128 + SIGINT)),
-            _ = terminate.recv() => return Ok(ExitCode::from(128 + SIGTERM)),
+            // The first process of a container gets only the signals that it handles.
+            _ = interrupt.recv() => break SIGINT,
+            _ = terminate.recv() => break SIGTERM,
         };
         match outcome {
             Outcome::Done(done) => {
-                let said = tell(&done, is_stdout);
-                if !args.keep || said.is_err() {
-                    return said.map(|()| ExitCode::SUCCESS);
+                let printed = report(&done, is_stdout);
+                if !args.keep || printed.is_err() {
+                    return printed.map(|()| ExitCode::SUCCESS);
                 }
             }
-            Outcome::Failed { error, is_last: false, .. } => note(&message(&error)),
-            Outcome::Failed { error, session, is_last: true } => {
+            Outcome::Failed(error, session) => {
                 goodbye(&listener, session).await;
                 return Err(error);
             }
         }
+    };
+    // Without more frames, the thread ends the transfers whose senders know that they are over.
+    drop(frames);
+    while let Ok(Some(outcome)) = timeout(LAST_WRITES, outcomes.recv()).await {
+        if let Outcome::Done(done) = outcome {
+            report(&done, is_stdout)?;
+            if !args.keep {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
     }
+    Ok(ExitCode::from(128 + signal))
 }
 
 async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {
@@ -92,8 +105,8 @@ async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {
     Ok(listener)
 }
 
-/// Says what has been received. Its sender knows already, whoever reads this.
-fn tell(Done { summary, came, took, place }: &Done, is_stdout: bool) -> anyhow::Result<()> {
+/// Prints what has been received. If that fails, its sender knows all the same.
+fn report(Done { summary, came, took, place }: &Done, is_stdout: bool) -> anyhow::Result<()> {
     let mut line = summary.line("received", *came, *took);
     if let Some(place) = place {
         line = format!("{}, as {}\n", line.trim_end(), place.display());
@@ -105,52 +118,61 @@ fn tell(Done { summary, came, took, place }: &Done, is_stdout: bool) -> anyhow::
     print(&line)
 }
 
-/// Starts the writing thread: disks and pipes may take their time. Senders' credits bound what
-/// waits for it.
+/// Starts the writing thread, since disks and pipes may take their time. The senders' credits bound
+/// how many frames wait for it.
 fn start(
     args: &RecvArgs,
     destination: Destination,
     listener: Listener,
 ) -> anyhow::Result<(mpsc::UnboundedReceiver<Outcome>, channel::Sender<Received>)> {
-    let (inbox, frames) = channel::channel();
-    let (say, outcomes) = mpsc::unbounded_channel();
+    let (frames, inbox) = channel::channel();
+    let (outbox, outcomes) = mpsc::unbounded_channel();
     let keep = args.keep;
-    let mut taker = Taker::new(destination, Duration::from_secs(args.wait), keep);
+    let mut transfers = Transfers::new(destination, Duration::from_secs(args.wait), keep);
     std::thread::Builder::new().name("sink".to_owned()).spawn(move || {
-        taker.adopt();
-        let mut looked = Instant::now();
+        transfers.finish_left_behind();
+        let mut checked = Instant::now();
         loop {
-            let every = if taker.is_leaving() { LOOK_AGAIN } else { LOOK };
-            let wait = every.saturating_sub(looked.elapsed());
-            let mut outcome = match frames.recv_timeout(wait) {
-                Ok(received) => taker.take(received),
+            let every = if transfers.has_confirmed() { CHECK_SOON } else { CHECK };
+            let wait = every.saturating_sub(checked.elapsed());
+            let mut outcome = match inbox.recv_timeout(wait) {
+                Ok(received) => transfers.handle_frame(received),
                 Err(channel::RecvTimeoutError::Timeout) => None,
-                Err(channel::RecvTimeoutError::Disconnected) => return,
+                Err(channel::RecvTimeoutError::Disconnected) => {
+                    for done in transfers.close() {
+                        let _ = outbox.send(Outcome::Done(done));
+                    }
+                    return;
+                }
             };
             // Frames of others must not keep it from noticing that one is missing.
-            if outcome.is_none() && looked.elapsed() >= every {
-                outcome = taker.look(|session| listener.is_connected(session));
-                // There may be several that are over.
+            if outcome.is_none() && checked.elapsed() >= every {
+                outcome = transfers.check(|session| listener.is_connected(session));
+                // Several transfers may be over.
                 if outcome.is_none() {
-                    looked = Instant::now();
+                    checked = Instant::now();
                 }
             }
             if let Some(outcome) = outcome {
-                let is_last = !keep && matches!(outcome, Outcome::Done(_));
-                let is_last = is_last || matches!(outcome, Outcome::Failed { is_last: true, .. });
-                if say.send(outcome).is_err() || is_last {
+                let is_last = !keep || matches!(outcome, Outcome::Failed(..));
+                if is_last {
+                    transfers.close();
+                    let _ = outbox.send(outcome);
+                    return;
+                }
+                if outbox.send(outcome).is_err() {
                     return;
                 }
             }
         }
     })?;
-    Ok((outcomes, inbox))
+    Ok((outcomes, frames))
 }
 
-/// Waits until a sender has gone, refusing what is still sent.
-async fn goodbye(listener: &Listener, session: u128) {
+/// Waits until a sender has gone, refusing what it still sends.
+async fn goodbye(listener: &Listener, session: Option<u128>) {
     let gone = async {
-        while listener.is_connected(session) {
+        while session.is_some_and(|session| listener.is_connected(session)) {
             tokio::select! {
                 refused = listener.recv() => drop(refused),
                 () = sleep(Duration::from_millis(10)) => {}

@@ -1,89 +1,97 @@
 //! The output of a transfer, with its checksum so far.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use ring::digest::{Context, SHA256};
 
 use super::Summary;
 use super::destination::Destination;
 use super::ending::Stage;
 use super::partial::Partial;
-use crate::output::to_stdout;
+use super::receipt::Receipt;
 
 /// An output that is being written.
 pub(super) struct Sink {
+    id: u128,
     to: To,
     written: u64,
     hash: Context,
 }
 
 enum To {
-    Stdout(io::Stdout, Stage),
-    /// A device or a named pipe.
-    Special(File, PathBuf, Stage),
-    Socket(UnixStream, PathBuf, Stage),
-    File(Partial, PathBuf),
+    /// The destination itself, which is a stream.
+    Stream(Stage),
+    File(Partial),
+    Placed(Receipt),
 }
 
 impl Sink {
-    /// For one transfer of a sender. What an earlier receiver of the same transfer has left is gone
-    /// on with.
+    /// Opens the output of a transfer. What an earlier receiver of the same transfer has left is
+    /// continued.
     ///
     /// # Errors
     ///
     /// If it cannot be written.
-    pub(super) fn open(destination: &Destination, session: u128) -> anyhow::Result<Self> {
+    pub(super) fn open(destination: &Destination, id: u128) -> anyhow::Result<Self> {
         let to = match destination {
-            Destination::Stdout => To::Stdout(io::stdout(), Stage::Open),
-            Destination::Direct(path) => direct(path).with_context(|| cannot_write(path))?,
+            Destination::Stream(_) => To::Stream(Stage::Open),
             Destination::Files(files) => {
-                let partial = Partial::open(files, session).with_context(|| cannot_write(files.path()))?;
-                To::File(partial, files.path().to_owned())
+                let cannot_write = || cannot_write(files.path());
+                if let Some(partial) = Partial::complete(files, id).with_context(cannot_write)? {
+                    To::File(partial)
+                } else if let Some(receipt) = Receipt::read(files.receipt(id)).with_context(cannot_write)? {
+                    To::Placed(receipt)
+                } else {
+                    To::File(Partial::open(files, id).with_context(cannot_write)?)
+                }
             }
         };
-        let mut sink = Self { to, written: 0, hash: Context::new(&SHA256) };
-        sink.read_what_is_there()?;
+        let mut sink = Self { id, to, written: 0, hash: Context::new(&SHA256) };
+        sink.read_what_is_there().context("cannot read what an earlier receiver has left")?;
         Ok(sink)
     }
 
-    /// How much has been written, by earlier receivers as well.
+    /// Returns how much has been written, by earlier receivers as well.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// How far its end has come.
     pub(super) fn stage(&self) -> Stage {
         match &self.to {
-            To::Stdout(_, stage) | To::Special(_, _, stage) | To::Socket(_, _, stage) => *stage,
-            To::File(partial, _) => partial.stage(),
+            To::Stream(stage) => *stage,
+            To::File(partial) if partial.is_complete() => Stage::Safe,
+            To::File(_) => Stage::Open,
+            To::Placed(_) => Stage::Placed,
         }
     }
 
-    /// Whether what has been written cannot be taken back.
+    /// Returns whether what has been written cannot be taken back.
     pub(super) fn is_spoilt(&self) -> bool {
-        self.written > 0 && !matches!(self.to, To::File(..))
+        self.written > 0 && matches!(self.to, To::Stream(_))
     }
 
+    /// Writes all bytes, or, to a file, none of them.
+    ///
     /// # Errors
     ///
-    /// [`PipeClosed`](crate::output::PipeClosed), or what went wrong.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        match &mut self.to {
-            // The frame is acknowledged after this, so that it must not stay in a buffer of ours.
-            To::Stdout(stdout, _) => {
-                stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(to_stdout)?;
+    /// [`PipeClosed`](crate::output::PipeClosed), or the kernel's error.
+    pub(super) fn write(&mut self, destination: &mut Destination, bytes: &[u8]) -> anyhow::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match (&mut self.to, destination) {
+            (To::File(partial), Destination::Files(files)) => {
+                let file = partial.file();
+                if let Err(error) = file.write_all(bytes) {
+                    // The same bytes may be written again, if there is room by then.
+                    file.set_len(self.written).with_context(|| cannot_write(files.path()))?;
+                    return Err(error).with_context(|| cannot_write(files.path()));
+                }
             }
-            To::Special(file, path, _) => file.write_all(bytes).with_context(|| cannot_write(path))?,
-            To::Socket(socket, path, _) => socket.write_all(bytes).with_context(|| cannot_write(path))?,
-            To::File(partial, path) => {
-                partial.file().write_all(bytes).with_context(|| cannot_write(path))?;
-            }
+            (_, Destination::Stream(stream)) => stream.write(bytes)?,
+            _ => {}
         }
         self.hash.update(bytes);
         self.written += bytes.len() as u64;
@@ -91,86 +99,98 @@ impl Sink {
     }
 
     pub(super) fn summary(&self) -> Summary {
-        Summary::new(self.written, &self.hash.clone().finish())
+        match &self.to {
+            To::Placed(receipt) => receipt.summary().clone(),
+            _ => Summary::new(self.written, &self.hash.clone().finish()),
+        }
     }
 
-    /// All of it has been written: has it on the disk.
+    /// Has everything that was written on the disk. All of it has been written.
     ///
     /// # Errors
     ///
     /// If that fails.
-    pub(super) fn sync(&mut self, destination: &Destination) -> anyhow::Result<()> {
+    pub(super) fn sync(&mut self, destination: &mut Destination) -> anyhow::Result<()> {
         match (&mut self.to, destination) {
-            (To::File(partial, path), Destination::Files(files)) => {
-                partial.sync(files).with_context(|| cannot_write(path))?;
+            (To::File(partial), Destination::Files(files)) => {
+                partial.sync(files).with_context(|| cannot_write(files.path()))
             }
-            (To::File(..), _) => {}
-            (To::Stdout(stdout, stage), _) => {
-                let file = stdout.as_fd().try_clone_to_owned().map(File::from);
-                file.and_then(|file| sync(&file)).map_err(to_stdout)?;
+            (To::Stream(stage), Destination::Stream(stream)) => {
+                stream.sync()?;
                 *stage = Stage::Safe;
+                Ok(())
             }
-            (To::Special(file, path, stage), _) => {
-                sync(file).with_context(|| cannot_write(path))?;
-                *stage = Stage::Safe;
-            }
-            (To::Socket(_, _, stage), _) => *stage = Stage::Safe,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// The file gets its own name, which is given if it is not the one that was asked for.
+    /// Places the file. Returns its path, if that is not the one that was asked for.
     ///
     /// # Errors
     ///
     /// If that fails. What was received is kept, by the name that the error tells.
     pub(super) fn place(&mut self, destination: &mut Destination) -> anyhow::Result<Option<PathBuf>> {
+        let summary = self.summary();
         match (&mut self.to, destination) {
-            (To::File(partial, path), Destination::Files(files)) => {
-                let placed = partial.place(files).with_context(|| {
-                    let kept = partial.path().display();
-                    format!(
-                        "cannot write {}: all of it is in {kept}, and the next multinet recv finishes it",
-                        path.display()
-                    )
-                })?;
-                Ok(Some(placed).filter(|placed| placed != path))
+            (To::File(partial), Destination::Files(files)) => {
+                let placed = partial.place(files, self.id, summary);
+                let (receipt, path) =
+                    placed.map_err(|error| not_placed(error, files.path(), partial.path()))?;
+                let synced = files.sync_names(partial.file());
+                self.to = To::Placed(receipt);
+                synced.with_context(|| cannot_write(files.path()))?;
+                Ok(Some(path).filter(|path| path != files.path()))
             }
-            (To::File(..), _) => Ok(None),
-            (To::Stdout(_, stage) | To::Special(_, _, stage) | To::Socket(_, _, stage), _) => {
-                *stage = Stage::InPlace;
+            (To::Stream(stage), _) => {
+                *stage = Stage::Placed;
                 Ok(None)
             }
+            _ => Ok(None),
         }
     }
 
-    /// The sender knows that it is complete.
-    pub(super) fn leave(self) {
-        if let To::File(partial, _) = self.to {
-            partial.leave();
+    /// Returns where the file is that an earlier receiver has placed, unless it has been moved away.
+    pub(super) fn find(&self, destination: &Destination) -> Option<PathBuf> {
+        let To::Placed(receipt) = &self.to else { return None };
+        destination.files()?.find(receipt.inode(), receipt.summary().bytes)
+    }
+
+    /// Ends the transfer. Its sender knows that the file has been placed, or has not asked for long.
+    pub(super) fn finish(self) {
+        if let To::Placed(receipt) = self.to {
+            receipt.remove();
         }
     }
 
-    /// It will not become complete.
+    /// Removes what was received, unless it is complete.
     pub(super) fn discard(self) {
-        if let To::File(partial, _) = self.to {
-            partial.discard();
+        if self.stage() != Stage::Safe {
+            self.reject();
         }
     }
 
-    /// Removes what was received, unless the file is in its place.
+    /// Removes what was received, unless the file has been placed.
     pub(super) fn reject(self) {
-        if let To::File(partial, _) = self.to {
-            partial.reject();
+        match self.to {
+            To::File(partial) => partial.remove(),
+            To::Placed(receipt) => receipt.remove(),
+            To::Stream(_) => {}
         }
     }
 
-    fn read_what_is_there(&mut self) -> anyhow::Result<()> {
-        let To::File(partial, path) = &mut self.to else { return Ok(()) };
+    fn read_what_is_there(&mut self) -> io::Result<()> {
+        let partial = match &mut self.to {
+            To::Stream(_) => return Ok(()),
+            To::Placed(receipt) => {
+                self.written = receipt.summary().bytes;
+                return Ok(());
+            }
+            To::File(partial) => partial,
+        };
         let mut reader = BufReader::with_capacity(1 << 20, &*partial.file());
         let mut bytes = vec![0; 1 << 20];
         loop {
-            let read = reader.read(&mut bytes).with_context(|| cannot_write(path))?;
+            let read = reader.read(&mut bytes)?;
             if read == 0 {
                 return Ok(());
             }
@@ -184,47 +204,29 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-fn direct(path: &Path) -> io::Result<To> {
-    let path = path.to_owned();
-    if fs::metadata(&path)?.file_type().is_socket() {
-        return Ok(To::Socket(UnixStream::connect(&path)?, path, Stage::Open));
-    }
-    let file = OpenOptions::new().write(true).open(&path)?;
-    Ok(To::Special(file, path, Stage::Open))
-}
-
-/// Syncs a file, unless it has no disk behind it.
-fn sync(file: &File) -> io::Result<()> {
-    match file.sync_data() {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::InvalidInput | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::Unsupported
-            ) =>
-        {
-            Ok(())
-        }
-        outcome => outcome,
+fn not_placed(error: io::Error, path: &Path, kept: &Path) -> anyhow::Error {
+    let (name, kept) = (path.display(), kept.display());
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => anyhow!(
+            "{name} has appeared meanwhile, and is not replaced: all that was received is in {kept}; move {name} away, and \
+             the next multinet recv to that name finishes it"
+        ),
+        _ => anyhow::Error::new(error).context(format!(
+            "cannot write {name}: all that was received is in {kept}, and the next multinet recv to {name} finishes it"
+        )),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
-
-    use nix::sys::stat::Mode;
-    use nix::unistd::mkfifo;
+    use std::fs;
 
     use super::*;
 
+    const ID: u128 = 7;
+
     fn destination(path: &Path) -> Destination {
         Destination::new(path, false, false).unwrap()
-    }
-
-    fn finish(mut sink: Sink, destination: &mut Destination) {
-        sink.sync(destination).unwrap();
-        assert_eq!(sink.place(destination).unwrap(), None);
-        sink.leave();
     }
 
     #[test]
@@ -232,17 +234,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
         let mut to = destination(&path);
-        let mut sink = Sink::open(&to, 7).unwrap();
-        sink.write(b"ab").unwrap();
+        let mut sink = Sink::open(&to, ID).unwrap();
+        sink.write(&mut to, b"ab").unwrap();
         assert!(!path.exists());
         drop(sink);
         // Another receiver goes on.
-        let mut sink = Sink::open(&to, 7).unwrap();
+        let mut sink = Sink::open(&to, ID).unwrap();
         assert_eq!(sink.written(), 2);
-        sink.write(b"c").unwrap();
+        sink.write(&mut to, b"c").unwrap();
         let summary = sink.summary();
         assert!((summary.bytes, &summary.sha256[..8]) == (3, "ba7816bf"), "{summary:?}");
-        finish(sink, &mut to);
+        sink.sync(&mut to).unwrap();
+        assert_eq!(sink.place(&mut to).unwrap(), None);
+        drop(sink);
+        // The next receiver knows it by its receipt.
+        let sink = Sink::open(&to, ID).unwrap();
+        assert_eq!(
+            (sink.stage(), sink.summary(), sink.find(&to)),
+            (Stage::Placed, summary, Some(path.clone()))
+        );
+        sink.finish();
         assert_eq!(fs::read(&path).unwrap(), b"abc");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -250,63 +261,43 @@ mod tests {
     #[test]
     fn transfers_do_not_mix() {
         let folder = tempfile::tempdir().unwrap();
-        let to = destination(&folder.path().join("out"));
+        let mut to = destination(&folder.path().join("out"));
         let mut one = Sink::open(&to, 1).unwrap();
-        one.write(b"one").unwrap();
+        one.write(&mut to, b"one").unwrap();
         assert_eq!(Sink::open(&to, 2).unwrap().written(), 0);
         one.discard();
         assert_eq!(Sink::open(&to, 1).unwrap().written(), 0);
     }
 
-    /// Neither a partial file beside it, nor a file in its place.
     #[test]
-    fn what_is_no_regular_file_is_written_directly_and_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let [pipe, socket] = ["pipe", "socket"].map(|name| folder.path().join(name));
-        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-        let listener = UnixListener::bind(&socket).unwrap();
-        let reading = std::thread::spawn({
-            let pipe = pipe.clone();
-            move || {
-                let accepted = listener.accept().unwrap().0;
-                [io::read_to_string(accepted), fs::read_to_string(pipe)].map(Result::unwrap)
-            }
-        });
-        for path in [&socket, &pipe, Path::new("/dev/null")] {
-            let mut to = destination(path);
-            let mut sink = Sink::open(&to, 1).unwrap();
-            sink.write(b"bytes").unwrap();
-            assert!(sink.is_spoilt());
-            finish(sink, &mut to);
-            assert!(!fs::metadata(path).unwrap().is_file());
-        }
-        assert_eq!(reading.join().unwrap(), ["bytes", "bytes"]);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    fn bytes_of_a_stream_cannot_be_taken_back() {
+        let mut to = destination(Path::new("/dev/null"));
+        let mut sink = Sink::open(&to, ID).unwrap();
+        sink.write(&mut to, b"").unwrap();
+        assert!(!sink.is_spoilt());
+        sink.write(&mut to, b"bytes").unwrap();
+        assert!(sink.is_spoilt());
+        sink.sync(&mut to).unwrap();
+        assert_eq!((sink.place(&mut to).unwrap(), sink.stage()), (None, Stage::Placed));
     }
 
+    /// A complete transfer is not lost because its name is taken.
     #[test]
-    fn a_full_disk_is_named() {
-        let mut sink = Sink::open(&destination(Path::new("/dev/full")), 1).unwrap();
-        let error = format!("{:#}", sink.write(b"bytes").unwrap_err());
-        assert_eq!(error, "cannot write /dev/full: No space left on device (os error 28)");
-    }
-
-    /// A complete transfer is not lost because its place is taken.
-    #[test]
-    fn a_place_that_is_taken_in_between_keeps_what_was_received() {
+    fn a_name_that_is_taken_in_between_keeps_what_was_received() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
         let mut to = destination(&path);
-        let mut sink = Sink::open(&to, 7).unwrap();
-        sink.write(b"new").unwrap();
-        sink.sync(&to).unwrap();
+        let mut sink = Sink::open(&to, ID).unwrap();
+        sink.write(&mut to, b"new").unwrap();
+        sink.sync(&mut to).unwrap();
         fs::write(&path, "old").unwrap();
         let error = format!("{:#}", sink.place(&mut to).unwrap_err());
-        assert!(error.contains(".done, and the next multinet recv finishes it: File exists"), "{error}");
+        let expected = format!("{} has appeared meanwhile, and is not replaced", path.display());
+        assert!(error.starts_with(&expected) && error.contains(".done; move "), "{error}");
         sink.discard();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         fs::remove_file(&path).unwrap();
-        let mut sink = Sink::open(&to, 7).unwrap();
+        let mut sink = Sink::open(&to, ID).unwrap();
         assert_eq!((sink.written(), sink.stage()), (3, Stage::Safe));
         sink.place(&mut to).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");

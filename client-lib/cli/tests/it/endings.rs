@@ -15,10 +15,18 @@ fn receiver(output: &Path, port: u16, more: &[&str]) -> Server {
     Server::start(&[&["recv", "-o", output.to_str().unwrap()], more].concat(), port, Says::Stderr)
 }
 
+/// Returns the names in a folder, with `ID` for the transfer's id.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = entries
+        .map(|entry| {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            name.split('.')
+                .map(|part| if part.len() == 32 { "ID" } else { part })
+                .collect::<Vec<_>>()
+                .join(".")
+        })
+        .collect();
     names.sort();
     names
 }
@@ -35,21 +43,17 @@ fn end() -> Value {
     json!({"offset": 3, "total": 3, "sha256": ABC})
 }
 
-fn done() -> String {
-    format!("out.{SESSION:032x}.done")
-}
-
 #[test]
 fn a_sender_is_told_when_all_is_safe_and_when_it_is_in_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &[]);
     let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
     assert!(sender.ask(&part(), b"abc"));
-    assert_eq!(names(folder.path()), [format!("out.{SESSION:032x}.part")]);
+    assert_eq!(names(folder.path()), ["out.ID.part"]);
     assert!(sender.ask(&seal(), b""));
-    assert_eq!(names(folder.path()), [done()]);
+    assert_eq!(names(folder.path()), ["out.ID.done"]);
     assert!(sender.ask(&end(), b""));
-    assert_eq!(names(folder.path()), ["out".to_owned(), done()]);
+    assert_eq!(names(folder.path()), ["out", "out.ID.placed"]);
     drop(sender);
     let output = receiver.output();
     assert!(output.status.success() && text(&output.stdout).starts_with("received 3 bytes"), "{output:?}");
@@ -120,6 +124,48 @@ fn what_an_earlier_receiver_had_completed_is_finished_though_its_sender_never_co
     let output = receiver(&path, 0, &["--wait", "0"]).output();
     assert!(output.status.success(), "{output:?}");
     assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["out".to_owned()], b"abc".to_vec()));
+}
+
+/// By a program that waits for it, while the receiver is started again.
+#[test]
+fn a_file_that_is_taken_away_is_not_placed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let first = receiver(&path, 0, &[]);
+    let address = first.address;
+    let mut sender = Sender::connect(address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"abc") && sender.ask(&seal(), b"") && sender.ask(&end(), b""));
+    first.kill();
+    drop(sender);
+    fs::rename(&path, folder.path().join("taken")).unwrap();
+    let second = receiver(&path, address.port(), &[]);
+    // It answers that sender, and receives from the next one.
+    let mut sender = Sender::connect(address, SESSION, 2, 3);
+    assert!(sender.ask(&end(), b""));
+    assert_eq!(names(folder.path()), ["out.ID.placed", "taken"]);
+    let next = run(&["send", &address.to_string()], b"next");
+    assert!(next.status.success(), "{}", text(&next.stderr));
+    let output = second.output();
+    assert!(output.status.success() && text(&output.stdout).starts_with("received 4 bytes"), "{output:?}");
+    assert_eq!(
+        (names(folder.path()), fs::read(&path).unwrap()),
+        (vec!["out".to_owned(), "taken".to_owned()], b"next".to_vec())
+    );
+}
+
+#[test]
+fn a_signal_after_the_last_answer_leaves_the_file_only() {
+    for more in [&[][..], &["--keep"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let receiver = receiver(&folder.path().join("out"), 0, more);
+        let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
+        assert!(sender.ask(&part(), b"abc") && sender.ask(&seal(), b"") && sender.ask(&end(), b""));
+        receiver.interrupt();
+        let output = receiver.output();
+        assert_eq!(output.status.code(), Some(if more.is_empty() { 0 } else { 130 }));
+        assert!(text(&output.stdout).starts_with("received 3 bytes"), "{output:?}");
+        assert_eq!(names(folder.path()), ["out"]);
+    }
 }
 
 /// It has asked, and has heard that all is safe.
@@ -200,6 +246,47 @@ fn a_sender_that_never_hears_the_last_answer_says_so() {
         "{said}"
     );
     assert!(sender.stdout.is_empty());
+    receiving.join().unwrap();
+}
+
+/// One of an earlier version takes the seal for a part, and compares at the end.
+#[test]
+fn a_receiver_that_refuses_the_end_has_not_received() {
+    let (listener, address) = Receiver::listen();
+    let sender = spawn(&["send", &address.to_string(), "--transport", "tcp"]);
+    let receiving = std::thread::spawn(move || {
+        let (mut receiver, mut frame) = Receiver::accept(&listener, 8);
+        while frame.header.get("sha256").is_none() {
+            receiver.acknowledge(&frame);
+            frame = receiver.frame().unwrap();
+        }
+        receiver.refuse(&frame);
+        while receiver.frame().is_some() {}
+    });
+    let sender = finish(sender, b"abc");
+    assert_eq!(sender.status.code(), Some(1));
+    assert!(text(&sender.stderr).contains("multinet: the receiver refused the transfer"), "{sender:?}");
+    receiving.join().unwrap();
+}
+
+/// The one that knows has gone: the file may be in its place.
+#[test]
+fn another_receiver_that_refuses_the_end_confirms_nothing() {
+    let (listener, address) = Receiver::listen();
+    let sender = spawn(&["send", &address.to_string(), "--transport", "tcp"]);
+    let receiving = std::thread::spawn(move || {
+        let (mut receiver, mut frame) = Receiver::accept(&listener, 8);
+        while frame.header.get("sha256").is_none() {
+            receiver.acknowledge(&frame);
+            frame = receiver.frame().unwrap();
+        }
+        drop(receiver);
+        let (mut receiver, frame) = Receiver::accept(&listener, 8);
+        receiver.refuse(&frame);
+        while receiver.frame().is_some() {}
+    });
+    let sender = finish(sender, b"abc");
+    assert_eq!(sender.status.code(), Some(3));
     receiving.join().unwrap();
 }
 

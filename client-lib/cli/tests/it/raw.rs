@@ -127,10 +127,19 @@ impl Receiver {
     }
 
     pub(crate) fn acknowledge(&mut self, frame: &Frame) {
+        self.answer(frame, 3);
+    }
+
+    pub(crate) fn refuse(&mut self, frame: &Frame) {
+        self.answer(frame, 5);
+    }
+
+    /// Answers a frame. `count` is the place of the number of frames that have that answer.
+    fn answer(&mut self, frame: &Frame, count: usize) {
         self.freed += 1;
         let mut bytes = [0; HEADER];
         bytes[0] = CONTROL;
-        bytes[3] = 1;
+        bytes[count] = 1;
         bytes[16..24].copy_from_slice(&self.freed.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.freed.to_be_bytes());
         self.stream.write_all(&[&bytes[..], &frame.sequence.to_be_bytes()].concat()).unwrap();

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 use super::raw::{ABC, Sender};
@@ -39,6 +41,46 @@ fn silent_senders_keep_nobody_from_sending() {
         }
         drop(silent);
     }
+}
+
+/// More than there is room for, of which each has sent more than an honest one at its beginning.
+#[test]
+fn many_slow_senders_do_not_end_an_honest_one_that_has_just_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), &["--keep", "--frame-size", "65536"]);
+    let slow = |session| {
+        let mut sender = Sender::connect(receiver.address, session, 1, 1);
+        let _ = sender.ask(&json!({"offset": 0}), b"xyz");
+        sender
+    };
+    let mut all: Vec<Sender> = (100..164).map(slow).collect();
+    let mut honest = Sender::connect(receiver.address, 7, 1, 1);
+    assert!(honest.ask(&json!({"offset": 0}), b"a"));
+    all.extend((164..180).map(slow));
+    assert!(honest.ask(&json!({"offset": 1}), b"bc"));
+    assert!(honest.ask(&json!({"offset": 3, "total": 3, "sha256": ABC}), b""));
+    assert_eq!(fs::read(folder.path().join("out")).unwrap(), b"abc");
+    receiver.interrupt();
+    let said = receiver.stderr();
+    assert!(said.contains("it has been still for longest"), "{said}");
+}
+
+/// The reader of the pipe would take its end for that of the transfer.
+#[test]
+fn a_sender_that_is_refused_does_not_end_a_named_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let receiver = receiver(&pipe, &[]);
+    let reading = std::thread::spawn(move || fs::read(pipe).unwrap());
+    let mut silent = Sender::connect(receiver.address, 6, 1, 1);
+    assert!(silent.ask(&json!({"offset": 0}), b""));
+    let mut stranger = Sender::connect(receiver.address, 7, 1, 1);
+    assert!(!stranger.ask(&json!({"offset": 0, "total": 0, "seal": ABC}), b""));
+    let sender = send(&receiver);
+    assert!(sender.status.success(), "{}", text(&sender.stderr));
+    assert!(receiver.output().status.success());
+    assert_eq!(reading.join().unwrap(), b"content");
 }
 
 #[test]

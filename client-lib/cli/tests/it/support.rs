@@ -8,13 +8,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use multinet_client::gid::local_ports;
+use nix::unistd::geteuid;
+
+/// Capabilities that are taken away.
+const RIGHTS: &str = "-dac_override,-dac_read_search";
 
 /// Nothing in these tests takes longer.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// The binary, deaf to the environment of whoever runs the tests.
 pub(crate) fn multinet() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_multinet"));
+    prepare(Command::new(env!("CARGO_BIN_EXE_multinet")))
+}
+
+/// The binary without root's right to read any folder and write any file.
+pub(crate) fn without_rights() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", RIGHTS, "--inh-caps", RIGHTS, env!("CARGO_BIN_EXE_multinet")]);
+    prepare(if geteuid().is_root() { command } else { Command::new(env!("CARGO_BIN_EXE_multinet")) })
+}
+
+fn prepare(mut command: Command) -> Command {
     let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_"));
     for (name, _) in ours {
         command.env_remove(name);
@@ -59,7 +73,13 @@ impl Server {
     /// Starts `multinet` with these arguments on a port of 127.0.0.1; 0 is one that the kernel chooses.
     pub(crate) fn start(arguments: &[&str], port: u16, says: Says) -> Self {
         let mut command = multinet();
-        command.args(arguments).args(["--address", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(arguments);
+        Self::start_command(command, port, says)
+    }
+
+    /// The same, of a command that has its arguments.
+    pub(crate) fn start_command(mut command: Command, port: u16, says: Says) -> Self {
+        command.args(["--address", "127.0.0.1", "--port", &port.to_string()]);
         let mut child = Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let stdout = BufReader::new(child.0.stdout.take().unwrap());
         let stderr = BufReader::new(child.0.stderr.take().unwrap());

@@ -1,8 +1,10 @@
 //! `multinet send` and `multinet recv`.
 
 use std::fs;
+use std::fs::Permissions;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use multinet_client::{Connector, Resolver, Transport};
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
-use super::support::{Says, Server, finish, run, spawn, text, until};
+use super::support::{Says, Server, finish, run, spawn, text, until, without_rights};
 
 /// Bytes that do not repeat with any frame size.
 fn bytes(length: usize) -> Vec<u8> {
@@ -201,6 +203,25 @@ fn a_second_sender_to_a_file_may_be_done_first() {
     assert_eq!(only_file(&folder), b"other");
 }
 
+/// Its names are written to the disk all the same.
+#[test]
+fn a_folder_that_cannot_be_read_is_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o333)).unwrap();
+    let mut command = without_rights();
+    command.args(["recv", "-o", path.to_str().unwrap()]);
+    let receiver = Server::start_command(command, 0, Says::Stderr);
+    let sender = send(receiver.address, b"content", &[]);
+    assert!(sender.status.success(), "{}", text(&sender.stderr));
+    let output = receiver.output();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains("cannot look for what earlier receivers have left"), "{output:?}");
+    assert_eq!(fs::read(path).unwrap(), b"content");
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
 /// On both sides at once, by the name of what is full.
 #[test]
 fn a_full_disk_is_named() {
@@ -244,7 +265,7 @@ fn the_wrong_peer_is_no_receiver() {
     }
 }
 
-/// Others that are connected are not the sender.
+/// Others that are connected are not the sender. The receiver waits for the next one.
 #[test]
 fn a_sender_that_goes_leaves_nothing() {
     for has_others in [false, true] {
@@ -264,13 +285,15 @@ fn a_sender_that_goes_leaves_nothing() {
         until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
         sender.kill().unwrap();
         sender.wait().unwrap();
-        // It waits at the end until all have gone.
         until(|| fs::read_dir(folder.path()).unwrap().count() == 0);
         drop(other);
+        let next = send(receiver.address, b"next", &[]);
+        assert!(next.status.success(), "{}", text(&next.stderr));
         let output = receiver.output();
-        assert_eq!(output.status.code(), Some(1));
         let said = text(&output.stderr);
-        assert!(said.contains("has gone for 1 s, after 10 bytes"), "{said}");
+        assert!(said.contains("has gone for 1 s, after 10 bytes; waiting for another sender"), "{said}");
+        assert!(output.status.success());
+        assert_eq!(only_file(&folder), b"next");
     }
 }
 

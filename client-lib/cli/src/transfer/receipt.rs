@@ -1,0 +1,112 @@
+//! The receipt of a transfer: a small file, `FILE.ID.placed`, that says that a transfer's file has
+//! been placed, and what it was.
+//!
+//! The receipt stays until the sender has heard so. The file itself may be moved away before: then
+//! only the receipt can answer a sender that asks again.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Summary, own_file};
+
+/// The longest receipt, in bytes.
+const MAX_LENGTH: u64 = 1024;
+
+/// A receipt that is on the disk.
+#[derive(Debug)]
+pub(super) struct Receipt {
+    path: PathBuf,
+    summary: Summary,
+    inode: u64,
+}
+
+/// The content of the file.
+#[derive(Deserialize, Serialize)]
+struct Content {
+    bytes: u64,
+    sha256: String,
+    inode: u64,
+}
+
+impl Receipt {
+    /// Writes a receipt for the file with that inode number.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub(super) fn write(path: PathBuf, summary: Summary, inode: u64) -> io::Result<Self> {
+        remove(&path)?;
+        let content = Content { bytes: summary.bytes, sha256: summary.sha256.clone(), inode };
+        let mut file = own_file::create(&path)?;
+        file.write_all(&serde_json::to_vec(&content)?)?;
+        file.sync_all()?;
+        Ok(Self { path, summary, inode })
+    }
+
+    /// Reads the receipt of that name. A receipt that a power failure has cut off is removed.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not this program's, or the kernel's error.
+    pub(super) fn read(path: PathBuf) -> io::Result<Option<Self>> {
+        let Some((file, _)) = own_file::open(&path)? else { return Ok(None) };
+        let mut text = Vec::new();
+        file.take(MAX_LENGTH).read_to_end(&mut text)?;
+        let Ok(Content { bytes, sha256, inode }) = serde_json::from_slice(&text) else {
+            remove(&path)?;
+            return Ok(None);
+        };
+        Ok(Some(Self { path, summary: Summary { bytes, sha256 }, inode }))
+    }
+
+    pub(super) fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Removes the receipt: its sender knows that the file has been placed, or does not ask.
+    pub(super) fn remove(&self) {
+        // A receipt that stays does no harm: the next receiver removes it.
+        let _ = remove(&self.path);
+    }
+}
+
+/// Removes a receipt, if it exists.
+///
+/// # Errors
+///
+/// The kernel's.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_is_read_as_it_was_written_and_a_torn_one_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.placed");
+        assert!(Receipt::read(path.clone()).unwrap().is_none());
+        let summary = Summary { bytes: 3, sha256: "ab".repeat(32) };
+        Receipt::write(path.clone(), summary.clone(), 7).unwrap();
+        // An earlier attempt to place the file may have left one.
+        Receipt::write(path.clone(), summary.clone(), 8).unwrap();
+        let read = Receipt::read(path.clone()).unwrap().unwrap();
+        assert_eq!((read.summary(), read.inode()), (&summary, 8));
+        let text = fs::read(&path).unwrap();
+        fs::write(&path, &text[..text.len() - 1]).unwrap();
+        assert!(Receipt::read(path.clone()).unwrap().is_none());
+        assert!(!path.exists());
+    }
+}
