@@ -10,7 +10,7 @@ use multinet_client::{ResolveError, TlsError};
 
 use crate::common::LogArgs;
 use crate::output::{PipeClosed, Usage, message, note};
-use crate::signals::until_told;
+use crate::signals::until_signal;
 use crate::{bench, completions, doctor, resolve, transfer};
 
 const PROGRAM: &str = "multinet";
@@ -95,10 +95,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Completions(args) => completions::run(args),
         Command::Man { dir } => completions::man(&dir),
-        Command::Resolve(args) => block_on(until_told(resolve::run(args))),
-        Command::Doctor(args) => block_on(until_told(doctor::run(args))),
+        Command::Resolve(args) => block_on(until_signal(resolve::run(args))),
+        Command::Doctor(args) => block_on(until_signal(doctor::run(args))),
         Command::Bench(args) => block_on(bench::run(args)),
-        Command::Send(args) => block_on(until_told(transfer::send(args))),
+        Command::Send(args) => block_on(until_signal(transfer::send(args))),
         Command::Recv(args) => block_on(transfer::recv(args)),
     }
 }

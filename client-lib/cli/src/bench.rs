@@ -18,7 +18,7 @@ use multinet_client::Rdma;
 
 use self::table::{Test, Unit};
 use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
-use crate::signals::until_told;
+use crate::signals::until_signal;
 
 /// The largest message of `-a`, and of a server that is not told otherwise, as perftest has it.
 const MAX_SIZE: u32 = 8 << 20;
@@ -164,7 +164,7 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     // On a worker thread, where frames are read, too: the main thread would have to be woken for each.
     let running = match args.side {
         Side::Server(args) => tokio::spawn(server::run(args)),
-        Side::Client(args) => tokio::spawn(until_told(client::run(args))),
+        Side::Client(args) => tokio::spawn(until_signal(client::run(args))),
     };
     running.await?
 }

@@ -19,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::output::{InFlags, note};
+use crate::output::{WithFlagNames, note};
 
 /// Port of DNS.
 const DNS_PORT: u16 = 53;
@@ -33,7 +33,7 @@ pub(crate) const LOST_PACKETS: &str =
 /// # Errors
 ///
 /// None that is known, as nothing is read.
-pub(crate) fn nobody() -> Result<Resolver, ResolveError> {
+pub(crate) fn address_resolver() -> Result<Resolver, ResolveError> {
     Resolver::builder().servers([SocketAddr::from((Ipv4Addr::LOCALHOST, DNS_PORT))]).build()
 }
 
@@ -254,7 +254,7 @@ impl TlsArgs {
     }
 
     /// Whether there is TLS, and nobody has said what peers are called.
-    pub(crate) fn names_nobody(&self) -> bool {
+    pub(crate) fn lacks_peer_names(&self) -> bool {
         self.tls_cert.is_some() && self.tls_name.is_empty()
     }
 }
@@ -333,7 +333,8 @@ impl LogArgs {
         let asked = self.log_level.clone().filter(|filter| !filter.trim().is_empty());
         let filter = asked.unwrap_or_else(|| format!("warn,rustls=off,{quiet}"));
         let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        let lines = multinet_stderr::layer(Format::Plain { colours }, InFlags(multinet_stderr::stderr()));
+        let lines =
+            multinet_stderr::layer(Format::Plain { colours }, WithFlagNames(multinet_stderr::stderr()));
         tracing_subscriber::registry().with(EnvFilter::new(filter)).with(lines).init();
         multinet_stderr::log_panics();
     }
@@ -370,7 +371,7 @@ fn filter(text: &str) -> Result<String, String> {
 const SOON: Duration = Duration::from_secs(2);
 
 /// Waits for what may take up to `wait`, and says so if it does not come soon.
-pub(crate) async fn patiently<T>(wait: Duration, connecting: impl Future<Output = T>) -> T {
+pub(crate) async fn wait_with_note<T>(wait: Duration, connecting: impl Future<Output = T>) -> T {
     let say_so = async {
         tokio::time::sleep(SOON).await;
         note(&format!("not connected yet, waiting up to {} s", wait.as_secs()));

@@ -28,11 +28,11 @@ impl std::error::Error for PipeClosed {}
 /// [`PipeClosed`], or what went wrong.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(to_stdout)
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(stdout_error)
 }
 
 /// What it means that standard output could not be written.
-pub(crate) fn to_stdout(error: io::Error) -> anyhow::Error {
+pub(crate) fn stdout_error(error: io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => PipeClosed.into(),
         _ => anyhow::Error::new(error).context("cannot write to standard output"),
@@ -42,7 +42,7 @@ pub(crate) fn to_stdout(error: io::Error) -> anyhow::Error {
 /// Completes when nobody reads standard output any more; never, if it is a file.
 ///
 /// Whoever prints only now and then would otherwise find out at its next line, which may never come.
-pub(crate) async fn closed() -> PipeClosed {
+pub(crate) async fn stdout_closed() -> PipeClosed {
     let (tell, told) = tokio::sync::oneshot::channel();
     // Not on the runtime's threads, which it would occupy to the end.
     std::thread::spawn(move || {
@@ -84,7 +84,7 @@ const ORDER: Duration = Duration::from_millis(100);
 
 /// Tells people something that is no result, on standard error.
 pub(crate) fn note(message: &str) {
-    multinet_stderr::write_line(&format!("multinet: {}", in_flags(message).replace('\n', " ")));
+    multinet_stderr::write_line(&format!("multinet: {}", with_flag_names(message).replace('\n', " ")));
     // It stands before the results that are printed next, unless standard error is not read.
     multinet_stderr::flush(ORDER);
 }
@@ -102,27 +102,27 @@ const FLAGS: [(&str, &str); 8] = [
 ];
 
 /// A message of the library, or of a peer's, in terms of the command line.
-fn in_flags(message: &str) -> Cow<'_, str> {
+fn with_flag_names(message: &str) -> Cow<'_, str> {
     let said = FLAGS.iter().filter(|(setting, _)| message.contains(setting));
     said.fold(Cow::Borrowed(message), |message, (setting, flag)| message.replace(setting, flag).into())
 }
 
 /// A writer of log lines, which are the library's, too.
-pub(crate) struct InFlags<W>(pub(crate) W);
+pub(crate) struct WithFlagNames<W>(pub(crate) W);
 
-impl<'w, M: MakeWriter<'w>> MakeWriter<'w> for InFlags<M> {
-    type Writer = InFlags<M::Writer>;
+impl<'w, M: MakeWriter<'w>> MakeWriter<'w> for WithFlagNames<M> {
+    type Writer = WithFlagNames<M::Writer>;
 
     fn make_writer(&'w self) -> Self::Writer {
-        InFlags(self.0.make_writer())
+        WithFlagNames(self.0.make_writer())
     }
 }
 
-impl<W: Write> Write for InFlags<W> {
+impl<W: Write> Write for WithFlagNames<W> {
     /// Each line comes as a whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match str::from_utf8(line) {
-            Ok(text) => self.0.write_all(in_flags(text).as_bytes())?,
+            Ok(text) => self.0.write_all(with_flag_names(text).as_bytes())?,
             Err(_) => self.0.write_all(line)?,
         }
         Ok(line.len())

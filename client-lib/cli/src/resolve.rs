@@ -90,7 +90,7 @@ pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
         return follow(&resolver, &filter, port, args.output).await;
     }
     let resolved = resolver.resolve(&name, port).await;
-    let resolved = resolved.map_err(|error| in_words(error, &name, port))?;
+    let resolved = resolved.map_err(|error| explain(error, &name, port))?;
     let resolved = filter.apply(resolved)?;
     match args.output {
         Output::Table => print(&Table::default().text(&resolved.endpoints))?,
@@ -107,9 +107,9 @@ async fn follow(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let mut watch = resolver.watch(filter.name, port);
-    let in_words = |error| in_words(error, filter.name, port);
+    let explain = |error| explain(error, filter.name, port);
     let mut printer = Printer { output, table: Table::default(), last: Vec::new() };
-    let reader_gone = output::closed();
+    let reader_gone = output::stdout_closed();
     tokio::pin!(reader_gone);
     loop {
         let change = tokio::select! {
@@ -117,13 +117,13 @@ async fn follow(
             gone = &mut reader_gone => return Err(gone.into()),
         };
         match change {
-            Some(Change::Lost { error }) if error.is_permanent() => return Err(in_words(error)),
-            Some(Change::Lost { error }) => printer.lost(&in_words(error))?,
+            Some(Change::Lost { error }) if error.is_permanent() => return Err(explain(error)),
+            Some(Change::Lost { error }) => printer.lost(&explain(error))?,
             Some(Change::Endpoints(resolved)) => match filter.apply(resolved) {
                 Ok(resolved) => printer.endpoints(resolved.endpoints)?,
                 Err(error) => printer.lost(&error)?,
             },
-            Some(Change::Held { error, .. }) => printer.state("held", Some(&in_words(error).to_string()))?,
+            Some(Change::Held { error, .. }) => printer.state("held", Some(&explain(error).to_string()))?,
             Some(Change::Recovered) => printer.state("recovered", None)?,
             Some(_) => {}
             // It never ends.
@@ -181,7 +181,7 @@ struct Filter<'a> {
 }
 
 impl Filter<'_> {
-    fn apply(&self, mut resolved: Resolved) -> Result<Resolved, NotThere> {
+    fn apply(&self, mut resolved: Resolved) -> Result<Resolved, NotOnNetwork> {
         let Some(alias) = self.alias else { return Ok(resolved) };
         let addresses = resolved.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
         let known: BTreeSet<String> = addresses.filter_map(|address| address.network.clone()).collect();
@@ -191,20 +191,20 @@ impl Filter<'_> {
         resolved.endpoints.retain(|endpoint| !endpoint.addresses.is_empty());
         match resolved.endpoints.is_empty() {
             false => Ok(resolved),
-            true => Err(NotThere { name: self.name.to_owned(), alias: alias.to_owned(), known }),
+            true => Err(NotOnNetwork { name: self.name.to_owned(), alias: alias.to_owned(), known }),
         }
     }
 }
 
 /// No address on the network that was asked for.
 #[derive(Debug)]
-struct NotThere {
+struct NotOnNetwork {
     name: String,
     alias: String,
     known: BTreeSet<String>,
 }
 
-impl Display for NotThere {
+impl Display for NotOnNetwork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { name, alias, known } = self;
         if known.is_empty() {
@@ -219,10 +219,10 @@ impl Display for NotThere {
     }
 }
 
-impl std::error::Error for NotThere {}
+impl std::error::Error for NotOnNetwork {}
 
 /// The library's message, except where it is about `*`, which nobody has typed.
-fn in_words(error: ResolveError, name: &str, port: &str) -> anyhow::Error {
+fn explain(error: ResolveError, name: &str, port: &str) -> anyhow::Error {
     match error {
         ResolveError::BadPort { reason, .. } if port == "*" => Usage(format!("{name}: {reason}")).into(),
         other => other.into(),

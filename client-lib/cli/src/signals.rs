@@ -6,7 +6,7 @@ use std::process::{self, ExitCode};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The command, until it is told to end; the exit status then is that of a shell.
-pub(crate) async fn until_told(
+pub(crate) async fn until_signal(
     command: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
     if process::id() != 1 {

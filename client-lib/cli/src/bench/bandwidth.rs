@@ -28,14 +28,14 @@ pub(super) async fn measure(
     };
     let frame = Frame::new(message);
     warm_up(peers, &frame, connections).await?;
-    let mut run = Run::new(peers, count <= MAX_FOR_PEAK);
+    let mut run = Measurement::new(peers, count <= MAX_FOR_PEAK);
     let mut posted = 0;
     while posted < count && run.start.elapsed() < time {
         run.post();
         send(peers, frame.clone()).await?;
         posted += 1;
-        if run.look()?.outstanding >= depth {
-            not_hung(peers.outstanding_at_most(depth.saturating_sub(1))).await?;
+        if run.check()?.outstanding >= depth {
+            unless_hung(peers.outstanding_at_most(depth.saturating_sub(1))).await?;
         }
     }
     run.end().await?;
@@ -46,7 +46,7 @@ pub(super) async fn measure(
 /// As many messages as there are connections do not count: with the first one by each, memory is registered for its device, which others
 /// do before they begin.
 async fn warm_up(peers: &PeerSet, frame: &Frame, connections: u64) -> anyhow::Result<()> {
-    let mut run = Run::new(peers, false);
+    let mut run = Measurement::new(peers, false);
     // Each goes by the connection with the most credits.
     for _ in 0..connections {
         send(peers, frame.clone()).await?;
@@ -55,7 +55,7 @@ async fn warm_up(peers: &PeerSet, frame: &Frame, connections: u64) -> anyhow::Re
 }
 
 /// One size.
-struct Run<'p> {
+struct Measurement<'p> {
     peers: &'p PeerSet,
     before: Statistics,
     start: Instant,
@@ -63,7 +63,7 @@ struct Run<'p> {
     times: Times,
 }
 
-impl<'p> Run<'p> {
+impl<'p> Measurement<'p> {
     fn new(peers: &'p PeerSet, notes_times: bool) -> Self {
         Self {
             peers,
@@ -83,16 +83,16 @@ impl<'p> Run<'p> {
     /// Waits until nothing is under way.
     async fn end(&mut self) -> anyhow::Result<()> {
         loop {
-            let outstanding = self.look()?.outstanding;
+            let outstanding = self.check()?.outstanding;
             if outstanding == 0 {
                 return Ok(());
             }
-            not_hung(self.peers.outstanding_at_most(outstanding - 1)).await?;
+            unless_hung(self.peers.outstanding_at_most(outstanding - 1)).await?;
         }
     }
 
-    /// Notes what has been confirmed since the last look.
-    fn look(&mut self) -> anyhow::Result<Statistics> {
+    /// Notes what has been confirmed since the last check.
+    fn check(&mut self) -> anyhow::Result<Statistics> {
         let now = self.peers.statistics();
         if now.disconnects != self.before.disconnects {
             // Nearly always there is one.
@@ -126,7 +126,7 @@ async fn send(peers: &PeerSet, frame: Frame) -> anyhow::Result<()> {
     match peers.try_send(frame) {
         Ok(_) => Ok(()),
         Err((_, multinet_client::TrySendError::Never(error))) => Err(error.into()),
-        Err((frame, _)) => Ok(not_hung(peers.send(frame)).await.map(drop_sent)??),
+        Err((frame, _)) => Ok(unless_hung(peers.send(frame)).await.map(drop_sent)??),
     }
 }
 
@@ -134,7 +134,7 @@ fn drop_sent<S, E>(sent: Result<S, E>) -> Result<(), E> {
     sent.map(|_| ())
 }
 
-async fn not_hung<T>(progress: impl Future<Output = T>) -> anyhow::Result<T> {
+async fn unless_hung<T>(progress: impl Future<Output = T>) -> anyhow::Result<T> {
     let late = || format!("the server has taken nothing for {} s", HUNG.as_secs());
     tokio::time::timeout(HUNG, progress).await.with_context(late)
 }
@@ -156,13 +156,13 @@ mod tests {
         let connector = Connector::builder().resolver(nobody).build().unwrap();
         let peers = connector.follow("infer", futures::stream::iter([endpoints]));
         peers.connected(1).await;
-        let mut run = Run::new(&peers, false);
-        run.look().unwrap();
+        let mut run = Measurement::new(&peers, false);
+        run.check().unwrap();
         listener.close().await;
         while peers.statistics().disconnects == 0 {
             tokio::task::yield_now().await;
         }
-        let error = run.look().err().unwrap().to_string();
+        let error = run.check().err().unwrap().to_string();
         let begin = "a connection broke during the measurement: 127-0-0-1: the peer closed the connection: ";
         assert!(error.starts_with(begin), "{error}");
     }

@@ -20,10 +20,10 @@ use crate::output::note;
 const WAIT: Duration = Duration::from_secs(30);
 
 /// How long the next peer, and the next connection, is waited for.
-const COMPANY: Duration = Duration::from_secs(5);
+const NEXT_PEER: Duration = Duration::from_secs(5);
 
 /// How long it is between two looks at whether they are there.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 
 /// How long the servers have to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     }
     let connector = connector.wait(WAIT).build()?;
     let peers = target.connect(&connector, WAIT).await?;
-    everybody_is_there(&peers, args.connections.into()).await;
+    all_connected(&peers, args.connections.into()).await;
     let missing = missing(&peers.status(), &target)?;
     missing.iter().for_each(|who| note(&format!("not measured: {who}")));
 
@@ -78,15 +78,15 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
 /// Completes when all peers, with all their connections, are there, or the next one has had its time: the first connection is enough for
 /// [`multinet_client::Connector::connect`], but not for a comparison. To make one takes the device's and both processors' time,
 /// where RDMA has much memory registered for it: that must not go on beside what is measured.
-async fn everybody_is_there(peers: &PeerSet, per_peer: usize) {
-    let (mut deadline, mut there) = (Instant::now() + COMPANY, 0);
+async fn all_connected(peers: &PeerSet, per_peer: usize) {
+    let (mut deadline, mut there) = (Instant::now() + NEXT_PEER, 0);
     // What is missing then is not waited for again; the report says how many there are.
     while there < peers.peers().len() * per_peer && Instant::now() < deadline {
-        sleep(LOOK).await;
+        sleep(POLL).await;
         let now = peers.statistics().connections;
         // One that comes and goes again and again is not waited for for ever.
         if now > there {
-            (there, deadline) = (now, Instant::now() + COMPANY);
+            (there, deadline) = (now, Instant::now() + NEXT_PEER);
         }
     }
 }
@@ -127,16 +127,16 @@ mod tests {
     use multinet_client::{Connector, Endpoint, Listener};
 
     use super::*;
-    use crate::common::nobody;
+    use crate::common::address_resolver;
 
     /// A set of peers at these addresses, and what is said once each has been tried.
     async fn said_of(addresses: &[SocketAddr]) -> anyhow::Result<Vec<String>> {
         let endpoints = addresses.iter().map(|&address| Endpoint::at(address)).collect();
-        let connector = Connector::builder().resolver(nobody()?).build()?;
+        let connector = Connector::builder().resolver(address_resolver()?).build()?;
         let peers = connector.follow("infer", futures::stream::iter([endpoints]));
         let is_tried = |peer: &PeerStatus| peer.is_connected || peer.last_error.is_some();
         while peers.status().len() < addresses.len() || !peers.status().iter().all(is_tried) {
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
         missing(&peers.status(), &Target::parse("infer", None)?)
     }

@@ -1,7 +1,7 @@
 //! Measures latency: a message there, one of the same size back, and again.
 //!
 //! A connection carries frames one way only, so the client listens, too, on the address that leads to the server, at a port that the kernel
-//! chooses. Its first message says, in its metadata, that it wants echoes at that port ([`Hello`]). The server connects back to the address
+//! chooses. Its first message says, in its metadata, that it wants echoes at that port ([`EchoRequest`]). The server connects back to the address
 //! that the client came from, to no other, so that nobody can make it call third parties; then it answers each of the session's
 //! messages with one of the same length, the first one included. With TLS, the client is expected to have the same certificate when it is
 //! connected back to.
@@ -34,7 +34,7 @@ const WARM_UP: u64 = 20;
 
 /// What the first message of a client says that wants its messages back.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(super) struct Hello {
+pub(super) struct EchoRequest {
     /// Where the client listens, on the address that it comes from; 0 when it wants no more echoes.
     pub(super) echo_to_port: u16,
 }
@@ -47,7 +47,7 @@ pub(super) struct PingPong<'p> {
     memory: &'p Memory,
 }
 
-impl Hello {
+impl EchoRequest {
     pub(super) fn encode(self) -> Vec<u8> {
         // A number in a struct is always JSON.
         serde_json::to_vec(&self).unwrap_or_default()
@@ -97,9 +97,9 @@ impl<'p> PingPong<'p> {
         let listener = builder.bind().await?;
         let port = listener.local_addresses().first().context("nothing was bound")?.port();
 
-        let hello = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: port }.encode());
+        let hello = Frame::new(Bytes::new()).metadata(EchoRequest { echo_to_port: port }.encode());
         let this = Self { peers, peer, listener, memory };
-        if !matches!(timeout(PATIENCE, this.there_and_back(hello, 0)).await, Ok(Ok(()))) {
+        if !matches!(timeout(PATIENCE, this.round_trip(hello, 0)).await, Ok(Ok(()))) {
             bail!(
                 "the server did not connect back to {sources:?} port {port} within {} s: is it multinet bench server, and may it connect here? Its log says more",
                 PATIENCE.as_secs()
@@ -120,14 +120,14 @@ impl<'p> PingPong<'p> {
         let made = AtomicU64::new(0);
         let running = async {
             for _ in 0..WARM_UP {
-                self.there_and_back(frame.clone(), length).await?;
+                self.round_trip(frame.clone(), length).await?;
                 made.fetch_add(1, Ordering::Relaxed);
             }
             let mut round_trips = Vec::new();
             let begin = Instant::now();
             while (round_trips.len() as u64) < count && begin.elapsed() < time {
                 let start = Instant::now();
-                self.there_and_back(frame.clone(), length).await?;
+                self.round_trip(frame.clone(), length).await?;
                 round_trips.push(start.elapsed());
                 made.fetch_add(1, Ordering::Relaxed);
             }
@@ -149,13 +149,13 @@ impl<'p> PingPong<'p> {
 
     /// Tells the server that it is over, so that it does not take our end for a failure.
     pub(super) async fn end(self) -> anyhow::Result<()> {
-        let goodbye = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: 0 }.encode());
+        let goodbye = Frame::new(Bytes::new()).metadata(EchoRequest { echo_to_port: 0 }.encode());
         self.peers.send_to(&self.peer, goodbye).await?;
         let _ = timeout(PATIENCE, self.peers.outstanding_at_most(0)).await;
         Ok(())
     }
 
-    async fn there_and_back(&self, frame: Frame, length: usize) -> anyhow::Result<()> {
+    async fn round_trip(&self, frame: Frame, length: usize) -> anyhow::Result<()> {
         self.peers.send_to(&self.peer, frame).await?;
         let echo = self.listener.recv().await?;
         ensure!(echo.len() == length, "{} bytes came back for {length}", echo.len());

@@ -14,9 +14,9 @@ use tokio::time::interval;
 use tracing::{info, warn};
 
 use super::ServerArgs;
-use super::latency::Hello;
+use super::latency::EchoRequest;
 use super::memory::Memory;
-use crate::common::nobody;
+use crate::common::address_resolver;
 use crate::output::print;
 
 /// Clients that get echoes at a time, at most.
@@ -67,21 +67,21 @@ impl Server {
         let mut sweep = interval(SWEEP);
         loop {
             tokio::select! {
-                received = listener.recv() => self.take(received?)?,
+                received = listener.recv() => self.receive(received?)?,
                 Some((session, peers)) = self.echoes.ready.recv() => self.echoes.begin(session, peers)?,
-                _ = sweep.tick() => self.echoes.sweep(),
+                _ = sweep.tick() => self.echoes.forget_gone(),
             }
         }
     }
 
     /// Does not acknowledge, so that nobody who wants something kept takes this for its receiver.
-    fn take(&mut self, received: Received) -> anyhow::Result<()> {
+    fn receive(&mut self, received: Received) -> anyhow::Result<()> {
         self.messages += 1;
         self.bytes += received.len() as u64;
         self.echoes.kind.take(&received)?;
         let session = received.id().session;
-        match Hello::decode(received.metadata()) {
-            Some(Hello { echo_to_port: 0 }) => drop(self.echoes.to.remove(&session)),
+        match EchoRequest::decode(received.metadata()) {
+            Some(EchoRequest { echo_to_port: 0 }) => drop(self.echoes.to.remove(&session)),
             Some(hello) => {
                 self.echoes.connect(session, received.sender(), hello.echo_to_port);
             }
@@ -123,14 +123,14 @@ impl Drop for Echo {
 impl Echoes {
     fn new(args: &ServerArgs) -> anyhow::Result<Self> {
         let mut connector = Connector::builder()
-            .resolver(nobody()?)
+            .resolver(address_resolver()?)
             .allow_default_network(args.listen.allow_default_network)
             .transport(args.listen.transport.transport())
             .rdma(args.device.rdma(args.listen.transport))
             .wait(Duration::from_secs(10));
         let mut by_certificate = None;
         if let Some(tls) = args.listen.tls.tls()? {
-            by_certificate = args.listen.tls.names_nobody().then(|| (connector.clone(), tls.clone()));
+            by_certificate = args.listen.tls.lacks_peer_names().then(|| (connector.clone(), tls.clone()));
             connector = connector.tls(tls);
         }
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
@@ -195,7 +195,7 @@ impl Echoes {
         Ok(())
     }
 
-    fn sweep(&mut self) {
+    fn forget_gone(&mut self) {
         self.to.retain(|_, echo| echo.peers.statistics().connected > 0);
     }
 }

@@ -8,7 +8,7 @@ use multinet_client::nic::RouteError;
 use multinet_client::resolve::Question;
 use multinet_client::{ConnectError, Connector, ConnectorBuilder, DialError, PeerSet, ResolveError};
 
-use crate::common::{ConnectArgs, nobody, patiently};
+use crate::common::{ConnectArgs, address_resolver, wait_with_note};
 use crate::output::Usage;
 
 /// What perftest and `Listener` listen on if nobody says otherwise.
@@ -82,7 +82,7 @@ impl Target {
     /// [`Usage`], if no certificate can be for what is named, or its network is not known; or if DNS or TLS cannot be set up.
     pub(crate) fn connector(&self, args: &ConnectArgs) -> anyhow::Result<ConnectorBuilder> {
         let is_address = self.name.parse::<IpAddr>().is_ok();
-        if is_address && args.tls.names_nobody() {
+        if is_address && args.tls.lacks_peer_names() {
             let name = &self.name;
             return Err(Usage(format!(
                 "no certificate is for an address: say by --tls-name what that of {name} is for"
@@ -98,7 +98,7 @@ impl Target {
             .into());
         }
         let asks_nobody = is_address && args.dns.servers.is_empty() && args.dns.resolv_conf.is_none();
-        args.connector(if asks_nobody { nobody()? } else { args.dns.resolver()? })
+        args.connector(if asks_nobody { address_resolver()? } else { args.dns.resolver()? })
     }
 
     /// Refuses a port that can only be the name of a file, as in `send ADDRESS FILE`.
@@ -121,7 +121,7 @@ impl Target {
     ///
     /// [`ConnectError`], with what the name may have to do with it.
     pub(crate) async fn connect(&self, connector: &Connector, wait: Duration) -> anyhow::Result<PeerSet> {
-        let error = match patiently(wait, connector.connect(&self.name, &self.port)).await {
+        let error = match wait_with_note(wait, connector.connect(&self.name, &self.port)).await {
             Ok(peers) => return Ok(peers),
             Err(error) => error,
         };

@@ -14,9 +14,9 @@ use futures::StreamExt as _;
 use multinet_client::{Cuda, Endpoint, EndpointAddress, ResolveError, Resolver, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Failure, Machine, Process, Says, Server, Service};
+use super::facts::{Dns, Facts, Failure, Machine, Process, Server, Service, ZoneAnswer};
 use super::{DoctorArgs, probe};
-use crate::common::nobody;
+use crate::common::address_resolver;
 
 /// What every zone of multinet has, by the usual search path.
 const SERVICES: &str = "svc.multinet";
@@ -37,7 +37,7 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
         Ok(resolver) => resolver,
         Err(error) => {
             // An address needs no DNS.
-            let service = match (&args.name, nobody()) {
+            let service = match (&args.name, address_resolver()) {
                 (Some(name), Ok(nobody)) if name.parse::<IpAddr>().is_ok() => {
                     Some(service(args, &nobody, name).await)
                 }
@@ -74,34 +74,36 @@ async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> Server {
     let start = Instant::now();
     let says = match args.dns.resolver_of(address) {
         Ok(resolver) => zone_at(&resolver, &name).await,
-        Err(error) => Says::Fails(error),
+        Err(error) => ZoneAnswer::Fails(error),
     };
     let took = start.elapsed();
     let no_tcp = match says {
-        Says::Silent(_) => None,
+        ZoneAnswer::Silent(_) => None,
         _ => probe::tcp(address).await.err().map(|error| error.to_string()),
     };
     Server { address, says, took, no_tcp }
 }
 
-async fn zone_at(resolver: &Resolver, name: &str) -> Says {
+async fn zone_at(resolver: &Resolver, name: &str) -> ZoneAnswer {
     let error = match find(resolver, name).await {
-        Ok(zone) => return Says::Zone(zone),
+        Ok(zone) => return ZoneAnswer::Zone(zone),
         Err(error) => error,
     };
     // A server that is asked directly refuses whatever is not below its zone; and a cluster's may forward all but the
     // cluster's own names to one that is not there.
     if name == SERVICES {
         match find(resolver, SERVICES_IN_FULL).await {
-            Ok(zone) => return Says::FullNameOnly(zone),
-            Err(error) if error.is_negative() => return Says::NoZone,
+            Ok(zone) => return ZoneAnswer::FullNameOnly(zone),
+            Err(error) if error.is_negative() => return ZoneAnswer::NoZone,
             Err(_) => {}
         }
     }
     match error {
-        error if error.is_negative() => Says::NoZone,
-        error @ (ResolveError::Timeout { .. } | ResolveError::Unreachable { .. }) => Says::Silent(error),
-        error => Says::Fails(error),
+        error if error.is_negative() => ZoneAnswer::NoZone,
+        error @ (ResolveError::Timeout { .. } | ResolveError::Unreachable { .. }) => {
+            ZoneAnswer::Silent(error)
+        }
+        error => ZoneAnswer::Fails(error),
     }
 }
 
@@ -200,12 +202,12 @@ async fn machine() -> Machine {
 
 /// What CUDA says, which looks at all GPUs.
 async fn cuda() -> Result<u32, String> {
-    let said = patiently(CUDA_PATIENCE, Cuda::count).await.map_err(|failure| failure.what)?;
+    let said = with_time_limit(CUDA_PATIENCE, Cuda::count).await.map_err(|failure| failure.what)?;
     said.map_err(|error| error.to_string())
 }
 
 /// What a call says that may hang in a driver.
-async fn patiently<T: Send + 'static>(
+async fn with_time_limit<T: Send + 'static>(
     patience: Duration,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {

@@ -36,7 +36,7 @@ pub(super) struct Dns {
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
-    pub(super) says: Says,
+    pub(super) says: ZoneAnswer,
     /// How long it took.
     pub(super) took: Duration,
     /// Why it does not answer over TCP, if it answers over UDP only.
@@ -45,7 +45,7 @@ pub(super) struct Server {
 
 /// What a DNS server says of the zone.
 #[derive(Debug)]
-pub(super) enum Says {
+pub(super) enum ZoneAnswer {
     /// It is there, under this full name.
     Zone(String),
     /// It is there, but the search path does not lead to this full name.
@@ -140,7 +140,7 @@ pub(super) struct Machine {
     /// The interface of the default network and the second NICs, or why they cannot be read.
     pub(super) interfaces: Result<Vec<Nic>, String>,
     /// Subnets that several second NICs are in.
-    pub(super) shared: Vec<Shared>,
+    pub(super) shared: Vec<SharedSubnet>,
     /// Soft and hard limit of locked memory, in octets.
     pub(super) memlock: Option<(u64, u64)>,
     pub(super) process: Process,
@@ -249,7 +249,7 @@ pub(super) struct Nic {
 
 /// A subnet that several second NICs are in.
 #[derive(Debug, Clone)]
-pub(super) struct Shared {
+pub(super) struct SharedSubnet {
     pub(super) network: String,
     pub(super) nics: Vec<InSubnet>,
 }

@@ -7,7 +7,7 @@ mod rdma;
 
 use std::collections::BTreeSet;
 
-use super::facts::{Dns, Facts, Says, Server, Service};
+use super::facts::{Dns, Facts, Server, Service, ZoneAnswer};
 use super::report::Finding;
 use super::report::Level::{Note, Ok as Good, Problem, Warning};
 use multinet_client::{Endpoint, ResolveError};
@@ -28,7 +28,9 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     machine::network(&facts.machine, &mut findings);
     if let Some(of) = &facts.service {
         let dns_fails = facts.dns.as_ref().is_ok_and(|dns| {
-            dns.servers.iter().all(|server| matches!(server.says, Says::Fails(_) | Says::Silent(_)))
+            dns.servers
+                .iter()
+                .all(|server| matches!(server.says, ZoneAnswer::Fails(_) | ZoneAnswer::Silent(_)))
         });
         service(of, dns_fails, &mut findings);
         for peer in &of.peers {
@@ -44,9 +46,9 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 fn dns(dns: &Dns, resolves: bool, findings: &mut Vec<Finding>) {
     let search = if dns.search.is_empty() { "none".to_owned() } else { dns.search.join(" ") };
     findings.push(Finding::new(Good, "dns", format!("search path: {search}; ndots: {}", dns.ndots)));
-    let all_silent = dns.servers.iter().all(|server| matches!(server.says, Says::Silent(_)));
+    let all_silent = dns.servers.iter().all(|server| matches!(server.says, ZoneAnswer::Silent(_)));
     for (place, server) in dns.servers.iter().enumerate() {
-        findings.push(say(dns, server, place == 0, all_silent, resolves));
+        findings.push(server_finding(dns, server, place == 0, all_silent, resolves));
         if let Some(reason) = &server.no_tcp {
             let message = format!(
                 "{} answers over UDP, but TCP does not get through ({reason}): the answers for services with many \
@@ -67,22 +69,22 @@ fn is_pods(search: &[String]) -> bool {
 }
 
 /// An answer of the first server counts, whatever the others would say; these are asked only if it fails.
-fn say(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: bool) -> Finding {
+fn server_finding(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: bool) -> Finding {
     let Server { address, says, took, .. } = server;
     let time = milliseconds(*took);
     match says {
-        Says::Zone(zone) => {
+        ZoneAnswer::Zone(zone) => {
             let zone = zone.strip_prefix("svc.").unwrap_or(zone);
             Finding::new(Good, "dns", format!("{address} answers in {time}, and knows the zone {zone}"))
         }
-        Says::FullNameOnly(zone) => {
+        ZoneAnswer::FullNameOnly(zone) => {
             let zone = zone.strip_prefix("svc.").unwrap_or(zone);
             Finding::new(Note, "dns", format!(
                 "{address} answers in {time}, and knows the zone {zone}, to which the search path does not lead"
             ))
             .fix(format!("end names with {zone}, or put its parent into the search path (dnsConfig.searches of the pod)"))
         }
-        Says::NoZone => {
+        ZoneAnswer::NoZone => {
             let level = match (resolves, is_first) {
                 (true, _) => Note,
                 (false, true) => Problem,
@@ -100,13 +102,13 @@ fn say(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: b
                  (docs/install.md); if your zone is another one, give the full name of a service"
             ))
         }
-        Says::Fails(error) => {
+        ZoneAnswer::Fails(error) => {
             let level = if is_first { Problem } else { Warning };
             Finding::new(level, "dns", error.to_string()).fix(format!(
                 "see the log of {address}; if it forwards to multinet-dns, see that one's /readyz"
             ))
         }
-        Says::Silent(error) => {
+        ZoneAnswer::Silent(error) => {
             let level = if all_silent { Problem } else { Warning };
             Finding::new(level, "dns", error.to_string()).fix(
                 "see whether the server runs, and whether a NetworkPolicy lets this pod reach it (UDP and TCP port 53)",
@@ -145,7 +147,7 @@ fn service(service: &Service, dns_fails: bool, findings: &mut Vec<Finding>) {
                 ),
             ));
             for endpoint in &resolved.endpoints {
-                describe(endpoint, findings);
+                endpoint_findings(endpoint, findings);
             }
         }
     }
@@ -215,7 +217,7 @@ fn unresolved(error: &ResolveError) -> Finding {
 }
 
 /// What DNS does not say of an endpoint.
-fn describe(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
+fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
     let before = findings.len();
     let addresses = endpoint.addresses.iter();
     let unknown: Vec<String> =

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory as _;
 
-use super::in_flags;
+use super::with_flag_names;
 use crate::app::Cli;
 
 #[test]
@@ -16,7 +16,7 @@ fn settings_of_the_library_become_flags() {
         ("nothing to translate", "nothing to translate"),
     ];
     for (message, expected) in cases {
-        assert_eq!(in_flags(message), expected);
+        assert_eq!(with_flag_names(message), expected);
     }
 }
 
@@ -50,7 +50,7 @@ fn no_message_of_the_library_names_a_setting_that_is_a_flag_here() {
     for path in sources(&library) {
         for literal in literals(&fs::read_to_string(&path).unwrap()).iter().filter(|text| text.contains(' '))
         {
-            let said = in_flags(literal);
+            let said = with_flag_names(literal);
             let mut words = said.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
             let named = words.find(|word| settings.iter().any(|setting| setting == word));
             let is_placeholder = named.is_some_and(|name| said.contains(&format!("{{{name}")));

@@ -119,6 +119,6 @@ fn nobody_has_typed_an_asterisk() {
         (bad_port("rdma"), "rdma", "\"rdma\" is not a port: it has none"),
     ];
     for (error, port, expected) in cases {
-        assert_eq!(in_words(error, "10.0.0.1", port).to_string(), expected);
+        assert_eq!(explain(error, "10.0.0.1", port).to_string(), expected);
     }
 }

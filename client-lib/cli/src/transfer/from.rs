@@ -62,14 +62,14 @@ impl Senders {
             let (senders, mut changes) = (self.clone(), resolver.watch(name, ANY_PORT));
             tokio::spawn(async move {
                 while let Some(change) = changes.next().await {
-                    senders.hear(place, change);
+                    senders.update(place, change);
                 }
             });
         }
     }
 
     /// Takes in what DNS says of one of the services.
-    fn hear(&self, place: usize, change: Change) {
+    fn update(&self, place: usize, change: Change) {
         let addresses = match change {
             Change::Endpoints(now) => {
                 let all = now.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
@@ -148,15 +148,15 @@ mod tests {
 
         let resolver = Resolver::builder().servers(["127.0.0.1:9".parse().unwrap()]).build().unwrap();
         let resolved = resolver.resolve("10.0.0.5", ANY_PORT).await.unwrap();
-        senders.hear(1, Change::Endpoints(resolved));
+        senders.update(1, Change::Endpoints(resolved));
         senders.admit(pod).unwrap();
         let refused = senders.admit(stranger).unwrap_err();
         assert!(refused.ends_with("it is not among those that --from allows"), "{refused}");
 
         let error = resolver.resolve("a b", ANY_PORT).await.unwrap_err();
-        senders.hear(1, Change::Held { since: std::time::Instant::now(), error: error.clone() });
+        senders.update(1, Change::Held { since: std::time::Instant::now(), error: error.clone() });
         senders.admit(pod).unwrap();
-        senders.hear(1, Change::Lost { error });
+        senders.update(1, Change::Lost { error });
         assert!(senders.admit(pod).is_err());
     }
 }

@@ -25,7 +25,7 @@ use crate::output::{note, print};
 const WINDOW: usize = 32;
 
 /// How often it is looked whether all is well.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK: Duration = Duration::from_millis(50);
 
 /// How long the receiver has to say goodbye, or to hear that there will be no end.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const GOODBYE: Duration = Duration::from_secs(5);
 const NOT_CONFIRMED: u8 = 3;
 
 pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
-    let (target, path) = args.what()?;
+    let (target, path) = args.target_and_source()?;
     let source = source::open(&path, args.frame_size as usize)?;
     let wait = Duration::from_secs(args.wait);
     let connector = target.connector(&args.connect)?.delivery(Delivery::AtLeastOnce).choice(Choice::ByKey);
@@ -67,7 +67,7 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
 
 impl SendArgs {
     /// The receiver and the file. Where the port is part of the name, what follows is the file.
-    fn what(&self) -> anyhow::Result<(Target, PathBuf)> {
+    fn target_and_source(&self) -> anyhow::Result<(Target, PathBuf)> {
         let source = self.file.as_ref().unwrap_or(&self.source);
         let has_port = Target::split(&self.name, None)?.1.is_some();
         match (&self.port, Target::parse(&self.name, None)?) {
@@ -185,14 +185,14 @@ impl Transfer {
 
     /// Completes when it cannot come to a good end any more.
     async fn trouble(&self, args: &SendArgs, target: &Target) -> anyhow::Error {
-        let mut look = interval(LOOK);
+        let mut ticks = interval(CHECK);
         let wait = Duration::from_secs(args.wait);
         let mut progress = Progress::new(Instant::now().into_std(), wait, args.frame_size);
         let mut safe = None;
         loop {
-            let now = look.tick().await;
+            let now = ticks.tick().await;
             let statistics = self.peers.statistics();
-            let trouble = progress.look(now.into_std(), &statistics);
+            let trouble = progress.check(now.into_std(), &statistics);
             // To give a file its name takes no time that counts.
             if self.is_safe() && now - *safe.get_or_insert(now) > progress.patience() {
                 return anyhow!("no answer within {} s", progress.patience().as_secs());
@@ -264,12 +264,12 @@ mod tests {
         for (line, name, port, path) in cases {
             let line =
                 Line::try_parse_from([&["send"], line].concat()).unwrap_or_else(|error| panic!("{error}"));
-            let (target, source) = line.send.what().unwrap();
+            let (target, source) = line.send.target_and_source().unwrap();
             assert_eq!((target.name.as_str(), target.port.as_str()), (name, port));
             assert_eq!(source, PathBuf::from(path));
         }
         let line = Line::try_parse_from(["send", "10.0.0.1:9", "8", "a.bin"])
             .unwrap_or_else(|error| panic!("{error}"));
-        assert!(line.send.what().is_err());
+        assert!(line.send.target_and_source().is_err());
     }
 }

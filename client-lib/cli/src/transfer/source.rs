@@ -38,7 +38,7 @@ pub(super) struct Fault {
 }
 
 /// Whether a file is still as it was.
-struct Watch {
+struct ChangeDetector {
     file: File,
     path: PathBuf,
     before: Stamp,
@@ -73,7 +73,7 @@ pub(super) fn open(path: &Path, size: usize) -> anyhow::Result<Source> {
         let about = file.metadata().with_context(cannot_read)?;
         anyhow::ensure!(!about.is_dir(), "{} is a folder: send a tar of it", path.display());
         let watch = match about.is_file() {
-            true => Some(Watch {
+            true => Some(ChangeDetector {
                 file: file.try_clone().with_context(cannot_read)?,
                 path: path.to_owned(),
                 before: Stamp::of(&about),
@@ -83,7 +83,7 @@ pub(super) fn open(path: &Path, size: usize) -> anyhow::Result<Source> {
         // What the kernel makes up as it is read, as in /proc, has no size beforehand.
         (Box::new(file), Some(about.len()).filter(|&size| about.is_file() && size > 0), watch)
     };
-    let is_same = move || watch.as_ref().map_or(Ok(()), Watch::check);
+    let is_same = move || watch.as_ref().map_or(Ok(()), ChangeDetector::check);
     let (sender, parts) = mpsc::channel(AHEAD);
     std::thread::Builder::new()
         .name("source".to_owned())
@@ -91,7 +91,7 @@ pub(super) fn open(path: &Path, size: usize) -> anyhow::Result<Source> {
     Ok(Source { parts, total })
 }
 
-impl Watch {
+impl ChangeDetector {
     fn check(&self) -> Result<(), Fault> {
         let path = self.path.display();
         let now = self.file.metadata().map_err(|error| Fault::unreadable(error, &path.to_string()))?;
@@ -256,7 +256,7 @@ mod tests {
             fs::write(&path, "content").unwrap();
             let file = append(&path);
             let before = Stamp::of(&file.metadata().unwrap());
-            let watch = Watch { file, path: path.clone(), before };
+            let watch = ChangeDetector { file, path: path.clone(), before };
             // Clocks of file systems are coarse.
             std::thread::sleep(std::time::Duration::from_millis(20));
             change(&path);

@@ -24,7 +24,7 @@ pub(super) struct Progress {
     got_on: Instant,
     acknowledged: u64,
     /// Since when there has been a receiver that has all it was sent.
-    calm: Option<Instant>,
+    idle: Option<Instant>,
 }
 
 /// Why a transfer will not come to its end.
@@ -42,7 +42,7 @@ impl Progress {
     /// Frames have so many bytes.
     pub(super) fn new(now: Instant, wait: Duration, frame_size: u32) -> Self {
         let patience = wait + Duration::from_secs_f64((f64::from(frame_size) / SLOWEST).ceil());
-        Self { wait, patience, connected: now, got_on: now, acknowledged: 0, calm: None }
+        Self { wait, patience, connected: now, got_on: now, acknowledged: 0, idle: None }
     }
 
     /// How long nothing may be acknowledged.
@@ -50,7 +50,7 @@ impl Progress {
         self.patience
     }
 
-    pub(super) fn look(&mut self, now: Instant, statistics: &Statistics) -> Option<Trouble> {
+    pub(super) fn check(&mut self, now: Instant, statistics: &Statistics) -> Option<Trouble> {
         if statistics.rejected > 0 {
             return Some(Trouble::Refused);
         }
@@ -58,15 +58,15 @@ impl Progress {
         if is_connected {
             self.connected = now;
         }
-        self.calm = (is_connected && statistics.untaken == 0).then(|| self.calm.unwrap_or(now));
-        let is_calm_for_long = self.calm.is_some_and(|since| now - since >= self.patience);
-        if statistics.acknowledged > self.acknowledged || statistics.held == 0 || is_calm_for_long {
+        self.idle = (is_connected && statistics.untaken == 0).then(|| self.idle.unwrap_or(now));
+        let is_idle_for_long = self.idle.is_some_and(|since| now - since >= self.patience);
+        if statistics.acknowledged > self.acknowledged || statistics.held == 0 || is_idle_for_long {
             (self.got_on, self.acknowledged) = (now, statistics.acknowledged);
         }
         if now - self.connected > self.wait {
             return Some(Trouble::Gone);
         }
-        (self.calm.is_none() && now - self.got_on > self.patience).then_some(Trouble::Stuck)
+        (self.idle.is_none() && now - self.got_on > self.patience).then_some(Trouble::Stuck)
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
                 (statistics.connected, statistics.untaken, statistics.held) = (1, untaken, held);
             }
             statistics.acknowledged = acknowledged;
-            let trouble = progress.look(start + Duration::from_secs(second), &statistics);
+            let trouble = progress.check(start + Duration::from_secs(second), &statistics);
             trouble.map(|trouble| (second, trouble))
         })
     }
@@ -147,6 +147,6 @@ mod tests {
         (statistics.connected, statistics.rejected) = (1, 1);
         let now = Instant::now();
         let mut progress = Progress::new(now, Duration::from_secs(30), 1);
-        assert_eq!(progress.look(now, &statistics), Some(Trouble::Refused));
+        assert_eq!(progress.check(now, &statistics), Some(Trouble::Refused));
     }
 }

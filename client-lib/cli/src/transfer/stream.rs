@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use nix::unistd::geteuid;
 
-use crate::output::to_stdout;
+use crate::output::stdout_error;
 
 /// Mode of a folder, such as `/tmp`, in which everybody may create files and remove their own only.
 const STICKY: u32 = 0o1000;
@@ -128,7 +128,7 @@ impl Target {
 
     fn error(&self, error: io::Error) -> anyhow::Error {
         match self {
-            Self::Stdout => to_stdout(error),
+            Self::Stdout => stdout_error(error),
             Self::Path(path, _) => anyhow::Error::new(error).context(cannot_write(path)),
         }
     }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use multinet_client::EndpointAddress;
 use multinet_client::nic::{self, AddressState, Interface, LinkState, RouteError};
 
-use super::super::facts::{InSubnet, Nic, NoConnection, NoRoute, Peer, Route, Shared};
+use super::super::facts::{InSubnet, Nic, NoConnection, NoRoute, Peer, Route, SharedSubnet};
 use super::super::probe;
 
 /// Tries a connection to an address.
@@ -103,7 +103,7 @@ pub(super) fn nics() -> io::Result<Vec<Nic>> {
 
 /// The subnets of IPv4 that several second NICs are in. (By IPv6, only that NIC answers for an
 /// address which has it.)
-pub(super) fn shared() -> io::Result<Vec<Shared>> {
+pub(super) fn shared() -> io::Result<Vec<SharedSubnet>> {
     let interfaces = nic::local_interfaces()?;
     let second = interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Down);
     let mut subnets: Vec<(IpNet, Vec<(&str, IpAddr)>)> = Vec::new();
@@ -123,7 +123,7 @@ pub(super) fn shared() -> io::Result<Vec<Shared>> {
     Ok(subnets.into_iter().map(|(network, nics)| describe_shared(network, &nics)).collect())
 }
 
-fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> Shared {
+fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> SharedSubnet {
     // Anybody in the subnet.
     let other = network.hosts().find(|host| !nics.iter().any(|(_, own)| own == host));
     let leaves_by = |source| nic::route_from(source, other?).ok().map(|route| route.interface);
@@ -133,7 +133,7 @@ fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> Shared {
         leaves_by: leaves_by(address),
         answers_for_all: arp_ignore(interface) == 0,
     };
-    Shared { network: network.to_string(), nics: nics.iter().map(in_subnet).collect() }
+    SharedSubnet { network: network.to_string(), nics: nics.iter().map(in_subnet).collect() }
 }
 
 /// Whether an interface answers ARP for its own addresses only: the greater of two settings counts

@@ -6,7 +6,7 @@ use std::time::Duration;
 use multinet_client::{gid, verbs};
 
 use super::super::facts::{DmaBuf, Failure, Gid, Nic, Row};
-use super::patiently;
+use super::with_time_limit;
 
 /// For so long a device may take to answer. It gives up by itself within half of that, unless its driver hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ async fn writes(place: gid::DeviceGid) -> Result<u32, Failure> {
         return Err(Failure { what: format!("verbs cannot name {place}"), fix: None });
     };
     let source = verbs::SourceGid { port, gid_index, gid: place.gid };
-    let probed = patiently(PATIENCE, move || verbs::probe(&place.device, source)).await?;
+    let probed = with_time_limit(PATIENCE, move || verbs::probe(&place.device, source)).await?;
     let failed = |error: verbs::ProbeError| Failure { what: error.to_string(), fix: error.hint() };
     probed.map(|probed| probed.mtu).map_err(failed)
 }
@@ -72,7 +72,7 @@ pub(super) async fn dma_bufs(gids: &[Gid]) -> Vec<(String, Result<DmaBuf, Failur
     let devices = devices(gids, |row| matches!(row.writes, Some(Ok(_))));
     let asked = devices.into_iter().map(async |device| {
         let name = device.clone();
-        let said = patiently(PATIENCE, move || dma_buf(&name)).await;
+        let said = with_time_limit(PATIENCE, move || dma_buf(&name)).await;
         (device, said.flatten())
     });
     futures::future::join_all(asked).await

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use multinet_client::nic::{AddressState, LinkState};
 
-use super::super::facts::{InSubnet, Machine, Nic, Shared};
+use super::super::facts::{InSubnet, Machine, Nic, SharedSubnet};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
@@ -68,7 +68,7 @@ fn unusable(name: &str, address: IpAddr, state: AddressState) -> Finding {
 }
 
 /// Traffic of several NICs in one subnet leaves by one of them, and comes by any, unless routes by source and ARP say otherwise.
-fn shared(Shared { network, nics }: &Shared) -> Option<Finding> {
+fn shared(SharedSubnet { network, nics }: &SharedSubnet) -> Option<Finding> {
     let all: Vec<String> = nics.iter().map(|nic| format!("{} ({})", nic.interface, nic.address)).collect();
     let stray = |nic: &InSubnet| {
         let by = nic.leaves_by.as_ref().filter(|by| **by != nic.interface)?;

@@ -53,7 +53,7 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
             let found = format!("{what}: frames go over TCP");
             findings.push(Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE)));
         }
-        findings.extend(machine.gids.iter().map(say));
+        findings.extend(machine.gids.iter().map(gid_finding));
         mtus(machine, findings);
     }
 }
@@ -159,7 +159,7 @@ fn some_of(others: &[String]) -> String {
     }
 }
 
-fn say(gid: &Gid) -> Finding {
+fn gid_finding(gid: &Gid) -> Finding {
     let Gid { interface, address, row, rejected, others } = gid;
     let passed_over = match &rejected[..] {
         [] => String::new(),

@@ -9,7 +9,7 @@ use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolve
 
 use super::super::facts::{
     DmaBuf, Dns, Facts, Failure, Gid, Gpus, InSubnet, Machine, Mtu, Namespaces, Nic, NoConnection, NoRoute,
-    Peer, Process, Route, Row, Says, Server, Service, Shared,
+    Peer, Process, Route, Row, Server, Service, SharedSubnet, ZoneAnswer,
 };
 use super::super::pci::Acs;
 use super::super::report::{Level, json, text, worst};
@@ -38,7 +38,7 @@ fn nic(name: &str, ip: &str) -> Nic {
     }
 }
 
-fn asked(says: Vec<Says>) -> Dns {
+fn asked(says: Vec<ZoneAnswer>) -> Dns {
     let took = Duration::from_micros(420);
     Dns {
         search: vec!["vision.svc.cluster.local".to_owned(), "cluster.local".to_owned()],
@@ -51,8 +51,8 @@ fn asked(says: Vec<Says>) -> Dns {
     }
 }
 
-fn zone() -> Says {
-    Says::Zone("svc.multinet.cluster.local".to_owned())
+fn zone() -> ZoneAnswer {
+    ZoneAnswer::Zone("svc.multinet.cluster.local".to_owned())
 }
 
 /// A pod that lacks nothing.
@@ -132,7 +132,7 @@ fn not_connected(obstacle: Option<Obstacle>) -> Option<Result<Duration, NoConnec
 }
 
 /// Returns two NICs in one subnet, where packets of `net2` leave by the interface `by`.
-fn in_one_subnet(by: &str, answers_for_all: bool) -> Shared {
+fn in_one_subnet(by: &str, answers_for_all: bool) -> SharedSubnet {
     let nic = |interface: &str, address: &str, by: &str| InSubnet {
         interface: interface.to_owned(),
         address: address.parse().unwrap(),
@@ -140,7 +140,7 @@ fn in_one_subnet(by: &str, answers_for_all: bool) -> Shared {
         answers_for_all,
     };
     let nics = vec![nic("net1", "192.168.111.4", "net1"), nic("net2", "192.168.111.9", by)];
-    Shared { network: "192.168.111.0/24".to_owned(), nics }
+    SharedSubnet { network: "192.168.111.0/24".to_owned(), nics }
 }
 
 fn to(peer: Peer) -> Facts {
@@ -224,7 +224,7 @@ no problems, no warnings
 /// One thing is wrong: what is found, and how the fix begins.
 #[test]
 fn one_thing_is_wrong() {
-    let with_dns = |says: Vec<Says>| Facts { dns: Ok(asked(says)), ..good() };
+    let with_dns = |says: Vec<ZoneAnswer>| Facts { dns: Ok(asked(says)), ..good() };
     let with_machine = |change: fn(&mut Machine)| {
         let mut facts = good();
         change(&mut facts.machine);
@@ -243,28 +243,32 @@ fn one_thing_is_wrong() {
             "look at /etc/resolv.conf",
         ),
         (
-            with_dns(vec![Says::NoZone]),
+            with_dns(vec![ZoneAnswer::NoZone]),
             "problem dns 10.96.0.10:53 answers in 0.42 ms, but knows no svc.multinet",
             "have the cluster's DNS forward the zone",
         ),
-        (with_dns(vec![zone(), Says::NoZone]), "warning dns 10.96.0.10:53 answers", "have the cluster's DNS"),
         (
-            with_dns(vec![Says::Fails(refused())]),
+            with_dns(vec![zone(), ZoneAnswer::NoZone]),
+            "warning dns 10.96.0.10:53 answers",
+            "have the cluster's DNS",
+        ),
+        (
+            with_dns(vec![ZoneAnswer::Fails(refused())]),
             "problem dns 10.96.0.10:53 refuses",
             "see the log of 10.96.0.10:53",
         ),
         (
-            with_dns(vec![Says::Silent(timeout())]),
+            with_dns(vec![ZoneAnswer::Silent(timeout())]),
             "problem dns no answer for svc.multinet",
             "see whether the server runs",
         ),
         (
-            with_dns(vec![Says::Silent(timeout()), zone()]),
+            with_dns(vec![ZoneAnswer::Silent(timeout()), zone()]),
             "warning dns no answer",
             "see whether the server runs",
         ),
         (
-            with_dns(vec![Says::FullNameOnly("svc.multinet.cluster.local".to_owned())]),
+            with_dns(vec![ZoneAnswer::FullNameOnly("svc.multinet.cluster.local".to_owned())]),
             "note dns 10.96.0.10:53 answers in 0.42 ms, and knows the zone multinet.cluster.local, to which the search",
             "end names with multinet.cluster.local",
         ),

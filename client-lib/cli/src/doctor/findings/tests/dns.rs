@@ -3,7 +3,7 @@
 use super::*;
 
 fn with(change: impl FnOnce(&mut Dns)) -> Facts {
-    let mut dns = asked(vec![Says::NoZone]);
+    let mut dns = asked(vec![ZoneAnswer::NoZone]);
     change(&mut dns);
     Facts { dns: Ok(dns), ..good() }
 }
@@ -44,7 +44,7 @@ fn a_server_without_tcp_is_found_before_an_answer_needs_it() {
 #[test]
 fn what_is_wrong_with_dns_is_said_once() {
     let mut facts = named(Err(timeout()), Some("rdma"));
-    facts.dns = Ok(asked(vec![Says::Silent(timeout())]));
+    facts.dns = Ok(asked(vec![ZoneAnswer::Silent(timeout())]));
     facts.service.as_mut().unwrap().wanted = Some(Err(timeout()));
     let found: Vec<String> = bad(&facts).into_iter().map(|(message, _)| message).collect();
     assert_eq!(found.len(), 2, "{found:?}");
