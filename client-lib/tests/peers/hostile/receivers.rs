@@ -161,7 +161,8 @@ async fn messages_that_a_receiver_may_not_send_end_its_connection() {
     breaks_rules(delivery, &header(0, &[]), "unknown message kind 0").await;
     breaks_rules(delivery, &header(CONTROL, &[(2, &[1, 1])]), "257 acknowledgements, more than the 256")
         .await;
-    breaks_rules(delivery, &header(CONTROL, &[(4, &[255, 255])]), "65535 rejections, more than the 256").await;
+    breaks_rules(delivery, &header(CONTROL, &[(4, &[255, 255])]), "65535 rejections, more than the 256")
+        .await;
     breaks_rules(delivery, &header(CLOSE, &[(1, &[9])]), "close code 9").await;
     breaks_rules(delivery, &header(DATA, &[(1, &[2])]), "unknown flags 0x02").await;
 }

@@ -42,11 +42,54 @@ fn a_server_without_tcp_is_found_before_an_answer_needs_it() {
 }
 
 #[test]
-fn what_is_wrong_with_dns_is_said_once() {
+fn a_dns_failure_is_reported_once() {
     let mut facts = named(Err(timeout()), Some("rdma"));
     facts.dns = Ok(asked(vec![ZoneAnswer::Silent(timeout())]));
     facts.service.as_mut().unwrap().wanted = Some(Err(timeout()));
     let found: Vec<String> = bad(&facts).into_iter().map(|(message, _)| message).collect();
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(found[1], "problem service infer.vision.svc.multinet cannot be looked up");
+}
+
+#[test]
+fn each_answer_of_a_server_has_its_finding_and_fix() {
+    let with_dns = |says: Vec<ZoneAnswer>| Facts { dns: Ok(asked(says)), ..good() };
+    let refused = || ResolveError::Refused { name: "svc.multinet".to_owned(), server: server() };
+    check([
+        (
+            Facts { dns: Err(ResolveError::NoServers { path: "/etc/resolv.conf".into() }), ..good() },
+            "problem dns /etc/resolv.conf names no DNS server",
+            "look at /etc/resolv.conf",
+        ),
+        (
+            with_dns(vec![ZoneAnswer::NoZone]),
+            "problem dns 10.96.0.10:53 answers in 0.42 ms, but knows no svc.multinet",
+            "have the cluster's DNS forward the zone",
+        ),
+        (
+            with_dns(vec![zone(), ZoneAnswer::NoZone]),
+            "warning dns 10.96.0.10:53 answers",
+            "have the cluster's DNS",
+        ),
+        (
+            with_dns(vec![ZoneAnswer::Fails(refused())]),
+            "problem dns 10.96.0.10:53 refuses",
+            "see the log of 10.96.0.10:53",
+        ),
+        (
+            with_dns(vec![ZoneAnswer::Silent(timeout())]),
+            "problem dns no answer for svc.multinet",
+            "see whether the server runs",
+        ),
+        (
+            with_dns(vec![ZoneAnswer::Silent(timeout()), zone()]),
+            "warning dns no answer",
+            "see whether the server runs",
+        ),
+        (
+            with_dns(vec![ZoneAnswer::FullNameOnly("svc.multinet.cluster.local".to_owned())]),
+            "note dns 10.96.0.10:53 answers in 0.42 ms, and knows the zone multinet.cluster.local, to which the search",
+            "end names with multinet.cluster.local",
+        ),
+    ]);
 }

@@ -1,4 +1,4 @@
-//! What is found of RDMA, GPUs and locked memory.
+//! Tests of findings about RDMA devices, GPUs and locked memory.
 
 use multinet_client::pci::{self, PciPath};
 
@@ -14,15 +14,9 @@ pub(super) fn function(path: &str, acs: Acs) -> Function {
     Function { acs: vec![acs; path.bridges.len()], pci: pci::Function { path, numa: Some(0) } }
 }
 
-fn with(change: impl FnOnce(&mut Machine)) -> Facts {
-    let mut facts = good();
-    change(&mut facts.machine);
-    facts
-}
-
 /// A pod with a GPU at this place.
 fn with_gpu(path: &str, acs: Acs, change: impl FnOnce(&mut Machine)) -> Facts {
-    with(|machine| {
+    with_machine(|machine| {
         machine.gpus = Gpus { on_node: 8, of_pod: vec![function(path, acs)] };
         machine.functions = vec![("mlx5_2".to_owned(), function(NIC, acs))];
         change(machine);
@@ -42,19 +36,19 @@ fn says(facts: &Facts, message: &str) {
 }
 
 #[test]
-fn namespaces_have_a_mode() {
+fn the_namespace_mode_is_reported() {
     says(&good(), "namespace mode shared: ");
-    let exclusive = with(|machine| machine.namespaces = Some(Ok(Namespaces::Exclusive)));
+    let exclusive = with_machine(|machine| machine.namespaces = Some(Ok(Namespaces::Exclusive)));
     says(&exclusive, "namespace mode exclusive: only devices");
     assert!(bad(&exclusive).is_empty());
     only(
-        &with(|machine| machine.namespaces = Some(Err("Operation not supported".to_owned()))),
+        &with_machine(|machine| machine.namespaces = Some(Err("Operation not supported".to_owned()))),
         "note rdma the namespace mode cannot be read: Operation not supported",
         "`rdma system`",
     );
     // A pod that sees no device, of a node that has some, perhaps.
     let without = |mode| {
-        with(|machine| {
+        with_machine(|machine| {
             machine.namespaces = mode;
             machine.rdma_devices.clear();
             (machine.gids, machine.dma_bufs, machine.functions) = Default::default();
@@ -73,7 +67,7 @@ fn namespaces_have_a_mode() {
 #[test]
 fn a_path_mtu_that_could_be_larger_is_noted() {
     let with_mtus = |path, mtu, link| {
-        with(|machine| {
+        with_machine(|machine| {
             machine.interfaces = Ok(vec![Nic { mtu, ..nic("net1", "192.168.111.4") }]);
             let mut other = machine.gids[0].clone();
             other.address = "fd00:111::4".parse().unwrap();
@@ -113,7 +107,7 @@ fn a_path_mtu_that_could_be_larger_is_noted() {
 fn memory_of_gpus_is_registered_or_copied() {
     let refused = |machine: &mut Machine| machine.dma_bufs[0].1 = Ok(DmaBuf::Refused);
     let cannot = "gpu mlx5_2: memory of GPUs cannot be registered, it is copied: ";
-    only(&with(refused), &format!("note {cannot}its driver takes no dma-buf"), "");
+    only(&with_machine(refused), &format!("note {cannot}its driver takes no dma-buf"), "");
     let gpu = |change: fn(&mut Machine)| with_gpu(SAME_SWITCH, Acs::Absent, change);
     assert!(bad(&gpu(|_| ())).is_empty());
     only(&gpu(refused), &format!("warning {cannot}its driver takes no dma-buf"), "modprobe nvidia-peermem");
@@ -136,7 +130,7 @@ fn memory_of_gpus_is_registered_or_copied() {
 }
 
 #[test]
-fn cuda_works_or_says_why_not() {
+fn a_cuda_failure_has_its_reason() {
     let cuda = |said| with_gpu(SAME_SWITCH, Acs::Absent, |machine| machine.cuda = Some(said));
     says(&cuda(Ok(2)), "CUDA finds 2 GPUs");
     let reason = "libcuda.so.1 cannot be loaded: request nvidia.com/gpu in the pod's spec";
@@ -145,7 +139,7 @@ fn cuda_works_or_says_why_not() {
 }
 
 #[test]
-fn a_gpu_has_its_distance_to_the_nearest_device() {
+fn the_device_nearest_to_a_gpu_is_reported_with_its_distance() {
     says(
         &with_gpu(SAME_SWITCH, Acs::Absent, |machine| {
             let mut far = function("0000:00:03.0", Acs::Absent);
@@ -173,14 +167,14 @@ fn a_gpu_has_its_distance_to_the_nearest_device() {
         only(&facts, message, "Topology Manager");
     }
     only(
-        &with(|machine| machine.gpus.on_node = 8),
+        &with_machine(|machine| machine.gpus.on_node = 8),
         "note gpu 8 NVIDIA GPUs on this node, none of this pod's",
         "nvidia.com/gpu",
     );
 }
 
 #[test]
-fn acs_between_a_gpu_and_its_device_is_said() {
+fn acs_between_a_gpu_and_its_device_is_reported() {
     let at = |acs| with_gpu(SAME_SWITCH, acs, |_| ());
     says(&at(Acs::Control(0x01)), "ACS of the PCIe bridges between GPU and NIC redirects nothing");
     only(
@@ -201,7 +195,7 @@ fn acs_between_a_gpu_and_its_device_is_said() {
 }
 
 #[test]
-fn a_machine_without_devices_says_nothing_of_gpus() {
+fn a_machine_without_devices_has_no_finding_about_gpus() {
     let facts = with_gpu(SAME_SWITCH, Acs::Control(0x1d), |machine| {
         machine.rdma_devices.clear();
         (machine.gids, machine.dma_bufs, machine.functions) = Default::default();
@@ -210,9 +204,9 @@ fn a_machine_without_devices_says_nothing_of_gpus() {
 }
 
 #[test]
-fn who_is_limited_in_locking_memory() {
+fn a_limit_of_locked_memory_has_the_fix_for_the_process() {
     let limited = |process| {
-        with(|machine| {
+        with_machine(|machine| {
             machine.memlock = Some((8 << 20, 8 << 20));
             machine.process = process;
         })
@@ -241,7 +235,7 @@ fn who_is_limited_in_locking_memory() {
 }
 
 #[test]
-fn a_machine_without_rdma_misses_nothing() {
+fn a_machine_without_rdma_lacks_nothing() {
     let mut facts = good();
     facts.machine.rdma_devices.clear();
     facts.machine.memlock = Some((8 << 20, 8 << 20));
@@ -249,4 +243,78 @@ fn a_machine_without_rdma_misses_nothing() {
     assert_eq!(worst(&found), Level::Note, "{found:?}");
     facts.machine.process.has_ipc_lock = true;
     assert_eq!(bad(&facts).len(), 1, "only that there is no device");
+}
+
+#[test]
+fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
+    check([
+        (
+            with_machine(|machine| machine.memlock = Some((8 << 20, 8 << 20))),
+            "warning memory may lock 8 MiB only (memlock)",
+            "set LimitMEMLOCK=infinity in containerd's",
+        ),
+        (
+            with_machine(|machine| machine.memlock = Some((64 << 10, u64::MAX))),
+            "warning memory may lock 64 KiB only (memlock), but may raise that itself",
+            "`ulimit -l unlimited`",
+        ),
+        (
+            with_machine(|machine| machine.rdma_files.clear()),
+            "warning rdma mlx5_2: on this node, but /dev/infiniband has no uverbs device",
+            "request the device plugin's resource",
+        ),
+        (
+            with_machine(|machine| {
+                machine.gids[0].row = None;
+                machine.gids[0].rejected.clear();
+            }),
+            "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP; of other addresses are mlx5_2 port 1 \
+             GID 0 (fe80::1)",
+            "attach the pod to a network on the RDMA device",
+        ),
+        (
+            with_machine(|machine| {
+                let gid = &mut machine.gids[0];
+                gid.row = None;
+                gid.rejected.clear();
+                gid.others = (0..18).map(|row| format!("row {row}")).collect();
+            }),
+            "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP; of other addresses are row 0, row 1, row 2, \
+             row 3, row 4, row 5, row 6, row 7, row 8, row 9, row 10, row 11, row 12, row 13, row 14, row 15, and 2 more",
+            "attach the pod to a network on the RDMA device",
+        ),
+        (
+            with_machine(|machine| {
+                let row = machine.gids[0].row.as_mut().unwrap();
+                let what = "mlx5_2: cannot register memory: Cannot allocate memory".to_owned();
+                row.writes = Some(Err(Failure { what, fix: Some("raise memlock") }));
+            }),
+            "warning rdma net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4) cannot be used, frames go over TCP: \
+             mlx5_2: cannot register memory: Cannot allocate memory",
+            "raise memlock",
+        ),
+        (
+            with_machine(|machine| {
+                let row = machine.gids[0].row.as_mut().unwrap();
+                row.writes = Some(Err(Failure { what: "it hangs".to_owned(), fix: None }));
+            }),
+            "warning rdma net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4) cannot be used, frames go over TCP: it hangs",
+            "`ibv_devinfo -v` here and the kernel's log",
+        ),
+        (
+            with_machine(|machine| {
+                let what = "libibverbs cannot be loaded (no such file)".to_owned();
+                machine.verbs = Err(Failure { what, fix: Some("install libibverbs1") });
+                machine.gids[0].row.as_mut().unwrap().writes = None;
+            }),
+            "warning rdma libibverbs cannot be loaded (no such file): frames go over TCP",
+            "install libibverbs1",
+        ),
+        (
+            with_machine(|machine| machine.gids[0].row = None),
+            "warning rdma net1 192.168.111.4: no usable GID, frames go over TCP: mlx5_2 port 1 GID 2 \
+             (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2",
+            "`rdma system` and `rdma link`",
+        ),
+    ]);
 }
