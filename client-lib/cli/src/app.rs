@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use multinet_client::{ResolveError, TlsError};
 
 use crate::common::LogArgs;
@@ -93,8 +93,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     cli.log.init(quiet);
     // Whoever only wants a man page needs no threads.
     match cli.command {
-        Command::Completions(args) => completions::run(args),
-        Command::Man { dir } => completions::man(&dir),
+        Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Man { dir } => completions::man(&dir, Cli::command()),
         Command::Resolve(args) => block_on(until_signal(resolve::run(args))),
         Command::Doctor(args) => block_on(until_signal(doctor::run(args))),
         Command::Bench(args) => block_on(bench::run(args)),

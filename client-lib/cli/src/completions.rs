@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::app::Cli;
 use crate::output::print;
 
 /// Whose completion.
@@ -24,16 +23,17 @@ Examples:
   multinet completions fish > ~/.config/fish/completions/multinet.fish";
 
 /// Prints a shell's completion.
-pub(crate) fn run(args: CompletionsArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: CompletionsArgs, mut program: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "multinet", &mut script);
+    let name = program.get_name().to_owned();
+    clap_complete::generate(args.shell, &mut program, name, &mut script);
     print(&String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes `multinet.1`, and a page for each subcommand, into a folder.
-pub(crate) fn man(folder: &Path) -> anyhow::Result<ExitCode> {
-    clap_mangen::generate_to(Cli::command(), folder)
+pub(crate) fn man(folder: &Path, program: Command) -> anyhow::Result<ExitCode> {
+    clap_mangen::generate_to(program, folder)
         .with_context(|| format!("cannot write manual pages into {}", folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }
