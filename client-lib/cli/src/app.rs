@@ -17,7 +17,8 @@ const PROGRAM: &str = "multinet";
 
 /// Services on the second NICs of pods: find them, see what is wrong, measure, send and receive.
 ///
-/// Names are asked for as every program in a pod asks: by the servers and the search path of /etc/resolv.conf.
+/// Names are looked up as by every program in a pod: with the servers and the search path of
+/// /etc/resolv.conf.
 #[derive(Debug, Parser)]
 #[command(name = PROGRAM, version, max_term_width = 100, after_help = STATUS)]
 pub(crate) struct Cli {
@@ -34,7 +35,7 @@ Examples:
   multinet doctor infer.vision.svc.multinet rdma
 
 Exit status: 0 if all went well; 1 if not, with one line on standard error that says why (doctor's findings say it \
-themselves); 2 if the command line is wrong; 3 if `send` has sent all, but nobody has confirmed it; 130 or 143 if SIGINT or SIGTERM \
+themselves); 2 if the command line is wrong; 3 if `send` has sent all, but the receiver has not confirmed it; 130 or 143 if SIGINT or SIGTERM \
 ended it (not `bench server`, which ends so). Results go to standard output, all else to standard error.";
 
 #[derive(Debug, Subcommand)]
@@ -47,9 +48,9 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Send a file or standard input to the pods of a service
     Send(transfer::SendArgs),
-    /// Receive what others send, into a file or standard output
+    /// Receive from `multinet send`, into a file or standard output
     Recv(transfer::RecvArgs),
-    /// Print what makes a shell complete this program's command lines
+    /// Print the script by which a shell completes this program's command lines
     Completions(completions::CompletionsArgs),
     /// Write manual pages into a folder
     Man {
@@ -58,10 +59,10 @@ enum Command {
     },
 }
 
-/// How long the end waits for the last lines to be written.
+/// How long the program waits at its end for the last lines to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The whole program.
+/// Parses the command line, runs the subcommand, and returns the exit status.
 pub(crate) fn main() -> ExitCode {
     let code = parse_and_run();
     multinet_stderr::flush(LAST_LINES);
@@ -73,7 +74,7 @@ fn parse_and_run() -> ExitCode {
         Ok(cli) => exit_code(run(cli)),
         // Help and version are no errors: clap prints them and ends with 0.
         Err(error) if !error.use_stderr() => error.exit(),
-        // Whoever gives nothing at all gets help, too, and 2.
+        // Without arguments, clap prints help, too, and ends with 2.
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
         Err(error) => fail(&one_line(&error), 2),
     }
@@ -81,9 +82,9 @@ fn parse_and_run() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let quiet = match cli.command {
-        // It says itself what happens to DNS.
+        // This subcommand itself reports what happens to DNS.
         Command::Resolve(_) => "multinet_client::resolve=off",
-        // What they end with says why.
+        // The error that these end with says why.
         Command::Bench(_) => {
             "multinet_client::resolve=off,multinet_client::peers::dial=off,multinet_client::peers::ends=off"
         }
@@ -91,7 +92,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         _ => "",
     };
     cli.log.init(quiet);
-    // Whoever only wants a man page needs no threads.
+    // Completions and manual pages need no threads.
     match cli.command {
         Command::Completions(args) => completions::run(args, Cli::command()),
         Command::Man { dir } => completions::man(&dir, Cli::command()),
@@ -106,7 +107,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(command);
-    // A thread that still reads from a terminal would hold up the end.
+    // A thread that still reads from a terminal must not delay the end.
     runtime.shutdown_background();
     outcome
 }
@@ -114,13 +115,13 @@ fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::
 fn exit_code(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     match outcome {
         Ok(code) => code,
-        // As `rg PATTERN | head -1`: the reader has what it wants, and that is no failure.
+        // As with `rg PATTERN | head -1`: the reader has what it wants, which is no failure.
         Err(error) if error.is::<PipeClosed>() => ExitCode::SUCCESS,
         Err(error) => fail(&message(&error), if is_usage(&error) { 2 } else { 1 }),
     }
 }
 
-/// Whether what was asked for cannot be asked, whatever DNS and peers say.
+/// Returns whether the command line asks for something impossible, whatever DNS and peers say.
 fn is_usage(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<Usage>()
@@ -129,13 +130,13 @@ fn is_usage(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Says why, in one line that says what, where, and what to do.
+/// Prints an error, and returns the exit status.
 fn fail(message: &str, status: u8) -> ExitCode {
     note(message);
     ExitCode::from(status)
 }
 
-/// What clap says of a bad command line, as one line.
+/// Returns clap's error about a command line as one line.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();

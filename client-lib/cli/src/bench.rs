@@ -1,4 +1,5 @@
-//! `multinet bench`: how fast the network between two pods is, in the columns of perftest's `ib_write_bw` and `ib_write_lat`.
+//! `multinet bench`: measures the network between two pods, and prints the columns of perftest's
+//! `ib_write_bw` and `ib_write_lat`.
 
 mod bandwidth;
 mod client;
@@ -20,10 +21,10 @@ use self::table::{Test, Unit};
 use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
 use crate::signals::until_signal;
 
-/// The largest message of `-a`, and of a server that is not told otherwise, as perftest has it.
+/// The largest message of `-a`, as in perftest, and the server's default.
 const MAX_SIZE: u32 = 8 << 20;
 
-/// What to measure.
+/// Flags of `multinet bench`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
@@ -42,25 +43,26 @@ The options and columns are those of perftest's ib_write_bw and ib_write_lat, so
 
 #[derive(Debug, Subcommand)]
 enum Side {
-    /// Take what clients send, until Ctrl-C
+    /// Receive messages of clients, until Ctrl-C
     Server(ServerArgs),
-    /// Measure how fast servers take what this sends
+    /// Send messages to servers, and measure how fast they take them
     Client(ClientArgs),
 }
 
-/// Who takes.
+/// Flags of `multinet bench server`.
 #[derive(Args, Debug)]
 struct ServerArgs {
     /// Port to listen on
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
 
-    /// Largest message to take, in bytes
+    /// Largest message that is accepted, in bytes
     #[arg(short = 's', long = "size", value_name = "BYTES", default_value_t = MAX_SIZE,
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     size: u32,
 
-    /// Messages under way on each connection, at most; fewer, if --memory is not enough for those of all
+    /// Messages under way on each connection, at most; fewer, if --memory is not enough for those
+    /// of all
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65535))]
     slots: u32,
 
@@ -71,7 +73,8 @@ struct ServerArgs {
     listen: ListenArgs,
 }
 
-/// As perftest has them. Without, the device and the row are found by the local address, as always.
+/// Flags that choose the RDMA device, with perftest's names. Without them, the library finds the
+/// device and the GID by the local address.
 #[derive(Args, Clone, Debug)]
 struct DeviceArgs {
     /// RDMA device to use, and no other
@@ -82,12 +85,12 @@ struct DeviceArgs {
     #[arg(short = 'x', long = "gid-index", value_name = "ROW")]
     row: Option<u32>,
 
-    /// Have messages in the memory of this GPU, as CUDA counts them from 0
+    /// Use messages in the memory of this GPU, by CUDA's number, from 0
     #[arg(long = "use_cuda", visible_alias = "use-cuda", value_name = "GPU")]
     use_cuda: Option<u32>,
 }
 
-/// Who sends.
+/// Flags of `multinet bench client`.
 #[derive(Args, Debug)]
 struct ClientArgs {
     /// Service whose endpoints run the server, or the address of one, with or without a port
@@ -114,7 +117,7 @@ struct ClientArgs {
           value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: u16,
 
-    /// Run for so long, instead of a number of messages
+    /// Run for this time, instead of a number of messages
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     duration: Option<u64>,
 
@@ -127,12 +130,13 @@ struct ClientArgs {
     #[arg(long = "report_gbits", visible_alias = "report-gbits")]
     report_gbits: bool,
 
-    /// Measure the time there and back with one message under way, and print half of it, as ib_write_lat does. The server
-    /// connects back to this host for it, on a port that the kernel chooses
+    /// Measure the time there and back with one message under way, and print half of it, as
+    /// ib_write_lat does. The server connects back to this host for it, on a port that the kernel
+    /// chooses
     #[arg(long)]
     latency: bool,
 
-    /// What to print
+    /// How results are written
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 
@@ -151,17 +155,18 @@ enum Output {
     Json,
 }
 
-/// How much of one size.
+/// Length of the measurement of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// So many messages on each connection.
+    /// Number of messages on each connection.
     Count(u64),
     Time(Duration),
 }
 
-/// Measures.
+/// Runs the server or the client.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    // On a worker thread, where frames are read, too: the main thread would have to be woken for each.
+    // On a worker thread, where frames are read, too: the main thread would have to be woken for
+    // each frame.
     let running = match args.side {
         Side::Server(args) => tokio::spawn(server::run(args)),
         Side::Client(args) => tokio::spawn(until_signal(client::run(args))),
@@ -183,7 +188,7 @@ impl DeviceArgs {
 }
 
 impl ClientArgs {
-    /// How many messages are under way on each connection.
+    /// Returns how many messages are under way on each connection.
     fn depth(&self) -> u64 {
         if self.latency { 1 } else { self.tx_depth }
     }

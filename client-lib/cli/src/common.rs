@@ -1,4 +1,4 @@
-//! Flags that several subcommands have, and what they make of the library's builders.
+//! Flags that several subcommands have, and the library's builders with these settings.
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _};
@@ -24,24 +24,24 @@ use crate::output::{WithFlagNames, note};
 /// Port of DNS.
 const DNS_PORT: u16 = 53;
 
-/// The likely cause where connections are made, and nothing large gets through.
+/// Likely cause of connections that are made but carry nothing large.
 pub(crate) const LOST_PACKETS: &str =
     "Likely, large packets are lost on the way: the MTU of a NIC is greater than that of the network";
 
-/// A resolver for where an address is given, so that nobody is asked: it needs no resolv.conf.
+/// Returns a resolver for addresses, which are not looked up. It needs no resolv.conf.
 ///
 /// # Errors
 ///
-/// None that is known, as nothing is read.
+/// None is known, since nothing is read.
 pub(crate) fn address_resolver() -> Result<Resolver, ResolveError> {
     Resolver::builder().servers([SocketAddr::from((Ipv4Addr::LOCALHOST, DNS_PORT))]).build()
 }
 
-/// Whom to ask for names.
+/// Flags that choose the DNS servers.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DnsArgs {
-    /// DNS server to ask; may be repeated, later ones are asked where earlier ones fail [default: those of
-    /// resolv.conf]
+    /// DNS server to ask; may be repeated, later ones are asked where earlier ones fail [default:
+    /// those of resolv.conf]
     #[arg(long = "server", value_name = "ADDR[:PORT]", env = "MULTINET_SERVER", value_delimiter = ',',
           value_parser = server, help_heading = "DNS")]
     pub(crate) servers: Vec<SocketAddr>,
@@ -51,7 +51,7 @@ pub(crate) struct DnsArgs {
     pub(crate) resolv_conf: Option<PathBuf>,
 }
 
-/// Which way connections to a service may take.
+/// Flags that choose the network for connections to a service.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct NetworkArgs {
     /// Only addresses on the network with this alias, such as rail0
@@ -64,7 +64,7 @@ pub(crate) struct NetworkArgs {
     pub(crate) allow_default_network: bool,
 }
 
-/// Mutual TLS with peers; all three files, or none.
+/// Flags of mutual TLS with peers: all three files, or none.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TlsArgs {
     /// Our certificate chain in PEM: turns on mutual TLS
@@ -80,8 +80,8 @@ pub(crate) struct TlsArgs {
     #[arg(long, value_name = "FILE", env = "MULTINET_TLS_CA", requires = "tls_cert", help_heading = "TLS")]
     tls_ca: Option<PathBuf>,
 
-    /// Name that a peer's certificate has to have, a DNS name or spiffe://…; may be repeated [default: whoever
-    /// connects expects the service's name, and where an address is given, there is none]
+    /// Name that a peer's certificate has to have, a DNS name or spiffe://…; may be repeated
+    /// [default: a client expects the service's name, which an address has not]
     #[arg(
         long,
         value_name = "NAME",
@@ -93,19 +93,21 @@ pub(crate) struct TlsArgs {
     tls_name: Vec<String>,
 }
 
-/// How frames travel.
+/// Flags that choose how frames travel.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct TransportArgs {
     /// RDMA where both sides have it, else TCP (auto); or one of them only
     #[arg(long, value_enum, env = "MULTINET_TRANSPORT", default_value_t, help_heading = "Network")]
     transport: Kind,
 
-    /// For so many microseconds after something has come by RDMA, look for more before waiting for an interrupt
+    /// Poll for this many microseconds after something has come by RDMA, before waiting for an
+    /// interrupt
     #[arg(long, value_name = "USEC", env = "MULTINET_BUSY_POLL", default_value_t = 0, help_heading = "Network",
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     busy_poll: u32,
 
-    /// Cuts frames of 256 KiB or more into so many parts, which go by RDMA queue pairs of their own
+    /// Cut frames of 256 KiB or more into this many parts, which go by RDMA queue pairs of their
+    /// own
     #[arg(
         long,
         value_name = "COUNT",
@@ -116,7 +118,8 @@ pub(crate) struct TransportArgs {
     )]
     stripes: u8,
 
-    /// Traffic class of what this side sends by RDMA: under RoCE v2 an octet of IP, four times the DSCP, and ECN
+    /// Traffic class of what this side sends by RDMA: under RoCE v2 a byte of IP, four times the
+    /// DSCP, and ECN
     #[arg(
         long,
         visible_alias = "tclass",
@@ -127,7 +130,8 @@ pub(crate) struct TransportArgs {
     )]
     traffic_class: u8,
 
-    /// Service level of what this side sends by RDMA: InfiniBand's, or the priority of a VLAN under RoCE
+    /// Service level of what this side sends by RDMA: InfiniBand's, or the priority of a VLAN under
+    /// RoCE
     #[arg(short = 'S', long, visible_alias = "sl", value_name = "LEVEL", env = "MULTINET_SERVICE_LEVEL",
           default_value_t = 0, help_heading = "Network",
           value_parser = clap::value_parser!(u8).range(..=i64::from(Rdma::MOST_SERVICE_LEVEL)))]
@@ -152,7 +156,7 @@ enum Kind {
     Tcp,
 }
 
-/// For subcommands that connect to a service.
+/// Flags of subcommands that connect to a service.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ConnectArgs {
     #[command(flatten)]
@@ -165,7 +169,7 @@ pub(crate) struct ConnectArgs {
     pub(crate) tls: TlsArgs,
 }
 
-/// For subcommands that listen.
+/// Flags of subcommands that listen.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ListenArgs {
     /// Address to listen on; may be repeated [default: those of all second NICs]
@@ -183,7 +187,8 @@ pub(crate) struct ListenArgs {
           help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 
-    /// Most memory for frames of all senders together [default: a quarter of what the container may have, 4 GiB at most]
+    /// Most memory for frames of all senders together [default: a quarter of what the container may
+    /// have, 4 GiB at most]
     #[arg(long, value_name = "BYTES", env = "MULTINET_MEMORY")]
     memory: Option<usize>,
 
@@ -193,26 +198,27 @@ pub(crate) struct ListenArgs {
     pub(crate) tls: TlsArgs,
 }
 
-/// What is logged, always to standard error.
+/// Flags of the log, which goes to standard error.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LogArgs {
-    /// What to log to standard error: error, warn, info, debug, trace, off, or target=level,… [default: warn]
+    /// Lines to log to standard error: error, warn, info, debug, trace, off, or target=level,…
+    /// [default: warn]
     #[arg(long, value_name = "FILTER", env = "RUST_LOG", value_parser = filter, global = true,
           help_heading = "Logs")]
     log_level: Option<String>,
 }
 
 impl DnsArgs {
-    /// Reads resolv.conf. Nothing is asked yet.
+    /// Builds the resolver: reads resolv.conf, but sends nothing yet.
     ///
     /// # Errors
     ///
-    /// If there is nobody to ask.
+    /// If no server is known.
     pub(crate) fn resolver(&self) -> Result<Resolver, ResolveError> {
         self.builder(&self.servers).build()
     }
 
-    /// The same, but asks one server only.
+    /// Builds a resolver that asks one server only.
     ///
     /// # Errors
     ///
@@ -231,7 +237,7 @@ impl DnsArgs {
 }
 
 impl TlsArgs {
-    /// Reads the files, if there is to be TLS.
+    /// Reads the files, if TLS is on.
     ///
     /// # Errors
     ///
@@ -248,12 +254,12 @@ impl TlsArgs {
         Ok(Some(tls))
     }
 
-    /// Whether there is TLS.
+    /// Returns whether TLS is on.
     pub(crate) fn is_on(&self) -> bool {
         self.tls_cert.is_some()
     }
 
-    /// Whether there is TLS, and nobody has said what peers are called.
+    /// Returns whether TLS is on, without a name that peers' certificates must have.
     pub(crate) fn lacks_peer_names(&self) -> bool {
         self.tls_cert.is_some() && self.tls_name.is_empty()
     }
@@ -279,7 +285,7 @@ impl TransportArgs {
 }
 
 impl ConnectArgs {
-    /// A connector with these settings, for others to be added.
+    /// Returns a connector builder with these settings.
     ///
     /// # Errors
     ///
@@ -302,7 +308,7 @@ impl ConnectArgs {
 }
 
 impl ListenArgs {
-    /// A listener with these settings, for others to be added.
+    /// Returns a listener builder with these settings.
     ///
     /// # Errors
     ///
@@ -326,10 +332,10 @@ impl ListenArgs {
 }
 
 impl LogArgs {
-    /// Sends everything that is logged from now on to standard error, except what is to be `quiet` (a filter) unless
-    /// somebody asks for logs. To be called once.
+    /// Sets up the log on standard error. It is called once. `quiet` is a filter that applies
+    /// unless the command line or the environment has one.
     pub(crate) fn init(&self, quiet: &str) {
-        // RUST_LOG may be set, and empty.
+        // RUST_LOG may be set to nothing.
         let asked = self.log_level.clone().filter(|filter| !filter.trim().is_empty());
         let filter = asked.unwrap_or_else(|| format!("warn,rustls=off,{quiet}"));
         let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
@@ -340,7 +346,7 @@ impl LogArgs {
     }
 }
 
-/// `10.96.0.10`, `10.96.0.10:5353`, `fd00::a`, `[fd00::a]:5353`, `fe80::a%eth0`.
+/// Parses the address of a DNS server, such as `10.96.0.10`, `[fd00::a]:5353` or `fe80::a%eth0`.
 fn server(text: &str) -> Result<SocketAddr, String> {
     let with_interface = || {
         let (ip, interface) = text.split_once('%')?;
@@ -367,19 +373,19 @@ fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long is waited before that is said.
+/// How long [`wait_with_note`] waits before its note.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Waits for what may take up to `wait`, and says so if it does not come soon.
+/// Waits for a connection that may take up to `wait`. Prints a note if it does not come soon.
 pub(crate) async fn wait_with_note<T>(wait: Duration, connecting: impl Future<Output = T>) -> T {
-    let say_so = async {
+    let note_after_a_while = async {
         tokio::time::sleep(SOON).await;
         note(&format!("not connected yet, waiting up to {} s", wait.as_secs()));
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
         outcome = connecting => outcome,
-        never = say_so => match never {},
+        never = note_after_a_while => match never {},
     }
 }
 
@@ -395,9 +401,8 @@ mod tests {
         transport: TransportArgs,
     }
 
-    /// By the names that perftest has for them, too.
     #[test]
-    fn packets_travel_as_flags_say() {
+    fn flags_of_packets_have_perftests_names_too() {
         let parse = |flags: &[&str]| Flags::try_parse_from(["multinet"].iter().chain(flags));
         let rdma = Rdma::default().gpu_method(Forced::No);
         for flags in [
@@ -415,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_with_and_without_a_port() {
+    fn a_server_is_parsed_with_and_without_a_port() {
         let cases = [
             ("10.96.0.10", "10.96.0.10:53"),
             ("10.96.0.10:5353", "10.96.0.10:5353"),

@@ -1,4 +1,4 @@
-//! Shell completion and manual pages, made of the same definitions as `--help`.
+//! Shell completion and manual pages, made from the same definitions as `--help`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use crate::output::print;
 
-/// Whose completion.
+/// Flags of `multinet completions`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionsArgs {
@@ -22,7 +22,7 @@ Examples:
   source <(multinet completions bash)
   multinet completions fish > ~/.config/fish/completions/multinet.fish";
 
-/// Prints a shell's completion.
+/// Prints the completion script for a shell.
 pub(crate) fn run(args: CompletionsArgs, mut program: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     let name = program.get_name().to_owned();

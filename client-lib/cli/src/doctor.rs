@@ -1,4 +1,4 @@
-//! `multinet doctor`: what is wrong, and what to do about it.
+//! `multinet doctor`: finds what is wrong, and says what to do about it.
 
 mod collect;
 mod facts;
@@ -16,11 +16,12 @@ use crate::common::{DnsArgs, NetworkArgs};
 use crate::output::print;
 use report::Level;
 
-/// What to look at.
+/// Flags of `multinet doctor`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct DoctorArgs {
-    /// Service to look at, too: its records, and the way to each of its endpoints; or an address, with or without a port
+    /// Service to check, too: its records, and the way to each of its endpoints; or an address,
+    /// with or without a port
     name: Option<String>,
 
     /// Name of a port of the service, or a number [default: all named ports]
@@ -38,10 +39,10 @@ pub(crate) struct DoctorArgs {
 }
 
 const HELP: &str = "\
-Looks at DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for each \
+Checks DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for each \
 of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices (each writes \
 to itself once, by the GID of each second NIC's address), at what lies between them and this pod's GPUs, and at the limit of locked memory. Peers see a connection that is \
-closed at once, and a few datagrams to UDP ports 33434 and 33435, where nobody listens.
+closed at once, and a few datagrams to UDP ports 33434 and 33435, which are closed as a rule.
 
 Each finding is ok, a note, a warning or a problem; warnings and problems have their fix below them. --output json prints one object:
   {\"worst\": \"ok\" | \"note\" | \"warning\" | \"problem\",
@@ -55,7 +56,7 @@ Examples:
 
 Exit status: 0 if there is no problem; 1 if there is one; 2 if the command line is wrong.";
 
-/// How findings are written.
+/// Format of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Lines, for people
@@ -64,7 +65,7 @@ enum Output {
     Json,
 }
 
-/// Looks, and tells.
+/// Collects the facts, and prints the findings.
 pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
     if let Some(name) = args.name.take() {
         let (name, port) = Target::parse_all_ports(&name, args.port.as_deref())?;

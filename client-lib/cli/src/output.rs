@@ -1,4 +1,4 @@
-//! Standard output, whose reader may go away at any moment.
+//! Standard output, whose reader may go away at any moment, and messages on standard error.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -9,29 +9,30 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Whoever read our output reads no more: `multinet resolve … | head -1`. Ends the program, quietly and with 0.
+/// Error for a reader of standard output that has gone, as in `multinet resolve … | head -1`. It
+/// ends the program quietly, with the exit status 0.
 #[derive(Debug)]
 pub(crate) struct PipeClosed;
 
 impl std::fmt::Display for PipeClosed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("nobody reads standard output any more")
+        f.write_str("the reader of standard output has gone")
     }
 }
 
 impl std::error::Error for PipeClosed {}
 
-/// Writes to standard output, at once.
+/// Writes to standard output, and flushes it.
 ///
 /// # Errors
 ///
-/// [`PipeClosed`], or what went wrong.
+/// [`PipeClosed`], or the kernel's error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(stdout_error)
 }
 
-/// What it means that standard output could not be written.
+/// Returns the error for standard output that could not be written.
 pub(crate) fn stdout_error(error: io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => PipeClosed.into(),
@@ -39,15 +40,16 @@ pub(crate) fn stdout_error(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Completes when nobody reads standard output any more; never, if it is a file.
+/// Completes when the reader of standard output has gone; never, if it is a file.
 ///
-/// Whoever prints only now and then would otherwise find out at its next line, which may never come.
+/// A command that prints only now and then would otherwise notice at its next line, which may never
+/// come.
 pub(crate) async fn stdout_closed() -> PipeClosed {
     let (tell, told) = tokio::sync::oneshot::channel();
-    // Not on the runtime's threads, which it would occupy to the end.
+    // It blocks to the end, so it has a thread of its own.
     std::thread::spawn(move || {
         let stdout = io::stdout();
-        // Errors and hang-ups are reported without being asked for.
+        // poll(2) reports errors and hang-ups without being asked for them.
         let mut wanted = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
         while matches!(poll(&mut wanted, PollTimeout::NONE), Err(Errno::EINTR)) {}
         let _ = tell.send(());
@@ -58,7 +60,8 @@ pub(crate) async fn stdout_closed() -> PipeClosed {
     }
 }
 
-/// An error with its causes in one line, each told once: many of the library's name their cause themselves.
+/// Returns an error with its causes in one line. Each cause is told once, since many errors of the
+/// library contain their cause.
 pub(crate) fn message(error: &anyhow::Error) -> String {
     error
         .chain()
@@ -67,7 +70,8 @@ pub(crate) fn message(error: &anyhow::Error) -> String {
         .unwrap_or_default()
 }
 
-/// A command line that asks for what cannot be, whatever the network says. Ends the program with 2.
+/// Error for a command line that cannot succeed, whatever the network says. It ends the program
+/// with the exit status 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -79,17 +83,18 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// How long a note waits for standard error.
+/// How long [`note`] waits for standard error.
 const ORDER: Duration = Duration::from_millis(100);
 
-/// Tells people something that is no result, on standard error.
+/// Prints a message that is no result to standard error.
 pub(crate) fn note(message: &str) {
     multinet_stderr::write_line(&format!("multinet: {}", with_flag_names(message).replace('\n', " ")));
-    // It stands before the results that are printed next, unless standard error is not read.
+    // So that it stands before the results that are printed next. If the reader of standard error
+    // is stuck, the results do not wait for it.
     multinet_stderr::flush(ORDER);
 }
 
-/// Names of settings in the library's messages, each with the flag that sets it.
+/// Names of settings in the library's messages, each with its flag.
 const FLAGS: [(&str, &str); 8] = [
     ("allow_default_network", "--allow-default-network"),
     ("or allow the default network", "or give --allow-default-network"),
@@ -101,13 +106,13 @@ const FLAGS: [(&str, &str); 8] = [
     ("or name a server to ask", "or name a server to ask (--server)"),
 ];
 
-/// A message of the library, or of a peer's, in terms of the command line.
+/// Returns a message of the library, here or at a peer, in terms of the command line.
 fn with_flag_names(message: &str) -> Cow<'_, str> {
     let said = FLAGS.iter().filter(|(setting, _)| message.contains(setting));
     said.fold(Cow::Borrowed(message), |message, (setting, flag)| message.replace(setting, flag).into())
 }
 
-/// A writer of log lines, which are the library's, too.
+/// Writer of log lines that names flags in the place of the library's settings.
 pub(crate) struct WithFlagNames<W>(pub(crate) W);
 
 impl<'w, M: MakeWriter<'w>> MakeWriter<'w> for WithFlagNames<M> {
@@ -119,7 +124,7 @@ impl<'w, M: MakeWriter<'w>> MakeWriter<'w> for WithFlagNames<M> {
 }
 
 impl<W: Write> Write for WithFlagNames<W> {
-    /// Each line comes as a whole.
+    /// Writes a line. The log's formatter passes each line as a whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match str::from_utf8(line) {
             Ok(text) => self.0.write_all(with_flag_names(text).as_bytes())?,

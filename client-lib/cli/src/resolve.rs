@@ -1,4 +1,4 @@
-//! `multinet resolve`: what DNS knows of a service, once or as it changes.
+//! `multinet resolve`: prints the endpoints of a service that DNS knows, once or as they change.
 
 mod change;
 mod table;
@@ -18,7 +18,7 @@ use crate::output::{self, Usage, note, print};
 use change::differences;
 use table::Table;
 
-/// What to look up.
+/// Flags of `multinet resolve`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct ResolveArgs {
@@ -28,17 +28,18 @@ pub(crate) struct ResolveArgs {
 
     /// Name of a port of the service, or a number [default: all named ports]
     ///
-    /// With a number only addresses are asked for, as `dig NAME` would: nothing else is known of them then.
+    /// With a number, only addresses are looked up, as by `dig NAME`, without any other facts.
     port: Option<String>,
 
     /// How results are written
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 
-    /// Go on, and print what changes
+    /// Keep watching, and print changes
     ///
-    /// In the table, new endpoints are marked with +, gone ones with -, changed ones with ~. A head without rows is an
-    /// empty set: there is no endpoint, or no such service, which DNS does not tell apart.
+    /// In the table, new endpoints are marked with +, gone ones with -, changed ones with ~. A head
+    /// without rows is an empty set: there is no endpoint, or no such service, which DNS does not
+    /// tell apart.
     #[arg(short, long)]
     watch: bool,
 
@@ -70,7 +71,7 @@ Examples:
 Exit status: 0 if there are endpoints; 1 if there are none, or DNS fails; 2 if the command line or resolv.conf cannot \
 be used.";
 
-/// How results are written.
+/// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Aligned columns, for people
@@ -79,11 +80,11 @@ enum Output {
     Json,
 }
 
-/// Looks up, and prints.
+/// Looks up a service, and prints its endpoints.
 pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
     let (name, port) = Target::split(&args.name, args.port.as_deref())?;
     let resolver = args.dns.resolver()?;
-    // The library's word for all named ports.
+    // The library's notation for all named ports.
     let port = port.as_deref().unwrap_or("*");
     let filter = Filter { name: &name, alias: args.network.as_deref() };
     if args.watch {
@@ -99,7 +100,7 @@ pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints changes until nobody reads them any more.
+/// Prints changes until the reader of standard output has gone.
 async fn follow(
     resolver: &Resolver,
     filter: &Filter<'_>,
@@ -126,13 +127,13 @@ async fn follow(
             Some(Change::Held { error, .. }) => printer.state("held", Some(&explain(error).to_string()))?,
             Some(Change::Recovered) => printer.state("recovered", None)?,
             Some(_) => {}
-            // It never ends.
+            // A watch never ends.
             None => return Ok(ExitCode::SUCCESS),
         }
     }
 }
 
-/// Writes changes, and knows what it has written.
+/// Prints changes, and remembers the endpoints that it has printed.
 struct Printer {
     output: Output,
     table: Table,
@@ -151,7 +152,7 @@ impl Printer {
         if text.is_empty() { Ok(()) } else { print(&text) }
     }
 
-    /// There are no endpoints any more, or not yet: an empty set.
+    /// Prints that there are no endpoints any more, or none yet: an empty set.
     fn lost(&mut self, error: &impl Display) -> anyhow::Result<()> {
         self.endpoints(Vec::new())?;
         if self.output == Output::Table {
@@ -160,7 +161,7 @@ impl Printer {
         self.state("lost", Some(&error.to_string()))
     }
 
-    /// People read this between the rows, but it is none.
+    /// Prints what has happened to DNS. In a table, this goes to standard error, as it is no row.
     fn state(&self, change: &str, error: Option<&str>) -> anyhow::Result<()> {
         match (self.output, error) {
             (Output::Json, _) => print(&view::state(change, error)?)?,
@@ -174,7 +175,7 @@ impl Printer {
     }
 }
 
-/// Which addresses are wanted.
+/// Filter for addresses on a network.
 struct Filter<'a> {
     name: &'a str,
     alias: Option<&'a str>,
@@ -196,7 +197,7 @@ impl Filter<'_> {
     }
 }
 
-/// No address on the network that was asked for.
+/// Error for a service without an address on the network that was asked for.
 #[derive(Debug)]
 struct NotOnNetwork {
     name: String,
@@ -221,7 +222,8 @@ impl Display for NotOnNetwork {
 
 impl std::error::Error for NotOnNetwork {}
 
-/// The library's message, except where it is about `*`, which nobody has typed.
+/// Returns the library's error, unless it is about the port `*`, which the command line does not
+/// have.
 fn explain(error: ResolveError, name: &str, port: &str) -> anyhow::Error {
     match error {
         ResolveError::BadPort { reason, .. } if port == "*" => Usage(format!("{name}: {reason}")).into(),

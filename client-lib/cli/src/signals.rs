@@ -1,11 +1,12 @@
-//! What ends a program that does not ask for signals, asked for where the kernel would not end it: a container's first process gets
-//! only those signals that it has asked for.
+//! Signals that end the program. The kernel delivers to the first process of a container only those
+//! signals that the process handles, so that Ctrl-C would not end it otherwise.
 
 use std::process::{self, ExitCode};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The command, until it is told to end; the exit status then is that of a shell.
+/// Runs a command until it ends, or until SIGINT or SIGTERM, with the exit status that a shell
+/// reports.
 pub(crate) async fn until_signal(
     command: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {

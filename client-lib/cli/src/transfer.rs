@@ -2,8 +2,9 @@
 //! path as any frame.
 //!
 //! ```text
-//!   source (a thread: reads, hashes) ──> send ── frames, one key, at least once ──> recv ──> sink (a thread: puts in order, writes,
-//!                                                                                           hashes, then acknowledges)
+//!   source ──> send ── frames, one key, at least once ──> recv ──> sink
+//!   a thread: reads, hashes                               a thread: puts in order, writes, hashes,
+//!                                                         then acknowledges
 //! ```
 //!
 //! Each frame says where in the transfer it belongs ([`header`]). The receiver acknowledges a frame
@@ -15,9 +16,9 @@
 //!
 //! A receiver that writes to a file and dies leaves what it has written in `FILE.ID.part`, or, if
 //! that is all, in `FILE.ID.done` ([`partial`]). One that is started in its place, in the same
-//! folder, goes on from there, as the sender keeps everything that has not been acknowledged. A file
-//! that has been placed has a receipt ([`receipt`]) until the sender knows, so that it is placed
-//! once, though the file is moved away and the receiver dies.
+//! folder, goes on from there, as the sender keeps everything that has not been acknowledged. A
+//! file that has been placed has a receipt ([`receipt`]) until the sender knows, so that it is
+//! placed once, though the file is moved away and the receiver dies.
 //!
 //! Any number of senders may try ([`transfers`]): each has a partial file of its own, and the first
 //! whose transfer is complete has sent it.
@@ -118,9 +119,9 @@ pub(crate) struct RecvArgs {
     #[arg(long)]
     keep: bool,
 
-    /// Take only what comes from this network, this address, or the pods of this service; may be
-    /// repeated. A service's addresses are followed in DNS, and nothing is taken from it while they
-    /// are not known
+    /// Accept only senders on this network, with this address, or in the pods of this service; may
+    /// be repeated. A service's addresses are followed in DNS; while they are not known, none is
+    /// accepted
     #[arg(
         long,
         value_name = "CIDR|SERVICE",
@@ -130,7 +131,7 @@ pub(crate) struct RecvArgs {
     )]
     from: Vec<Origin>,
 
-    /// Largest frame to take, in bytes
+    /// Largest frame that is accepted, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     frame_size: u32,
 
@@ -163,12 +164,12 @@ struct Summary {
     sha256: String,
 }
 
-/// Sends.
+/// Runs `multinet send`.
 pub(crate) async fn send(args: SendArgs) -> anyhow::Result<ExitCode> {
     send::run(args).await
 }
 
-/// Receives.
+/// Runs `multinet recv`.
 pub(crate) async fn recv(args: RecvArgs) -> anyhow::Result<ExitCode> {
     recv::run(args).await
 }
@@ -179,9 +180,9 @@ impl Summary {
         Self { bytes, sha256 }
     }
 
-    /// The same line on both sides but for the first word, so that people can compare. `moved` is
-    /// what this process has seen of it: what an earlier receiver wrote took none of this one's
-    /// time.
+    /// Returns the line that both sides print, equal but for the first word and the rate. `moved`
+    /// is the number of bytes that this process has sent or received: bytes of an earlier receiver
+    /// took none of its time.
     fn line(&self, did: &str, moved: u64, took: Duration) -> String {
         let mebibytes = moved as f64 / f64::from(1 << 20) / took.as_secs_f64().max(1e-9);
         let Self { bytes, sha256 } = self;

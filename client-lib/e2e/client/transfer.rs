@@ -135,7 +135,7 @@ async fn a_full_disk_ends_the_transfer_that_stands_still() -> Result<()> {
         Ok(())
     })
     .await?;
-    // As long as a transfer that does not stand still may pause.
+    // Longer than a transfer may pause before it counts as standing still.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let content = folder.path().join("content");
     fs::write(&content, vec![2; 500 << 10])?;

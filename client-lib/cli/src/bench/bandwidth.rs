@@ -1,5 +1,5 @@
-//! Measures bandwidth: from the first send until the receivers' code has let go of the last message. What only lies in a socket's buffer
-//! does not count.
+//! Measures bandwidth: from the first send until the receivers' code has released the last message.
+//! Bytes that only lie in a socket's buffer do not count.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use super::Extent;
 use super::figures::{Bandwidth, MAX_FOR_PEAK, Times};
 use crate::common::LOST_PACKETS;
 
-/// How long nothing may happen before the servers count as hung.
+/// How long the servers may take nothing before they count as hung.
 const HUNG: Duration = Duration::from_secs(30);
 
-/// Sends messages of one size, one after the other, with at most `depth` under way.
+/// Measures messages of one size, with at most `depth` under way.
 pub(super) async fn measure(
     peers: &PeerSet,
     message: Buffer,
@@ -43,18 +43,18 @@ pub(super) async fn measure(
     Ok(Bandwidth::of(bytes, posted, took, &run.times))
 }
 
-/// As many messages as there are connections do not count: with the first one by each, memory is registered for its device, which others
-/// do before they begin.
+/// Sends one message by each connection before the measurement: with the first message, memory is
+/// registered for the connection's device, which other tools do before they begin.
 async fn warm_up(peers: &PeerSet, frame: &Frame, connections: u64) -> anyhow::Result<()> {
     let mut run = Measurement::new(peers, false);
-    // Each goes by the connection with the most credits.
+    // Each message goes by the connection with the most credits.
     for _ in 0..connections {
         send(peers, frame.clone()).await?;
     }
     run.end().await
 }
 
-/// One size.
+/// Measurement of one size.
 struct Measurement<'p> {
     peers: &'p PeerSet,
     before: Statistics,
@@ -80,7 +80,7 @@ impl<'p> Measurement<'p> {
         }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no message is under way.
     async fn end(&mut self) -> anyhow::Result<()> {
         loop {
             let outstanding = self.check()?.outstanding;
@@ -91,16 +91,16 @@ impl<'p> Measurement<'p> {
         }
     }
 
-    /// Notes what has been confirmed since the last check.
+    /// Notes the messages that have been confirmed since the last check.
     fn check(&mut self) -> anyhow::Result<Statistics> {
         let now = self.peers.statistics();
         if now.disconnects != self.before.disconnects {
-            // Nearly always there is one.
+            // Nearly always, one connection has broken.
             let reason =
                 |peer: PeerStatus| Some(format!("{}: {}", peer.endpoint.target, peer.last_disconnect?));
             let reasons: Vec<String> = self.peers.status().into_iter().filter_map(reason).collect();
             let reasons = reasons.join("; ");
-            // A peer that DNS names no longer is not told of.
+            // The status has no peers that DNS no longer names.
             let reasons = if reasons.is_empty() { "its peer is gone" } else { &reasons };
             let sent = now.frames - self.before.frames;
             let likely = if sent > 0 && sent == now.lost - self.before.lost + now.held as u64 {
@@ -122,18 +122,15 @@ impl<'p> Measurement<'p> {
 }
 
 async fn send(peers: &PeerSet, frame: Frame) -> anyhow::Result<()> {
-    // A timer for each message would be measured, too.
+    // A timer for each message would be measured, too, so one is set only when it has to wait.
     match peers.try_send(frame) {
         Ok(_) => Ok(()),
         Err((_, multinet_client::TrySendError::Never(error))) => Err(error.into()),
-        Err((frame, _)) => Ok(unless_hung(peers.send(frame)).await.map(drop_sent)??),
+        Err((frame, _)) => unless_hung(peers.send(frame)).await?.map(drop).map_err(Into::into),
     }
 }
 
-fn drop_sent<S, E>(sent: Result<S, E>) -> Result<(), E> {
-    sent.map(|_| ())
-}
-
+/// Waits for progress, at most [`HUNG`].
 async fn unless_hung<T>(progress: impl Future<Output = T>) -> anyhow::Result<T> {
     let late = || format!("the server has taken nothing for {} s", HUNG.as_secs());
     tokio::time::timeout(HUNG, progress).await.with_context(late)
@@ -150,10 +147,10 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_breaks_says_why() {
         let listener = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await.unwrap();
-        let nobody =
+        let resolver =
             Resolver::builder().servers([SocketAddr::from((Ipv4Addr::LOCALHOST, 9))]).build().unwrap();
         let endpoints = vec![Endpoint::at(listener.local_addresses()[0])];
-        let connector = Connector::builder().resolver(nobody).build().unwrap();
+        let connector = Connector::builder().resolver(resolver).build().unwrap();
         let peers = connector.follow("infer", futures::stream::iter([endpoints]));
         peers.connected(1).await;
         let mut run = Measurement::new(&peers, false);

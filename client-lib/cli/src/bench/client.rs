@@ -1,4 +1,4 @@
-//! `multinet bench client`: connects, measures size by size, prints.
+//! `multinet bench client`: connects, measures one size after the other, and prints the results.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -16,16 +16,16 @@ use super::target::Target;
 use super::{ClientArgs, bandwidth, latency};
 use crate::output::note;
 
-/// How long the first peer is waited for.
+/// How long the client waits for the first peer.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// How long the next peer, and the next connection, is waited for.
+/// How long the client waits for the next peer, and for the next connection.
 const NEXT_PEER: Duration = Duration::from_secs(5);
 
-/// How long it is between two looks at whether they are there.
+/// How often the client checks whether all connections are there.
 const POLL: Duration = Duration::from_millis(5);
 
-/// How long the servers have to say goodbye.
+/// How long the servers have to close their connections.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
@@ -75,23 +75,25 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Completes when all peers, with all their connections, are there, or the next one has had its time: the first connection is enough for
-/// [`multinet_client::Connector::connect`], but not for a comparison. To make one takes the device's and both processors' time,
-/// where RDMA has much memory registered for it: that must not go on beside what is measured.
+/// Waits until all connections to all peers are there, or the next one does not come in time.
+///
+/// [`multinet_client::Connector::connect`] completes with the first connection, which is too few
+/// for a comparison. Making a connection takes time of the device and of both processors, most of
+/// all where much memory is registered for RDMA: that must not go on during the measurement.
 async fn all_connected(peers: &PeerSet, per_peer: usize) {
     let (mut deadline, mut there) = (Instant::now() + NEXT_PEER, 0);
-    // What is missing then is not waited for again; the report says how many there are.
+    // The report says how many connections there are.
     while there < peers.peers().len() * per_peer && Instant::now() < deadline {
         sleep(POLL).await;
         let now = peers.statistics().connections;
-        // One that comes and goes again and again is not waited for for ever.
+        // A connection that comes and goes must not extend the deadline for ever.
         if now > there {
             (there, deadline) = (now, Instant::now() + NEXT_PEER);
         }
     }
 }
 
-/// The peers that are not connected, and why not.
+/// Returns the peers that are not connected, each with the reason.
 ///
 /// # Errors
 ///
@@ -113,7 +115,7 @@ fn missing(peers: &[PeerStatus], target: &Target) -> anyhow::Result<Vec<String>>
     }
 }
 
-/// How messages travel: to all peers alike, or by both ways.
+/// Returns the name of the transport, or of both if the peers differ.
 fn transport(peers: &PeerSet) -> String {
     let kinds = peers.status().into_iter().filter_map(|status| status.transport);
     let names: BTreeSet<_> = kinds.map(|kind| kind.to_string().to_uppercase()).collect();
@@ -129,8 +131,8 @@ mod tests {
     use super::*;
     use crate::common::address_resolver;
 
-    /// A set of peers at these addresses, and what is said once each has been tried.
-    async fn said_of(addresses: &[SocketAddr]) -> anyhow::Result<Vec<String>> {
+    /// Returns what [`missing`] reports of peers at these addresses, when each has been tried.
+    async fn missing_of(addresses: &[SocketAddr]) -> anyhow::Result<Vec<String>> {
         let endpoints = addresses.iter().map(|&address| Endpoint::at(address)).collect();
         let connector = Connector::builder().resolver(address_resolver()?).build()?;
         let peers = connector.follow("infer", futures::stream::iter([endpoints]));
@@ -146,15 +148,15 @@ mod tests {
         let listener = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await.unwrap();
         let there = listener.local_addresses()[0];
         let gone = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), there.port()));
-        assert_eq!(said_of(&[there]).await.unwrap(), [""; 0]);
-        let missing = said_of(&[there, gone]).await.unwrap();
+        assert_eq!(missing_of(&[there]).await.unwrap(), [""; 0]);
+        let missing = missing_of(&[there, gone]).await.unwrap();
         let start = format!("127-0-0-2:{}: {gone} from ", gone.port());
         assert!(missing.len() == 1 && missing[0].starts_with(&start), "{missing:?}");
         assert!(missing[0].contains("nothing listens"), "{missing:?}");
 
-        let error = said_of(&[gone]).await.unwrap_err().to_string();
+        let error = missing_of(&[gone]).await.unwrap_err().to_string();
         assert!(error.starts_with(&format!("of infer:18515 no peer stays connected: {start}")), "{error}");
-        let error = said_of(&[]).await.unwrap_err().to_string();
+        let error = missing_of(&[]).await.unwrap_err().to_string();
         assert_eq!(error, "infer:18515 has no endpoint any more");
     }
 }

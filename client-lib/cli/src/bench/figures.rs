@@ -1,34 +1,35 @@
-//! What the times of a measurement amount to, reckoned as perftest does. Pure.
+//! Figures of a measurement, calculated from its times as perftest does. Pure.
 
 use std::time::Duration;
 
-/// Above so many messages the search for the peak costs more than it is worth; perftest leaves it out, too.
+/// Most messages for which the peak is looked for, as in perftest: the search takes a time that
+/// grows with their square.
 pub(super) const MAX_FOR_PEAK: u64 = 20_000;
 
-/// perftest leaves out the slowest round trips of a measurement, this many.
+/// How many of the slowest round trips are left out, as in perftest.
 const TAIL: usize = 2;
 
-/// When messages were posted and confirmed, each from the first post on.
+/// Times at which messages were posted and confirmed, counted from the first post.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
     pub(super) posted: Vec<Duration>,
     pub(super) completed: Vec<Duration>,
 }
 
-/// The bandwidth of one size.
+/// Bandwidth of one message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bandwidth {
     pub(super) bytes: u32,
     pub(super) iterations: u64,
-    /// Bytes a second in the best window; 0 if it was not looked for.
+    /// Bytes per second in the best window; 0 if it was not looked for.
     pub(super) peak: f64,
-    /// Bytes a second from the first post to the last confirmation.
+    /// Bytes per second from the first post to the last confirmation.
     pub(super) average: f64,
-    /// Messages a second.
+    /// Messages per second.
     pub(super) rate: f64,
 }
 
-/// The latency of one size, in microseconds: half of each round trip.
+/// Latency of one message size, in microseconds: half of each round trip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Latency {
     pub(super) bytes: u32,
@@ -44,9 +45,10 @@ pub(super) struct Latency {
 }
 
 impl Bandwidth {
-    /// Of so many messages that took so long, and each one's times, if they were noted.
+    /// Calculates the bandwidth of `iterations` messages that took a time, and the peak if the
+    /// times of each message were noted.
     pub(super) fn of(bytes: u32, iterations: u64, took: Duration, times: &Times) -> Self {
-        // A clock that has not moved is no infinite bandwidth.
+        // A clock that has not moved must not make an infinite bandwidth.
         let seconds = took.max(Duration::from_nanos(1)).as_secs_f64();
         let rate = iterations as f64 / seconds;
         let shortest = times.shortest_per_message();
@@ -56,7 +58,8 @@ impl Bandwidth {
 }
 
 impl Times {
-    /// The shortest time per message, in seconds, between any post and any confirmation after it; `None` if no times were noted.
+    /// Returns the shortest time per message, in seconds, between any post and any confirmation
+    /// after it; `None` if no times were noted.
     fn shortest_per_message(&self) -> Option<f64> {
         let mut shortest: Option<f64> = None;
         for (first, posted) in self.posted.iter().enumerate() {
@@ -71,12 +74,12 @@ impl Times {
 }
 
 impl Latency {
-    /// Of round trips, at least one.
+    /// Calculates the latency from round trips; `None` if there are none.
     pub(super) fn of(bytes: u32, mut round_trips: Vec<Duration>) -> Option<Self> {
         let iterations = round_trips.len() as u64;
         round_trips.sort_unstable();
         let halves: Vec<f64> = round_trips.iter().map(|time| time.as_secs_f64() * 1e6 / 2.0).collect();
-        // Of a handful, none can be left out.
+        // Of very few, none is left out.
         let count = if halves.len() > 2 * TAIL { halves.len() - TAIL } else { halves.len() };
         let kept = halves.get(..count)?;
         let average = kept.iter().sum::<f64>() / count as f64;
@@ -142,7 +145,8 @@ mod tests {
     fn latencies_are_half_the_round_trips() {
         let trips: Vec<Duration> = (1..=102).map(|us| Duration::from_micros(us * 2)).collect();
         let figures = Latency::of(64, trips).unwrap();
-        // The two slowest are out, but for the maximum, which is the faster one of them: as perftest has it.
+        // The two slowest are out, but for the maximum, which is the faster one of them: as
+        // perftest has it.
         let Latency { iterations, min, max, typical, average, percentile_99, percentile_99_9, .. } = figures;
         assert_eq!((iterations, min, max), (102, 1.0, 101.0));
         assert!((typical - 50.5).abs() < 1e-9 && (average - 50.5).abs() < 1e-9);

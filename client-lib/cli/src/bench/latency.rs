@@ -1,10 +1,11 @@
 //! Measures latency: a message there, one of the same size back, and again.
 //!
-//! A connection carries frames one way only, so the client listens, too, on the address that leads to the server, at a port that the kernel
-//! chooses. Its first message says, in its metadata, that it wants echoes at that port ([`EchoRequest`]). The server connects back to the address
-//! that the client came from, to no other, so that nobody can make it call third parties; then it answers each of the session's
-//! messages with one of the same length, the first one included. With TLS, the client is expected to have the same certificate when it is
-//! connected back to.
+//! A connection carries frames one way only. So the client listens, too, on the address that leads
+//! to the server, at a port that the kernel chooses. The metadata of its first message asks for
+//! echoes at that port ([`EchoRequest`]). The server connects back to the address that the client
+//! came from, and to no other, so that a client cannot make it connect to third parties. Then it
+//! answers each message of the session, the first one included, with one of the same length. With
+//! TLS, the server expects the client's listener to have the client's certificate.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,20 +27,21 @@ use crate::common::LOST_PACKETS;
 /// How long the server may take to connect back, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A message of so many bytes may be too large for a packet.
+/// Messages of this many bytes or more may be too large for a packet.
 const LARGE: usize = 1200;
 
 /// Round trips before the measurement, so that both sides' memory and routes are warm.
 const WARM_UP: u64 = 20;
 
-/// What the first message of a client says that wants its messages back.
+/// Metadata of the first message of a client that wants echoes, and of its last one.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct EchoRequest {
-    /// Where the client listens, on the address that it comes from; 0 when it wants no more echoes.
+    /// Port on which the client listens, at the address that it comes from; 0 when it wants no more
+    /// echoes.
     pub(super) echo_to_port: u16,
 }
 
-/// A client that gets its messages back.
+/// A client that gets echoes of its messages.
 pub(super) struct PingPong<'p> {
     peers: &'p PeerSet,
     peer: Peer,
@@ -59,7 +61,7 @@ impl EchoRequest {
 }
 
 impl<'p> PingPong<'p> {
-    /// Has the first connected server connect back.
+    /// Asks the first connected server to connect back, and waits for it.
     pub(super) async fn begin(
         peers: &'p PeerSet,
         args: &ClientArgs,
@@ -73,7 +75,8 @@ impl<'p> PingPong<'p> {
         let wanted = |alias: &Option<String>| {
             args.connect.network.network.is_none() || args.connect.network.network == *alias
         };
-        // The server connects back to where the client comes from, which may be by any of its addresses.
+        // The server connects back to the address that the client comes from, which depends on the
+        // server's address.
         let addresses = endpoint.addresses.iter().filter(|address| wanted(&address.network));
         let sources: BTreeSet<IpAddr> =
             addresses.filter_map(|address| Some(nic::route_to(address.ip).ok()?.source)).collect();
@@ -116,7 +119,7 @@ impl<'p> PingPong<'p> {
             Extent::Count(count) => (count, Duration::MAX),
             Extent::Time(time) => (u64::MAX, time),
         };
-        // One watch over all: a timer for each trip would be measured, too.
+        // One timer for all round trips: one for each would be measured, too.
         let made = AtomicU64::new(0);
         let running = async {
             for _ in 0..WARM_UP {
@@ -147,7 +150,7 @@ impl<'p> PingPong<'p> {
         Latency::of(bytes, round_trips).context("no round trip was measured")
     }
 
-    /// Tells the server that it is over, so that it does not take our end for a failure.
+    /// Asks the server for no more echoes, so that it does not take the client's end for a failure.
     pub(super) async fn end(self) -> anyhow::Result<()> {
         let goodbye = Frame::new(Bytes::new()).metadata(EchoRequest { echo_to_port: 0 }.encode());
         self.peers.send_to(&self.peer, goodbye).await?;
@@ -159,12 +162,12 @@ impl<'p> PingPong<'p> {
         self.peers.send_to(&self.peer, frame).await?;
         let echo = self.listener.recv().await?;
         ensure!(echo.len() == length, "{} bytes came back for {length}", echo.len());
-        self.memory.take(&echo)?;
+        self.memory.receive(&echo)?;
         Ok(())
     }
 }
 
-/// Completes when a count has not moved for [`PATIENCE`].
+/// Completes when a count has not changed for [`PATIENCE`].
 async fn stalled(count: &AtomicU64) {
     let mut last = None;
     loop {

@@ -1,4 +1,4 @@
-//! Where messages lie: in the machine's memory, or in a GPU's.
+//! Memory for messages: the machine's, or a GPU's.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use multinet_client::{Buffer, Cuda, Gpu, Received};
 
-/// A kind of memory.
+/// The machine's memory, or a GPU's.
 pub(super) struct Memory(Option<Arc<dyn Gpu>>);
 
 impl Memory {
-    /// The machine's, or that of the GPU with this number.
+    /// Returns the memory of the GPU with this number, or else the machine's.
     pub(super) fn of(gpu: Option<u32>) -> anyhow::Result<Self> {
         let open = |number| -> anyhow::Result<Arc<dyn Gpu>> {
             let gpu = Cuda::device(number).with_context(|| format!("--use_cuda {number}"))?;
@@ -23,7 +23,8 @@ impl Memory {
         self.0.as_ref()
     }
 
-    /// So many bytes, to be sent again and again. Not zeros: those would all be one page of memory, that of the kernel.
+    /// Allocates a message of `size` bytes, which is sent again and again. They are not zeros:
+    /// those would all be one page of the kernel's.
     pub(super) fn message(&self, size: usize) -> anyhow::Result<Buffer> {
         let Some((gpu, length)) = self.0.as_ref().zip(NonZeroUsize::new(size)) else {
             let mut message = Buffer::host(size);
@@ -39,8 +40,8 @@ impl Memory {
         Ok(message)
     }
 
-    /// Has what has come where it is wanted.
-    pub(super) fn take(&self, received: &Received) -> anyhow::Result<()> {
+    /// Brings a received payload to this memory.
+    pub(super) fn receive(&self, received: &Received) -> anyhow::Result<()> {
         if self.0.is_some() {
             received.gpu()?;
         }

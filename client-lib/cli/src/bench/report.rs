@@ -1,4 +1,4 @@
-//! What `multinet bench client` prints.
+//! The output of `multinet bench client`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::table::{LINE, Test, Unit};
 use super::{ClientArgs, Output};
 use crate::output::print;
 
-/// What has been measured so far: text as it comes, JSON at the end.
+/// Results so far. Text is printed as results come, JSON at the end.
 pub(super) struct Report {
     output: Output,
     info: Value,
@@ -15,8 +15,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Of messages to so many peers, by so many connections, by this transport, with so many under way on each connection;
-    /// `missing` are the peers that take no part, each with the reason.
+    /// Begins a report, and prints the head of the table. `depth` is the number of messages under
+    /// way on each connection; `missing` are the peers that take no part, each with the reason.
     pub(super) fn begin(
         args: &ClientArgs,
         test: Test,

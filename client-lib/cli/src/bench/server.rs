@@ -1,4 +1,5 @@
-//! `multinet bench server`: takes what comes, lets go of it at once, and counts. Clients that measure latency get echoes.
+//! `multinet bench server`: receives messages, releases them at once, and counts them. Clients that
+//! measure latency get echoes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,11 +23,11 @@ use crate::output::print;
 /// Clients that get echoes at a time, at most.
 const MAX_ECHOES: usize = 64;
 
-/// How often clients that have gone are forgotten.
+/// How often the server forgets clients that have gone.
 const SWEEP: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
-    // Before anybody is told that it listens.
+    // Before it prints that it listens: a program that reads this may send a signal.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut server = Server::new(&args)?;
     let mut listener = args
@@ -36,7 +37,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
         .port(args.port)
         .frame_size(args.size)
         .slots(args.slots);
-    if let Some(gpu) = server.echoes.kind.gpu() {
+    if let Some(gpu) = server.echoes.memory.gpu() {
         listener = listener.gpu(Arc::clone(gpu));
     }
     let listener = listener.bind().await?;
@@ -74,11 +75,12 @@ impl Server {
         }
     }
 
-    /// Does not acknowledge, so that nobody who wants something kept takes this for its receiver.
+    /// Counts a message, and answers one that asks for an echo. It does not acknowledge, so that a
+    /// sender of something that is to be kept learns that this is no receiver for it.
     fn receive(&mut self, received: Received) -> anyhow::Result<()> {
         self.messages += 1;
         self.bytes += received.len() as u64;
-        self.echoes.kind.take(&received)?;
+        self.echoes.memory.receive(&received)?;
         let session = received.id().session;
         match EchoRequest::decode(received.metadata()) {
             Some(EchoRequest { echo_to_port: 0 }) => drop(self.echoes.to.remove(&session)),
@@ -91,24 +93,26 @@ impl Server {
     }
 }
 
-/// Clients that get as much back as they send.
+/// Connections back to clients that get as many bytes back as they send.
 struct Echoes {
     connector: Connector,
-    /// With TLS, where nobody has said what clients are called, each is expected to be who it was when it came.
+    /// Present if TLS is on without --tls-name: a client is then expected to have the certificate
+    /// by which it came.
     by_certificate: Option<(ConnectorBuilder, Tls)>,
-    /// Where echoes lie.
-    kind: Memory,
-    /// As long as the last echo.
-    memory: Buffer,
+    /// Memory that echoes lie in.
+    memory: Memory,
+    /// The payload of the last echo.
+    payload: Buffer,
     to: HashMap<u128, Echo>,
-    /// Those that are being connected, by way of their tasks.
+    /// Connections from the tasks that make them.
     connected: mpsc::Sender<(u128, PeerSet)>,
     ready: mpsc::Receiver<(u128, PeerSet)>,
 }
 
-/// The way back to one client.
+/// Connection back to one client.
 struct Echo {
     peers: PeerSet,
+    /// Task that sends an echo for which the client had no room yet.
     late: Option<JoinHandle<()>>,
 }
 
@@ -134,19 +138,19 @@ impl Echoes {
             connector = connector.tls(tls);
         }
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
-        let memory = Buffer::host(0);
-        let kind = Memory::of(args.device.use_cuda)?;
+        let memory = Memory::of(args.device.use_cuda)?;
+        let payload = Buffer::host(0);
         let connector = connector.build()?;
-        Ok(Self { connector, by_certificate, kind, memory, to: HashMap::new(), connected, ready })
+        Ok(Self { connector, by_certificate, memory, payload, to: HashMap::new(), connected, ready })
     }
 
-    /// Connects to where a client has come from.
+    /// Connects to the address that a client has come from.
     fn connect(&self, session: u128, sender: Sender<'_>, port: u16) {
         let client = SocketAddr::new(sender.address().ip(), port);
         if self.to.len() >= MAX_ECHOES {
             return warn!(%client, "no echo: {MAX_ECHOES} clients get one already");
         }
-        // There is one permit for each connection that is being made.
+        // Each connection that is being made has a permit.
         let Ok(permit) = self.connected.clone().try_reserve_owned() else {
             return warn!(%client, "no echo: too many clients want one at once");
         };
@@ -166,7 +170,7 @@ impl Echoes {
         });
     }
 
-    /// What connects to whom a certificate with these names is for.
+    /// Returns a connector to a client whose certificate has these names.
     fn connector_to(&self, names: &[String]) -> anyhow::Result<Connector> {
         let Some((builder, tls)) = &self.by_certificate else { return Ok(self.connector.clone()) };
         let tls = names.iter().try_fold(tls.clone(), |tls, name| tls.expect(name))?;
@@ -181,13 +185,13 @@ impl Echoes {
 
     fn echo(&mut self, session: u128, length: usize) -> anyhow::Result<()> {
         let Some(echo) = self.to.get_mut(&session) else { return Ok(()) };
-        if self.memory.len() != length {
-            self.memory = self.kind.message(length)?;
+        if self.payload.len() != length {
+            self.payload = self.memory.message(length)?;
         }
-        let frame = Frame::new(self.memory.clone());
+        let frame = Frame::new(self.payload.clone());
         let Err((frame, _)) = echo.peers.try_send(frame) else { return Ok(()) };
-        // The client has not told of its free room yet. Nobody waits here for it; and a client that has one message under way
-        // has one echo that is late.
+        // The client has not granted room yet. The server must not wait for one client; and a
+        // client with one message under way has at most one late echo.
         if echo.late.as_ref().is_none_or(JoinHandle::is_finished) {
             let peers = echo.peers.clone();
             echo.late = Some(tokio::spawn(async move { drop(peers.send(frame).await) }));

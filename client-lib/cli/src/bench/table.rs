@@ -1,29 +1,30 @@
-//! Rows as perftest prints them, to the blank, so that outputs can be laid side by side; and its keys in JSON. Pure.
+//! Rows exactly as perftest prints them, so that outputs can be laid side by side, and perftest's
+//! JSON keys. Pure.
 
 use serde_json::{Value, json};
 
 use super::figures::{Bandwidth, Latency};
 
-/// What bandwidths are given in.
+/// Unit of bandwidths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Mebibytes,
     Gigabits,
 }
 
-/// What is being measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Bandwidth(Unit),
     Latency,
 }
 
-/// Around the table.
+/// Line above and below the table.
 pub(super) const LINE: &str =
     "---------------------------------------------------------------------------------------\n";
 
 impl Unit {
-    /// Bytes a second of one of it.
+    /// Returns how many bytes per second one of the unit is.
     fn divisor(self) -> f64 {
         match self {
             Self::Mebibytes => f64::from(1 << 20),

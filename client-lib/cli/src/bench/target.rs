@@ -1,4 +1,4 @@
-//! Whom a command line names: a service, a host, or an address.
+//! The target of a command line: a service, a host, or an address.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use multinet_client::{ConnectError, Connector, ConnectorBuilder, DialError, Peer
 use crate::common::{ConnectArgs, address_resolver, wait_with_note};
 use crate::output::Usage;
 
-/// What perftest and `Listener` listen on if nobody says otherwise.
+/// The default port of perftest and of `Listener`.
 const DEFAULT_PORT: &str = "18515";
 
 /// A name and a port, as `Connector::connect` takes them.
@@ -22,7 +22,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// `infer.vision.svc.multinet`, `host:18515`, `10.0.0.1`, `10.0.0.1:18515`, `fd00::1`, `[fd00::1]:18515`, and a port beside.
+    /// Parses a name such as `infer.vision.svc.multinet`, `host:18515`, `10.0.0.1` or
+    /// `[fd00::1]:18515`, and a port that is given separately.
     ///
     /// # Errors
     ///
@@ -32,11 +33,13 @@ impl Target {
         Ok(Self { name, port: port.unwrap_or_else(|| DEFAULT_PORT.to_owned()) })
     }
 
-    /// As [`parse`](Self::parse), for commands to which a service without a port means all of its ports. An address has none of its own.
+    /// Does the same as [`parse`](Self::parse), for commands to which a service without a port
+    /// means all of its ports. An address without a port has the default port.
     ///
     /// # Errors
     ///
-    /// [`Usage`], if there are two ports; and of what can be neither a name nor a port.
+    /// [`Usage`], if there are two ports; or an error for text that can be neither a name nor a
+    /// port.
     pub(crate) fn parse_all_ports(
         name: &str,
         port: Option<&str>,
@@ -48,11 +51,11 @@ impl Target {
         Ok((name, port))
     }
 
-    /// The name, and the port if there is one, inside the name or beside it.
+    /// Splits off the port, if there is one, in the name or separate from it.
     ///
     /// # Errors
     ///
-    /// [`Usage`], if there are two ports, or something else than a name was given.
+    /// [`Usage`], if there are two ports, or the text is no name.
     pub(crate) fn split(name: &str, port: Option<&str>) -> Result<(String, Option<String>), Usage> {
         if let Some(mistake) = mistake(name) {
             return Err(Usage(mistake));
@@ -75,11 +78,12 @@ impl Target {
         }
     }
 
-    /// A connector to it. Where it is an address, nobody is asked for it, so that no resolv.conf is needed.
+    /// Returns a connector builder for the target. An address needs no resolv.conf.
     ///
     /// # Errors
     ///
-    /// [`Usage`], if no certificate can be for what is named, or its network is not known; or if DNS or TLS cannot be set up.
+    /// [`Usage`], if the target is an address, of which the certificate's name or the network is
+    /// not known; or if DNS or TLS cannot be set up.
     pub(crate) fn connector(&self, args: &ConnectArgs) -> anyhow::Result<ConnectorBuilder> {
         let is_address = self.name.parse::<IpAddr>().is_ok();
         if is_address && args.tls.lacks_peer_names() {
@@ -97,15 +101,15 @@ impl Target {
             ))
             .into());
         }
-        let asks_nobody = is_address && args.dns.servers.is_empty() && args.dns.resolv_conf.is_none();
-        args.connector(if asks_nobody { address_resolver()? } else { args.dns.resolver()? })
+        let needs_no_dns = is_address && args.dns.servers.is_empty() && args.dns.resolv_conf.is_none();
+        args.connector(if needs_no_dns { address_resolver()? } else { args.dns.resolver()? })
     }
 
     /// Refuses a port that can only be the name of a file, as in `send ADDRESS FILE`.
     ///
     /// # Errors
     ///
-    /// [`Usage`], with what to write instead.
+    /// [`Usage`], with the correct command line.
     pub(crate) fn has_no_file(&self) -> Result<(), Usage> {
         match Question::parse(&self.name, &self.port) {
             Err(ResolveError::BadPort { port, reason }) => Err(Usage(format!(
@@ -115,11 +119,11 @@ impl Target {
         }
     }
 
-    /// Connects to its peers, within `wait`.
+    /// Connects to the target's peers, within `wait`.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`], with what the name may have to do with it.
+    /// [`ConnectError`], with a hint if the name may be the cause.
     pub(crate) async fn connect(&self, connector: &Connector, wait: Duration) -> anyhow::Result<PeerSet> {
         let error = match wait_with_note(wait, connector.connect(&self.name, &self.port)).await {
             Ok(peers) => return Ok(peers),
@@ -127,7 +131,7 @@ impl Target {
         };
         let is_by_default_network = matches!(&error, ConnectError::Lasting { last, .. }
             if matches!(**last, DialError::Route(RouteError::DefaultNetwork { .. })));
-        // Where short names lead in a pod.
+        // In a pod, a short name leads to a core Service, which is on the default network.
         if is_by_default_network && !self.is_multinets() {
             let name = &self.name;
             bail!("{error}; {name} may be a core Service: names of multinet's have svc.multinet in them");
@@ -135,12 +139,12 @@ impl Target {
         Err(error.into())
     }
 
-    /// Whether it is an address, or a name in the usual zone.
+    /// Returns whether the target is an address, or a name in the usual zone.
     fn is_multinets(&self) -> bool {
         self.name.parse::<IpAddr>().is_ok() || self.name.split('.').any(|label| label == "multinet")
     }
 
-    /// As people would write it.
+    /// Returns the target as `name:port`.
     pub(crate) fn display(&self) -> String {
         match self.name.parse() {
             Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),
@@ -182,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_addresses_and_ports() {
+    fn a_target_has_a_name_and_a_port() {
         let cases = [
             ("infer.vision.svc.multinet", None, "infer.vision.svc.multinet", "18515"),
             ("infer.vision.svc.multinet", Some("rdma"), "infer.vision.svc.multinet", "rdma"),
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_told_with_what_to_write_instead() {
+    fn text_that_is_no_name_is_refused_with_a_correction() {
         let cases = [
             (
                 "http://infer.vision.svc.multinet:80/v1",

@@ -1,4 +1,4 @@
-//! Asks DNS, the kernel and the network for the facts. What they mean is said elsewhere.
+//! Collects the facts from DNS, the kernel and the network.
 
 mod namespaces;
 mod network;
@@ -18,18 +18,19 @@ use super::facts::{Dns, Facts, Failure, Machine, Process, Server, Service, ZoneA
 use super::{DoctorArgs, probe};
 use crate::common::address_resolver;
 
-/// What every zone of multinet has, by the usual search path.
+/// Name that every zone of multinet has, to be completed by the search path.
 const SERVICES: &str = "svc.multinet";
-/// The same in full, in the usual zone.
+/// The same name in full, in the usual zone.
 const SERVICES_IN_FULL: &str = "svc.multinet.cluster.local.";
-/// Peers that are tried at a time.
+/// Number of peers that are tried at a time.
 const AT_ONCE: usize = 32;
-/// For so long the GPUs' driver is waited for: the first call may load firmware.
+/// Time that the GPUs' driver may take: the first call may load firmware.
 const CUDA_PATIENCE: Duration = Duration::from_secs(20);
-/// Where `/sys`, `/proc` and `/dev` are.
+/// Folder of `/sys`, `/proc` and `/dev`.
 const ROOT: &str = "/";
 
-/// All facts. Takes as long as the slowest of the RDMA devices, then of the DNS servers, then of the peers.
+/// Collects all facts. This takes as long as the slowest RDMA device, then the slowest DNS server,
+/// then the slowest peer.
 pub(super) async fn facts(args: &DoctorArgs) -> Facts {
     let machine = machine().await;
     let allows_default_network = args.network.allow_default_network;
@@ -38,8 +39,8 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
         Err(error) => {
             // An address needs no DNS.
             let service = match (&args.name, address_resolver()) {
-                (Some(name), Ok(nobody)) if name.parse::<IpAddr>().is_ok() => {
-                    Some(service(args, &nobody, name).await)
+                (Some(name), Ok(resolver)) if name.parse::<IpAddr>().is_ok() => {
+                    Some(service(args, &resolver, name).await)
                 }
                 _ => None,
             };
@@ -63,13 +64,14 @@ async fn dns(args: &DoctorArgs, resolver: &Resolver) -> Dns {
     Dns { search: resolver.search().to_vec(), ndots: resolver.ndots(), probe, servers }
 }
 
-/// `svc.<zone>`, of the name of a service if there is one: the same part of the name is then left to the search path.
+/// Returns `svc.<zone>`, from the service's name if it has that: the search path then has to
+/// complete the same part of both names.
 fn zone_of(name: Option<&str>) -> String {
     let place = |name: &str| name.find(".svc.").map(|dot| name[dot + 1..].to_owned());
     name.and_then(place).unwrap_or_else(|| SERVICES.to_owned())
 }
 
-/// Asks one server alone.
+/// Asks one DNS server about the zone.
 async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> Server {
     let start = Instant::now();
     let says = match args.dns.resolver_of(address) {
@@ -89,8 +91,8 @@ async fn zone_at(resolver: &Resolver, name: &str) -> ZoneAnswer {
         Ok(zone) => return ZoneAnswer::Zone(zone),
         Err(error) => error,
     };
-    // A server that is asked directly refuses whatever is not below its zone; and a cluster's may forward all but the
-    // cluster's own names to one that is not there.
+    // multinet-dns, if it is asked directly, refuses names outside of its zone. And a cluster's
+    // server may forward all other names to a server that is down.
     if name == SERVICES {
         match find(resolver, SERVICES_IN_FULL).await {
             Ok(zone) => return ZoneAnswer::FullNameOnly(zone),
@@ -107,9 +109,9 @@ async fn zone_at(resolver: &Resolver, name: &str) -> ZoneAnswer {
     }
 }
 
-/// The full name of something that owns no records.
+/// Returns the full name of a name that exists without address records.
 async fn find(resolver: &Resolver, name: &str) -> Result<String, ResolveError> {
-    // Any port: that there is no address is the answer.
+    // Any port will do: "no address" is the expected answer.
     match resolver.resolve(name, "1").await {
         Ok(found) => Err(ResolveError::NoSuchName {
             name: name.to_owned(),
@@ -141,7 +143,7 @@ async fn service(args: &DoctorArgs, resolver: &Resolver, name: &str) -> Service 
         (Some(Ok(resolved)), _) | (None, Some(Ok(resolved))) => &resolved.endpoints,
         _ => &[],
     };
-    // A port's number comes with nothing but addresses; what is known of them stands in the records.
+    // By a port's number, only addresses are found. The records have the other facts.
     let known = |ip: IpAddr| {
         let all = records.iter().flatten().flat_map(|resolved| &resolved.endpoints);
         all.flat_map(|endpoint| endpoint.addresses.iter().map(move |address| (endpoint, address)))
@@ -200,13 +202,13 @@ async fn machine() -> Machine {
     }
 }
 
-/// What CUDA says, which looks at all GPUs.
+/// Returns the number of GPUs that CUDA finds.
 async fn cuda() -> Result<u32, String> {
     let said = with_time_limit(CUDA_PATIENCE, Cuda::count).await.map_err(|failure| failure.what)?;
     said.map_err(|error| error.to_string())
 }
 
-/// What a call says that may hang in a driver.
+/// Runs a call that may hang in a driver.
 async fn with_time_limit<T: Send + 'static>(
     patience: Duration,
     call: impl FnOnce() -> T + Send + 'static,
@@ -218,7 +220,7 @@ async fn with_time_limit<T: Send + 'static>(
     }
 }
 
-/// The names in a folder, sorted; none, if it is not there.
+/// Returns the names in a folder, sorted; none if the folder does not exist.
 fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =

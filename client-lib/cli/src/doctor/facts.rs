@@ -1,4 +1,4 @@
-//! What there is to know, as the machine tells it. What it means is said in `findings`.
+//! Facts about DNS, the service and this machine. The module `findings` judges them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use multinet_client::{ResolveError, Resolved};
 
 use super::pci::Function;
 
-/// All of it.
+/// All facts.
 #[derive(Debug)]
 pub(super) struct Facts {
     /// The DNS configuration, or why there is none.
@@ -18,16 +18,17 @@ pub(super) struct Facts {
     /// The service, if one was given.
     pub(super) service: Option<Service>,
     pub(super) machine: Machine,
-    /// Whether connections may leave by the default network.
+    /// Connections may leave by the default network.
     pub(super) allows_default_network: bool,
 }
 
-/// Whom names are asked of.
+/// The DNS configuration, and what each server answered.
 #[derive(Debug)]
 pub(super) struct Dns {
     pub(super) search: Vec<String>,
     pub(super) ndots: usize,
-    /// What each of them was asked for, such as `svc.multinet`, which every zone of multinet has.
+    /// The name that each server was asked for, such as `svc.multinet`, which every zone of
+    /// multinet has.
     pub(super) probe: String,
     pub(super) servers: Vec<Server>,
 }
@@ -37,24 +38,24 @@ pub(super) struct Dns {
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) says: ZoneAnswer,
-    /// How long it took.
+    /// Time until the answer.
     pub(super) took: Duration,
-    /// Why it does not answer over TCP, if it answers over UDP only.
+    /// Reason why it does not answer over TCP, if it answers over UDP only.
     pub(super) no_tcp: Option<String>,
 }
 
-/// What a DNS server says of the zone.
+/// Answer of a DNS server about the zone.
 #[derive(Debug)]
 pub(super) enum ZoneAnswer {
-    /// It is there, under this full name.
+    /// The zone exists, with this full name.
     Zone(String),
-    /// It is there, but the search path does not lead to this full name.
+    /// The zone exists, but the search path does not lead to this full name.
     FullNameOnly(String),
-    /// There is no such zone.
+    /// The zone does not exist.
     NoZone,
-    /// It cannot or will not say.
+    /// The server fails or refuses.
     Fails(ResolveError),
-    /// Nothing.
+    /// The server does not answer.
     Silent(ResolveError),
 }
 
@@ -63,30 +64,30 @@ pub(super) enum ZoneAnswer {
 pub(super) struct Service {
     pub(super) name: String,
     pub(super) port: Option<String>,
-    /// All of its ports, with all that is known; absent for an address, which DNS was not asked for.
+    /// All of its ports, with all that DNS knows; absent for an address, which is not looked up.
     pub(super) records: Option<Result<Resolved, ResolveError>>,
-    /// The port that was given.
+    /// The endpoints of the port that was given.
     pub(super) wanted: Option<Result<Resolved, ResolveError>>,
     /// The network that was asked for.
     pub(super) network: Option<String>,
-    /// Every address to be connected to.
+    /// Every address that is tried.
     pub(super) peers: Vec<Peer>,
 }
 
-/// An address of an endpoint, and what came of trying it.
+/// An address of an endpoint, and the result of trying it.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) host: String,
     pub(super) address: SocketAddr,
     pub(super) network: Option<String>,
     pub(super) route: Result<Route, NoRoute>,
-    /// How long a connection took. Absent where there is no way that may be taken.
+    /// Time that a connection took. Absent if no route may be taken.
     pub(super) connected: Option<Result<Duration, NoConnection>>,
-    /// Absent where nothing can be known.
+    /// Absent if it could not be tried.
     pub(super) mtu: Option<Mtu>,
 }
 
-/// Why there is no connection.
+/// Failure of a connection.
 #[derive(Debug)]
 pub(super) struct NoConnection {
     /// The kernel's error.
@@ -95,142 +96,147 @@ pub(super) struct NoConnection {
     pub(super) obstacle: Option<Obstacle>,
 }
 
-/// The way to a peer.
+/// The route to a peer.
 #[derive(Debug, Clone)]
 pub(super) struct Route {
     pub(super) source: IpAddr,
     pub(super) interface: String,
-    /// As far as the kernel knows.
+    /// MTU of the route, if the kernel knows it.
     pub(super) mtu: Option<u32>,
     pub(super) interface_mtu: Option<u32>,
     pub(super) is_default_network: bool,
-    /// Connections may not take it.
+    /// Connections must not take it.
     pub(super) is_refused: bool,
-    /// The second NIC that would be the way if it were up, in words.
+    /// Description of the second NIC that the route would use if it were up.
     pub(super) down: Option<String>,
 }
 
-/// Why there is no way to a peer.
+/// Reason why there is no route to a peer.
 #[derive(Debug)]
 pub(super) enum NoRoute {
     Unreachable {
         reason: String,
-        /// The second NIC that would be the way if it were up, in words.
+        /// Description of the second NIC that the route would use if it were up.
         down: Option<String>,
     },
     Other(String),
 }
 
-/// What full-size packets do.
+/// Result of trying full-size packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mtu {
-    /// One of this size got there in one piece.
+    /// A packet of this size arrives in one piece.
     Passes(u32),
-    /// A small one gets there, one of this size does not.
+    /// A small packet arrives, one of this size does not.
     Lost(u32),
-    /// The network says that packets may only have this size.
+    /// A router says that packets may have this size only.
     Smaller(u32),
-    /// Nothing comes back, neither for a small one nor for a large one.
+    /// The peer answers neither a small packet nor a large one.
     Silent(u32),
 }
 
 /// This machine, or pod.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// The interface of the default network and the second NICs, or why they cannot be read.
+    /// The interface of the default network and the second NICs, or the reason why they cannot be
+    /// read.
     pub(super) interfaces: Result<Vec<Nic>, String>,
     /// Subnets that several second NICs are in.
     pub(super) shared: Vec<SharedSubnet>,
-    /// Soft and hard limit of locked memory, in octets.
+    /// Soft and hard limit of locked memory, in bytes.
     pub(super) memlock: Option<(u64, u64)>,
     pub(super) process: Process,
-    /// `/sys/class/infiniband`.
+    /// Names in `/sys/class/infiniband`.
     pub(super) rdma_devices: Vec<String>,
-    /// `/dev/infiniband`.
+    /// Names in `/dev/infiniband`.
     pub(super) rdma_files: Vec<String>,
-    /// Whether libibverbs can be loaded.
+    /// Success of loading libibverbs, or the reason why it fails.
     pub(super) verbs: Result<(), Failure>,
-    /// Of each address of a second NIC, if there are RDMA devices.
+    /// The GID of each address of a second NIC, if the node has RDMA devices.
     pub(super) gids: Vec<Gid>,
-    /// How network namespaces share RDMA devices, or why that is not known. Absent where the kernel has no RDMA.
+    /// Mode in which network namespaces share RDMA devices, or the reason why that is not known.
+    /// Absent if the kernel has no RDMA.
     pub(super) namespaces: Option<Result<Namespaces, String>>,
-    /// Of each device that could write to itself, by name: whether it takes dma-bufs.
+    /// Devices that could write to themselves, by name, and whether they take dma-bufs.
     pub(super) dma_bufs: Vec<(String, Result<DmaBuf, Failure>)>,
-    /// The kernel module by which RDMA knows the addresses of NVIDIA's GPUs, if one is loaded.
+    /// The kernel module that lets RDMA devices register memory of NVIDIA's GPUs by its address, if
+    /// one is loaded.
     pub(super) peermem: Option<&'static str>,
     pub(super) gpus: Gpus,
-    /// How many GPUs CUDA finds, or why it cannot be used. Nobody asks where this pod has none.
+    /// The number of GPUs that CUDA finds, or the reason why it cannot be used. Absent if this pod
+    /// has no GPU.
     pub(super) cuda: Option<Result<u32, String>>,
-    /// The PCI functions of the devices that have a row for this pod, by name. Virtual devices have none.
+    /// The PCI functions of the devices that have a GID of this pod, by name. Virtual devices have
+    /// none.
     pub(super) functions: Vec<(String, Function)>,
 }
 
-/// How network namespaces share RDMA devices.
+/// Mode in which network namespaces share RDMA devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Namespaces {
-    /// Each sees all devices.
+    /// Each namespace sees all devices.
     Shared,
-    /// Each sees those that have been moved to it.
+    /// Each namespace sees the devices that have been moved to it.
     Exclusive,
 }
 
-/// Whether a device can register memory of a GPU as a dma-buf.
+/// Ability of a device to register memory of a GPU as a dma-buf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DmaBuf {
     Taken,
-    /// Its driver cannot.
+    /// Its driver cannot register one.
     Refused,
-    /// This libibverbs has no call for it.
+    /// This libibverbs has no function for it.
     NoCall,
 }
 
 /// NVIDIA's GPUs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gpus {
-    /// How many the node has.
+    /// Number of GPUs of the node.
     pub(super) on_node: usize,
-    /// Those that this pod may use.
+    /// GPUs that this pod may use.
     pub(super) of_pod: Vec<Function>,
 }
 
 impl Machine {
-    /// Whether `/dev/infiniband`, which has these files, lets this pod use verbs.
+    /// Returns whether `/dev/infiniband`, which has these files, lets this pod use verbs.
     pub(super) fn has_uverbs(files: &[String]) -> bool {
         files.iter().any(|file| file.starts_with("uverbs"))
     }
 }
 
-/// What an address is to RDMA.
+/// The GID of an address of this pod, if an RDMA device has one.
 #[derive(Debug, Clone)]
 pub(super) struct Gid {
     pub(super) interface: String,
     pub(super) address: IpAddr,
-    /// The row of a device's GID table that stands for it.
+    /// The row of a device's GID table that has the address.
     pub(super) row: Option<Row>,
-    /// Rows of this address that cannot be used, each with the reason.
+    /// Rows with this address that cannot be used, each with the reason.
     pub(super) rejected: Vec<String>,
-    /// All other rows that there are: those of other addresses.
+    /// The rows with other addresses.
     pub(super) others: Vec<String>,
 }
 
-/// A row of a device's GID table, and what came of trying it.
+/// A row of a device's GID table, and the result of trying it.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) place: String,
-    /// The device that it is of.
+    /// The device that has the table.
     pub(super) device: String,
-    /// What lies below its port.
+    /// Link layer of the device's port.
     pub(super) link: LinkLayer,
-    /// The path MTU, in bytes of payload, of a device that could write to itself by this GID; or why it could not. Absent where it
-    /// could not be tried.
+    /// The path MTU, in bytes of payload, if the device could write to itself by this GID; or the
+    /// reason why not. Absent if it could not be tried.
     pub(super) writes: Option<Result<u32, Failure>>,
 }
 
-/// What fails.
+/// A failure, and its fix.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) what: String,
-    /// What to do about it, if that is known.
+    /// Fix, if one is known.
     pub(super) fix: Option<&'static str>,
 }
 
@@ -238,29 +244,29 @@ pub(super) struct Failure {
 #[derive(Debug, Clone)]
 pub(super) struct Nic {
     pub(super) name: String,
-    /// Those that others can connect to.
+    /// Addresses to which peers can connect.
     pub(super) addresses: Vec<IpAddr>,
-    /// Addresses that cannot be used now, and why not.
+    /// Addresses that cannot be used now, and their states.
     pub(super) unusable: Vec<(IpAddr, AddressState)>,
     pub(super) mtu: Option<u32>,
     pub(super) link: LinkState,
     pub(super) is_default_network: bool,
 }
 
-/// A subnet that several second NICs are in.
+/// A subnet of several second NICs.
 #[derive(Debug, Clone)]
 pub(super) struct SharedSubnet {
     pub(super) network: String,
     pub(super) nics: Vec<InSubnet>,
 }
 
-/// A NIC in a subnet that others are in, too.
+/// A NIC in a subnet of several NICs.
 #[derive(Debug, Clone)]
 pub(super) struct InSubnet {
     pub(super) interface: String,
     pub(super) address: IpAddr,
-    /// The interface by which packets from that address leave for the subnet.
+    /// The interface by which packets from the address leave for the subnet.
     pub(super) leaves_by: Option<String>,
-    /// It answers for the addresses of the other ones, too (ARP).
+    /// The NIC answers for the addresses of the other ones, too (ARP).
     pub(super) answers_for_all: bool,
 }

@@ -1,4 +1,4 @@
-//! What the facts mean: facts in, findings out. Pure.
+//! Derives findings from facts. Pure.
 
 mod gpu;
 mod machine;
@@ -12,7 +12,7 @@ use super::report::Finding;
 use super::report::Level::{Note, Ok as Good, Problem, Warning};
 use multinet_client::{Endpoint, ResolveError};
 
-/// Everything, in the order in which it would be looked at: each thing needs those before it.
+/// Returns all findings, in an order in which each thing needs those before it.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     // An address needs no DNS.
@@ -63,12 +63,12 @@ fn dns(dns: &Dns, resolves: bool, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether the domains are those of a pod's search path.
+/// Returns whether the domains are those of a pod's search path.
 fn is_pods(search: &[String]) -> bool {
     search.iter().any(|domain| domain.starts_with("svc.") || domain.contains(".svc."))
 }
 
-/// An answer of the first server counts, whatever the others would say; these are asked only if it fails.
+/// Judges an answer about the zone. Resolvers ask the other servers only if the first one fails.
 fn server_finding(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: bool) -> Finding {
     let Server { address, says, took, .. } = server;
     let time = milliseconds(*took);
@@ -121,7 +121,7 @@ fn service(service: &Service, dns_fails: bool, findings: &mut Vec<Finding>) {
     let Service { name, port, records, wanted, network, peers } = service;
     match records {
         None => {}
-        // Why has been said.
+        // Other findings have the reason.
         Some(Err(error)) if dns_fails && !error.is_negative() => findings.push(
             Finding::new(Problem, "service", format!("{name} cannot be looked up"))
                 .fix("see the lines about dns above"),
@@ -152,7 +152,7 @@ fn service(service: &Service, dns_fails: bool, findings: &mut Vec<Finding>) {
         }
     }
     if let (Some(port), Some(wanted)) = (port, wanted) {
-        // Of a name that is not there at all enough has been said.
+        // A name that does not exist at all is reported once.
         let is_said = matches!((records, wanted), (Some(Err(a)), Err(b)) if same_kind(a, b));
         match wanted {
             Err(error) if !is_said => findings.push(unresolved(error)),
@@ -196,7 +196,8 @@ fn same_kind(a: &ResolveError, b: &ResolveError) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
-/// The library's messages say what is wrong, then a colon, then what to do.
+/// Returns the finding for a failed lookup. Some of the library's messages end with the fix, behind
+/// a colon.
 fn unresolved(error: &ResolveError) -> Finding {
     let text = error.to_string();
     if matches!(error, ResolveError::NoSuchName { .. } | ResolveError::NoTcp { .. })
@@ -216,7 +217,7 @@ fn unresolved(error: &ResolveError) -> Finding {
     Finding::new(Problem, "service", text).fix(fix)
 }
 
-/// What DNS does not say of an endpoint.
+/// Adds a finding for each fact that DNS does not tell of an endpoint.
 fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
     let before = findings.len();
     let addresses = endpoint.addresses.iter();
@@ -231,14 +232,14 @@ fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
             .fix("ask multinet-dns, or a server that forwards to it; give the slice's network an alias"),
         );
     }
-    // Without any TXT record all of this is missing, and has been said.
+    // Without any TXT record, all of the following is missing, and the finding above says so.
     if unknown.len() < endpoint.addresses.len() {
         if endpoint.uid().is_none() {
             findings.push(
                 Finding::new(Warning, "endpoint", format!(
                     "{endpoint}: its pod's uid is not known: a pod that takes over the address looks the same"
                 ))
-                .fix("whoever writes the slice has to fill in targetRef.uid; multinet-controller does"),
+                .fix("the program that writes the slice has to fill in targetRef.uid; multinet-controller does"),
             );
         }
         if endpoint.node.is_none() {
@@ -248,7 +249,7 @@ fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
                     "endpoint",
                     format!("{endpoint}: its node is not known: it is never the nearest"),
                 )
-                .fix("whoever writes the slice has to fill in nodeName; multinet-controller does"),
+                .fix("the program that writes the slice has to fill in nodeName; multinet-controller does"),
             );
         } else if endpoint.zone.is_none() {
             findings.push(
@@ -257,7 +258,7 @@ fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
                     "endpoint",
                     format!("{endpoint}: its zone is not known: from other nodes it is no nearer than any"),
                 )
-                .fix("if there are zones, give its node the label topology.kubernetes.io/zone; whoever writes the slice has to fill it in, as \
+                .fix("if there are zones, give its node the label topology.kubernetes.io/zone; the program that writes the slice has to fill it in, as \
                       multinet-controller does"),
             );
         }
@@ -304,7 +305,7 @@ fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// For people: three digits are enough.
+/// Formats a time with three digits.
 fn milliseconds(time: std::time::Duration) -> String {
     let milliseconds = time.as_secs_f64() * 1e3;
     match milliseconds {

@@ -1,4 +1,4 @@
-//! What PCI bridges between a GPU and a NIC do with their packets: which of them send them the long way. Pure.
+//! PCI bridges between a GPU and a NIC: which of them send packets the long way. Pure.
 
 use multinet_client::pci;
 
@@ -6,39 +6,42 @@ use multinet_client::pci;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Function {
     pub(super) pci: pci::Function,
-    /// One for each of the place's bridges.
+    /// ACS of each of the bridges above.
     pub(super) acs: Vec<Acs>,
 }
 
-/// What a bridge does with packets between two functions below it (PCI Express Base Specification, 6.12, Access Control Services).
+/// Access Control Services of a bridge, which decide how packets between two functions below it
+/// travel (PCI Express Base Specification, 6.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acs {
-    /// It has no such choice, and sends them straight on.
+    /// The bridge has no ACS, and sends packets straight on.
     Absent,
-    /// Not to be seen: the kernel shows it to CAP_SYS_ADMIN only.
+    /// Not visible: the kernel shows the register to CAP_SYS_ADMIN only.
     Hidden,
-    /// Its control register.
+    /// Control register.
     Control(u16),
 }
 
-/// What of the control register sends packets between functions up to the host bridge: request redirect, completion redirect, upstream
-/// forwarding and egress control. Those that the kernel's `disable_acs_redir` clears, and upstream forwarding.
+/// Bits of the control register that send packets between functions up to the host bridge: request
+/// redirect, completion redirect and egress control, which the kernel's `disable_acs_redir` clears,
+/// and upstream forwarding.
 const REDIRECTS: u16 = 0x3c;
-/// What of it lets packets go straight all the same if their addresses have been translated (ATS).
+/// Bit of the control register that lets packets go straight all the same if their addresses have
+/// been translated (ATS).
 const DIRECT_TRANSLATED: u16 = 0x40;
 
-/// How much of the configuration space everybody may read, in bytes.
+/// Bytes of the configuration space that every user may read.
 const SHOWN: usize = 64;
-/// Where the extended capabilities begin.
+/// Offset of the extended capabilities.
 const EXTENDED: usize = 0x100;
-/// How much there is of the configuration space, in bytes.
+/// Bytes of the configuration space.
 pub(super) const CONFIGURATION: usize = 0x1000;
-/// The number of the capability.
+/// ID of the ACS capability.
 const ACS: u32 = 0x0d;
 
 impl Function {
-    /// The bridges between the two and what is known of each, if they are below the same switch. If they are not, packets pass the host
-    /// bridge anyway.
+    /// Returns the bridges between two functions, and their ACS, if the functions are below the
+    /// same switch. Otherwise packets pass the host bridge anyway.
     pub(super) fn between<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a str, Acs)> {
         let shared = self.pci.path.shared_bridges(&other.pci.path);
         let below = move |function: &'a Self| {
@@ -51,19 +54,19 @@ impl Function {
 }
 
 impl Acs {
-    /// From the configuration space, or as much of it as the kernel shows.
+    /// Parses the configuration space, or as much of it as the kernel shows.
     pub(super) fn parse(configuration: &[u8]) -> Self {
         if configuration.len() <= SHOWN {
             return Self::Hidden;
         }
         let mut at = EXTENDED;
-        // As many as there is room for, should they be chained in a ring.
+        // A bound for capabilities that form a ring: more than this have no room.
         for _ in 0..(CONFIGURATION - EXTENDED) / 8 {
             let header = match configuration.get(at..).and_then(|rest| rest.first_chunk()) {
                 Some(header) => u32::from_le_bytes(*header),
                 None => return Self::Absent,
             };
-            // What is read of a function that does not answer.
+            // A function that does not answer reads as ones.
             if header == u32::MAX {
                 return Self::Hidden;
             }
@@ -79,12 +82,12 @@ impl Acs {
         Self::Absent
     }
 
-    /// Whether packets between functions are sent up to the host bridge.
+    /// Returns whether the bridge sends packets between functions up to the host bridge.
     pub(super) fn redirects(self) -> bool {
         matches!(self, Self::Control(control) if control & REDIRECTS != 0)
     }
 
-    /// Whether those go straight whose addresses have been translated.
+    /// Returns whether packets with translated addresses go straight.
     pub(super) fn lets_translated_pass(self) -> bool {
         matches!(self, Self::Control(control) if control & DIRECT_TRANSLATED != 0)
     }
@@ -100,7 +103,8 @@ mod tests {
         Function { pci: pci::Function { path, numa: None }, acs }
     }
 
-    /// A configuration space with capabilities of these numbers, the last of which has this control register.
+    /// Returns a configuration space with capabilities of these IDs, the last of which has this
+    /// control register.
     fn configuration(numbers: &[u16], control: u16) -> Vec<u8> {
         let mut bytes = vec![0; CONFIGURATION];
         for (place, number) in numbers.iter().enumerate() {

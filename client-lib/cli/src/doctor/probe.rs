@@ -1,4 +1,4 @@
-//! What the network does with packets to a peer: a connection, and the size that passes.
+//! Probes of the network to a peer: a connection, and the size of packets that pass.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -10,18 +10,19 @@ use tokio::time::timeout;
 
 use super::facts::Mtu;
 
-/// So long a connection may take.
+/// Time that a connection may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// So long a peer may take to say that nobody listens.
+/// Time that a peer may take to answer a datagram by an ICMP message.
 const ECHO: Duration = Duration::from_millis(500);
-/// How often each is tried: hosts limit how often they say so.
+/// Number of datagrams of each size: hosts limit the rate of their ICMP messages.
 const TRIES: u16 = 2;
-/// Where nobody listens, as traceroute has it.
+/// UDP port on which no program listens, as traceroute has it.
 const CLOSED_PORT: u16 = 33434;
-/// The greatest packet to be tried: jumbo frames have at most so much, and the loopback interface needs no trial.
+/// Size of the largest packet that is tried: that of jumbo frames. The loopback interface, whose
+/// MTU is larger, needs no trial.
 pub(super) const MOST: u32 = 9216;
 
-/// How long a connection takes, which is a round trip. It is made as the library makes its own.
+/// Connects as the library does, and returns how long it took, which is a round trip.
 pub(super) async fn connect(route: &Route, peer: SocketAddr) -> io::Result<Duration> {
     let socket = route.tcp_socket()?;
     let start = Instant::now();
@@ -31,7 +32,7 @@ pub(super) async fn connect(route: &Route, peer: SocketAddr) -> io::Result<Durat
     }
 }
 
-/// Whether a connection can be made at all, by whatever way.
+/// Connects to a DNS server by any route.
 pub(super) async fn tcp(server: SocketAddr) -> io::Result<()> {
     match timeout(PATIENCE, TcpStream::connect(server)).await {
         Ok(connected) => connected.map(drop),
@@ -39,10 +40,11 @@ pub(super) async fn tcp(server: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Whether a packet as large as the route allows gets to a peer in one piece.
+/// Tries whether a packet as large as the route allows gets to a peer in one piece.
 ///
-/// A datagram to a port where nobody listens is answered by an ICMP message, of which the socket hears as a refusal. Linux
-/// forbids routers to fragment datagrams (`IP_PMTUDISC_WANT`, its default), so that a large one that is answered got there whole.
+/// A host answers a datagram to a closed port by an ICMP message, which the socket reports as
+/// refused. Linux forbids routers to fragment datagrams (`IP_PMTUDISC_WANT`, its default), so that
+/// a large one that is answered has arrived in one piece.
 pub(super) async fn size(route: &Route) -> Option<Mtu> {
     let mtu = route.mtu?.min(MOST);
     match echo(route, mtu).await {
@@ -57,7 +59,7 @@ pub(super) async fn size(route: &Route) -> Option<Mtu> {
     }
 }
 
-/// Whether a packet of this size, headers included, is answered.
+/// Returns whether the peer answers a packet of this size, headers included.
 async fn echo(route: &Route, size: u32) -> io::Result<bool> {
     let headers = if route.peer.is_ipv4() { 28 } else { 48 };
     let packet = vec![0; (size as usize).saturating_sub(headers)];
@@ -78,7 +80,7 @@ async fn echo(route: &Route, size: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The MTU of the way to a peer, as the kernel knows it now.
+/// Returns the MTU of the route, as the kernel knows it now.
 fn known_mtu(route: &Route) -> Option<u32> {
     let now = route_to(route.peer).ok()?;
     now.mtu.filter(|_| now.source == route.source)

@@ -1,17 +1,17 @@
-//! Findings, and how they are written.
+//! Findings, as text and as JSON.
 
 use std::fmt;
 
 use multinet_stderr::TerminalSafe;
 use serde::Serialize;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
-    /// As it has to be.
+    /// All is well.
     Ok,
-    /// Good to know.
+    /// Useful to know.
     Note,
     /// Works, but not as well as it might, or not for long.
     Warning,
@@ -19,14 +19,13 @@ pub(super) enum Level {
     Problem,
 }
 
-/// One thing that was found. Each text is one line.
+/// A finding. Each text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
-    /// What it is about: dns, network, service, endpoint, peer, rdma, gpu or memory.
+    /// Subject: dns, network, service, endpoint, peer, rdma, gpu or memory.
     pub(super) about: &'static str,
     pub(super) message: String,
-    /// What to do about it.
     pub(super) fix: Option<String>,
 }
 
@@ -52,11 +51,11 @@ impl fmt::Display for Level {
     }
 }
 
-/// Lines for people.
+/// Returns the findings as lines for people.
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { level, about, message, fix } in findings {
-        // Some of it is what peers and DNS say.
+        // Peers and DNS servers write parts of it.
         let message = TerminalSafe(message);
         text.push_str(&format!("{level:<8} {about:<9} {message}\n"));
         if let Some(fix) = fix {
@@ -69,7 +68,8 @@ pub(super) fn text(findings: &[Finding]) -> String {
     text
 }
 
-/// One object for programs. The field names are documented in `multinet doctor --help`, and stay.
+/// Returns the findings as one JSON object. The field names are documented in `multinet doctor
+/// --help`, and stay.
 pub(super) fn json(findings: &[Finding]) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Report<'a> {
@@ -80,7 +80,7 @@ pub(super) fn json(findings: &[Finding]) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&report)? + "\n")
 }
 
-/// The worst level.
+/// Returns the worst level.
 pub(super) fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }

@@ -1,10 +1,10 @@
-//! What differs between two sets of endpoints. Pure.
+//! Differences between two sets of endpoints. Pure.
 
 use std::collections::BTreeMap;
 
 use multinet_client::Endpoint;
 
-/// What has happened to an endpoint.
+/// Kind of change of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Added,
@@ -12,13 +12,15 @@ pub(super) enum Kind {
     Changed,
 }
 
-/// An endpoint as it is now, or was last.
+/// A change, and the endpoint as it is now, or was last.
 pub(super) type Difference<'a> = (Kind, &'a Endpoint);
 
-/// What makes an endpoint the same one: a pod that follows another under the same name and address is another.
+/// Identity of an endpoint: target, port, and the pod's uid or name. A pod that follows another
+/// under the same name and address is another endpoint.
 type Key<'a> = (&'a str, u16, Option<&'a str>);
 
-/// The differences: first what is gone, then what is new or changed, each in the order of the endpoints.
+/// Returns the differences: first the endpoints that are gone, then those that are new or changed,
+/// each in their order.
 pub(super) fn differences<'a>(before: &'a [Endpoint], after: &'a [Endpoint]) -> Vec<Difference<'a>> {
     let old: BTreeMap<Key<'_>, &Endpoint> = before.iter().map(|endpoint| (key(endpoint), endpoint)).collect();
     let new: BTreeMap<Key<'_>, &Endpoint> = after.iter().map(|endpoint| (key(endpoint), endpoint)).collect();

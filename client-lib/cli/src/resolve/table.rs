@@ -10,23 +10,24 @@ const COLUMNS: [&str; 10] =
 
 type Row = [String; COLUMNS.len()];
 
-/// A table that may grow. Its columns never become narrower, so that later rows stand below earlier ones.
+/// A table that may grow. Its columns never become narrower, so that later rows stand below earlier
+/// ones.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     widths: [usize; COLUMNS.len()],
-    /// Whether the last head, if there was one, stands above rows.
+    /// The head has been printed, with rows below it.
     has_rows: bool,
     is_begun: bool,
 }
 
 impl Table {
-    /// The whole table.
+    /// Returns the whole table.
     pub(super) fn text(&mut self, endpoints: &[Endpoint]) -> String {
         let rows = endpoints.iter().flat_map(rows).map(|row| ("", row)).collect();
         self.lines("", rows)
     }
 
-    /// What has changed, each row with its mark; the head before the first one.
+    /// Returns a row with a mark for each change, and the head before the first row.
     pub(super) fn changes(&mut self, changes: &[Difference<'_>]) -> String {
         let marked = |(kind, endpoint): &Difference<'_>| {
             let mark = match kind {
@@ -39,7 +40,7 @@ impl Table {
         self.lines("  ", changes.iter().flat_map(marked).collect())
     }
 
-    /// The head alone, if nothing has been written before: an empty set.
+    /// Returns the head alone for an empty set, if nothing has been printed before.
     pub(super) fn empty(&mut self) -> String {
         if std::mem::replace(&mut self.is_begun, true) {
             String::new()
@@ -81,7 +82,7 @@ fn head(indent: &'static str) -> (&'static str, Row) {
     (indent, COLUMNS.map(str::to_owned))
 }
 
-/// A row for each address.
+/// Returns a row for each address.
 fn rows(endpoint: &Endpoint) -> impl Iterator<Item = Row> {
     endpoint.addresses.iter().map(move |address| row(endpoint, address))
 }
@@ -105,6 +106,6 @@ fn row(endpoint: &Endpoint, address: &EndpointAddress) -> Row {
         known(endpoint.zone.as_deref()),
         known(pod.as_deref()),
     ]
-    // What DNS says is anybody's.
+    // Others write what DNS says: it must not steer the terminal.
     .map(|cell| TerminalSafe(&cell).to_string())
 }

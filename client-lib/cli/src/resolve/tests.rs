@@ -1,4 +1,4 @@
-//! Tables and changes, as they are written.
+//! Tests of tables and changes.
 
 use multinet_client::EndpointAddress;
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::change::Kind;
 use super::*;
 
-/// An endpoint of which only its addresses are known.
+/// Returns an endpoint of which only the addresses are known.
 async fn endpoint(host: &str, port: u16, ips: &[&str]) -> Endpoint {
-    // Endpoints come from a resolver only, which knows addresses without asking anybody.
+    // Only a resolver makes endpoints. It does not look up addresses.
     let resolver = Resolver::builder().servers(["127.0.0.1:1".parse().unwrap()]).build().unwrap();
     let resolved = resolver.resolve("127.0.0.1", "1").await.unwrap();
     let mut endpoint = resolved.endpoints.into_iter().next().unwrap();
@@ -70,14 +70,14 @@ async fn an_empty_set_is_a_head_without_rows() {
     let head = "  HOST  ADDRESS  NETWORK  PORT  RDMA  NUMA  PCI  NODE  ZONE  POD\n";
     let mut table = Table::default();
     assert_eq!([table.empty(), table.empty()], [head.to_owned(), String::new()]);
-    // The rows that come stand below a head of their width.
+    // The head is printed again in the width of the first rows.
     let changes = table.changes(&differences(&[], &[rail0("a", "10.0.0.1").await]));
     assert!(changes.starts_with("  HOST  ADDRESS   NETWORK") && changes.lines().count() == 2, "{changes}");
     assert_eq!(table.empty(), "");
 }
 
 #[tokio::test]
-async fn a_port_more_and_an_address_less() {
+async fn another_port_is_an_endpoint_and_a_missing_address_a_change() {
     let before = [endpoint("a", 1, &["10.0.0.1", "10.1.0.1"]).await];
     let after = [endpoint("a", 1, &["10.0.0.1"]).await, endpoint("a", 2, &["10.0.0.1"]).await];
     let found: Vec<(Kind, u16)> =
@@ -106,7 +106,7 @@ async fn json_has_every_field_and_a_line_per_change() {
 }
 
 #[test]
-fn nobody_has_typed_an_asterisk() {
+fn an_error_does_not_name_the_asterisk_that_stands_for_all_ports() {
     let no_port = |port: &str| ResolveError::NoSuchPort {
         name: "infer".to_owned(),
         port: port.to_owned(),

@@ -8,7 +8,7 @@ use anyhow::bail;
 use super::files::Files;
 use super::stream::Stream;
 
-/// Where transfers are written.
+/// Output of all transfers.
 #[derive(Debug)]
 pub(super) enum Destination {
     /// Standard output, a device, a named pipe or a socket.
@@ -41,7 +41,8 @@ impl Destination {
         }
     }
 
-    /// Returns whether standard output is the destination, so that nothing else may be written there.
+    /// Returns whether standard output is the destination, so that nothing else may be written
+    /// there.
     pub(super) fn is_stdout(&self) -> bool {
         matches!(self, Self::Stream(stream) if stream.is_stdout())
     }

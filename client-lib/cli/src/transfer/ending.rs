@@ -6,8 +6,8 @@
 //!     └──── end, of a sender that sends no seal: sync, place, acknowledge ──^
 //! ```
 //!
-//! Each stage is visible in the folder, so that a receiver that dies is followed by one that goes on
-//! from there, and answers whatever the sender asks again as the first one did.
+//! Each stage is visible in the folder, so that a receiver that dies is followed by one that goes
+//! on from there, and answers whatever the sender asks again as the first one did.
 
 /// The stage of a transfer on the receiver's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,8 @@ mod tests {
 
     const STAGES: [Stage; 3] = [Stage::Open, Stage::Safe, Stage::Placed];
 
-    /// A receiver, of which only the disk is left when it dies.
+    /// Runs a receiver that dies after `most` steps, and returns the stage that its disk has then,
+    /// with the answers that it has given.
     fn run(mut stage: Stage, events: &[Event], most: usize) -> (Stage, Vec<(Event, Stage)>) {
         let mut told = Vec::new();
         let mut count = 0;
@@ -87,13 +88,13 @@ mod tests {
         (stage, told)
     }
 
-    /// Nothing is told that is not so already, however often it dies, and wherever.
+    /// Each answer is true when it is given, wherever receivers die.
     #[test]
-    fn a_receiver_that_dies_anywhere_has_told_no_more_than_is_so() {
+    fn a_receiver_that_dies_anywhere_has_given_true_answers_only() {
         for events in [&[Seal, End][..], &[End], &[Seal, Seal, End, End], &[Seal, Silence]] {
             for deaths in 0..8 {
                 let (left, told) = run(Stage::Open, events, deaths);
-                // The next one is asked all of it again.
+                // The next receiver is asked everything again.
                 let (end, again) = run(left, events, usize::MAX);
                 assert_eq!(end, Stage::Placed, "{events:?} {deaths}");
                 for (event, stage) in told.into_iter().chain(again) {
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_asked_is_answered() {
+    fn each_question_has_an_answer_at_each_stage() {
         for stage in STAGES {
             for event in [Seal, End] {
                 let told = steps(stage, event).iter().filter(|&&step| step == Step::Acknowledge).count();

@@ -24,11 +24,11 @@ const SUFFIX: usize = 40;
 /// The file that `--output` names, and with `--keep` `FILE.1`, `FILE.2` and so on.
 ///
 /// Until a file is placed, it is `FILE.ID.part`; when it is complete and on the disk,
-/// `FILE.ID.done`. When it has been placed, `FILE.ID.placed` says so until the sender knows, so that
-/// a receiver that is started in the place of one that died can answer the sender.
+/// `FILE.ID.done`. When it has been placed, `FILE.ID.placed` says so until the sender knows, so
+/// that a receiver that is started in the place of one that died can answer the sender.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// As the command line has it.
+    /// The path of the command line.
     path: PathBuf,
     folder: PathBuf,
     name: OsString,
@@ -108,8 +108,8 @@ impl Files {
         Ok(())
     }
 
-    /// Creates, renames and removes a file. Permissions alone do not tell: the file system may be full,
-    /// or have no files of its own, or be unable to rename without replacing.
+    /// Creates, renames and removes a file. Permissions alone do not tell: the file system may be
+    /// full, or have no files of its own, or be unable to rename without replacing.
     fn try_file(&self) -> io::Result<()> {
         let random = fastrand::u128(..);
         let [first, second] = ["new", "try"].map(|suffix| self.named(&format!("{random:032x}.{suffix}")));
@@ -174,8 +174,8 @@ impl Files {
         Ok(found.into_iter().map(|(_, id, left)| (id, left)).collect())
     }
 
-    /// Finds the file with an inode number and a size where this receiver or an earlier one has placed
-    /// it. In a folder that cannot be read, only the first file is found.
+    /// Finds the file with an inode number and a size where this receiver or an earlier one has
+    /// placed it. In a folder that cannot be read, only the first file is found.
     pub(super) fn find(&self, inode: u64, size: u64) -> Option<PathBuf> {
         let is_number = |suffix: &[u8]| !suffix.is_empty() && suffix.iter().all(u8::is_ascii_digit);
         let is_it = |about: &Metadata| about.is_file() && (about.ino(), about.len()) == (inode, size);
@@ -250,7 +250,7 @@ impl Files {
     }
 }
 
-/// Takes apart what stands behind the name of a complete file or of a receipt.
+/// Parses the suffix of the name of a complete file or of a receipt.
 fn parse_suffix(suffix: &[u8]) -> Option<(u128, Left)> {
     let (digits, kind) = str::from_utf8(suffix).ok()?.split_once('.')?;
     let left = match kind {
@@ -358,7 +358,7 @@ mod tests {
         fs::write(&done, "new").unwrap();
         fs::write(&path, "old").unwrap();
         assert_eq!(files.place(&done).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        // Nor is a link, whatever may be replaced.
+        // Nor is a link, even if files may be replaced.
         fs::remove_file(&path).unwrap();
         symlink("elsewhere", &path).unwrap();
         files.replaces = true;

@@ -1,4 +1,4 @@
-//! Which addresses may send, as `--from` says.
+//! The addresses that may send, as `--from` says.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use ipnet::IpNet;
 use multinet_client::resolve::Question;
 use multinet_client::{Change, Resolver};
 
-/// Any number will do: it is the service's addresses that are asked for.
+/// Port in questions for a service's addresses, which do not depend on it.
 const ANY_PORT: &str = "1";
 
-/// One of those who may send.
+/// A value of `--from`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Network(IpNet),
@@ -21,11 +21,11 @@ pub(super) enum Origin {
     Service(String),
 }
 
-/// All who may send. A clone is another handle.
+/// All values of `--from`, with the addresses of the services. A clone is another handle.
 #[derive(Clone, Debug)]
 pub(super) struct Senders(Arc<[(Origin, Known)]>);
 
-/// The addresses of a service; `None` while they are not known.
+/// Addresses of a service; `None` while they are not known.
 type Known = RwLock<Option<BTreeSet<IpAddr>>>;
 
 impl FromStr for Origin {
@@ -50,7 +50,7 @@ impl Senders {
         Self(origins.iter().map(|origin| (origin.clone(), Known::default())).collect())
     }
 
-    /// Whether DNS is to be asked.
+    /// Returns whether a value is the name of a service.
     pub(super) fn names_services(&self) -> bool {
         self.0.iter().any(|(origin, _)| matches!(origin, Origin::Service(_)))
     }
@@ -68,7 +68,7 @@ impl Senders {
         }
     }
 
-    /// Takes in what DNS says of one of the services.
+    /// Notes a change of one of the services.
     fn update(&self, place: usize, change: Change) {
         let addresses = match change {
             Change::Endpoints(now) => {
@@ -76,7 +76,7 @@ impl Senders {
                 Some(all.map(|address| address.ip).collect())
             }
             Change::Lost { .. } => None,
-            // The last ones still hold.
+            // The last addresses still hold.
             _ => return,
         };
         if let Some((_, known)) = self.0.get(place) {
@@ -86,7 +86,7 @@ impl Senders {
 
     /// # Errors
     ///
-    /// The reason that a sender is told.
+    /// The reason for the sender.
     pub(super) fn admit(&self, address: IpAddr) -> Result<(), String> {
         let mut unknown = Vec::new();
         for (origin, known) in &*self.0 {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_addresses_and_services() {
+    fn a_network_an_address_or_a_service_is_parsed() {
         let network = |text: &str| Origin::Network(text.parse().unwrap());
         let cases = [
             ("192.168.111.0/24", Ok(network("192.168.111.0/24"))),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_admitted_by_a_service_whose_addresses_are_not_known() {
+    async fn a_service_whose_addresses_are_not_known_admits_no_sender() {
         let senders = Senders::new(&["10.9.0.0/24", "infer"].map(|text| text.parse().unwrap()));
         let [rack, pod, stranger] = ["10.9.0.7", "10.0.0.5", "10.0.0.6"].map(|ip| ip.parse().unwrap());
         senders.admit(rack).unwrap();

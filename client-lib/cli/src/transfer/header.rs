@@ -16,26 +16,26 @@ const DIGITS: usize = 64;
 /// A frame's place in a transfer, and what it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// How many bytes of the transfer are before it.
+    /// Bytes of the transfer before the frame.
     pub(super) offset: u64,
-    /// How many there are in all, where that is known beforehand: of a file.
+    /// Size of the transfer, if that is known beforehand, as of a file.
     pub(super) total: Option<u64>,
     pub(super) meaning: Meaning,
 }
 
-/// The purpose of a frame.
+/// Purpose of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Part,
-    /// That was all; is it there?
+    /// Asks whether all of the transfer is on the receiver's disk.
     Seal(Summary),
-    /// It is known to be there.
+    /// Says that the sender knows that it is.
     End(Summary),
-    /// There will be no end.
+    /// Gives the transfer up.
     Abort(Abort),
 }
 
-/// Why a sender gives a transfer up.
+/// Reason why a sender gives a transfer up.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Abort {
@@ -49,16 +49,16 @@ pub(super) enum Abort {
     Other,
 }
 
-/// As it travels.
+/// The header as JSON.
 #[derive(Default, Deserialize, Serialize)]
 struct Fields {
     offset: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     total: Option<u64>,
-    /// SHA-256 of all of it, in hex: this is the seal, and its offset is the size.
+    /// SHA-256 of all of it, in hex. The frame is the seal, and its offset the size.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     seal: Option<String>,
-    /// The same, and this is the end.
+    /// The same, of the end.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     sha256: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -97,7 +97,7 @@ impl Header {
         serde_json::to_vec(&fields).unwrap_or_default()
     }
 
-    /// `None` if `multinet send` did not write it.
+    /// Decodes a header; `None` if `multinet send` did not write it.
     pub(super) fn decode(metadata: &[u8], payload: usize) -> Option<Self> {
         let Fields { offset, total, seal, sha256, abort } = serde_json::from_slice(metadata).ok()?;
         let summary = |sha256: String| is_sha256(&sha256).then_some(Summary { bytes: offset, sha256 });
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn an_encoded_header_is_decoded() {
         let abort = Header::abort(3, Abort::Truncated);
         for header in [Header::part(1 << 40, None), Header::seal(&summary()), Header::end(&summary()), abort]
         {
@@ -134,7 +134,7 @@ mod tests {
 
     /// Headers that were there before the seal stay as they were; a seal was a part.
     #[test]
-    fn versions_before_this_one_read_what_they_know() {
+    fn an_earlier_version_reads_the_fields_that_it_knows() {
         #[derive(Debug, Deserialize, PartialEq)]
         struct Before {
             offset: u64,
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_none() {
+    fn metadata_of_other_programs_is_no_header() {
         let digest = "0".repeat(64);
         let with_payload = format!(r#"{{"offset":1,"sha256":"{digest}"}}"#);
         let cases: [(&str, usize); 9] = [

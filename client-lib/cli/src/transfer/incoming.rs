@@ -41,10 +41,10 @@ pub(super) struct Incoming {
     start: Instant,
     /// Since when a frame is missing.
     gap: Option<Instant>,
-    /// When the sender was connected last.
+    /// Time at which the sender was connected last.
     seen: Instant,
     last_frame: Instant,
-    /// Where the file is, if it is not where it was asked for.
+    /// Path of the file, if it is not the one that was asked for.
     place: Option<PathBuf>,
     /// Since when the file is complete.
     complete: Option<Instant>,
@@ -63,7 +63,7 @@ pub(super) struct Done {
     pub(super) place: Option<PathBuf>,
 }
 
-/// Why a transfer will not come to its end.
+/// Failure of a transfer.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) cause: Cause,
@@ -161,8 +161,8 @@ impl Incoming {
         self.is_hurried
     }
 
-    /// Handles a frame. A frame that is dropped goes back to its sender, as refused. When the disk is
-    /// full, `free_space` is called until it returns false.
+    /// Handles a frame. A frame that is dropped goes back to its sender, as refused. When the disk
+    /// is full, `free_space` is called until it returns false.
     pub(super) fn handle_frame(
         &mut self,
         destination: &mut Destination,
@@ -245,8 +245,9 @@ impl Incoming {
         Ok(())
     }
 
-    /// Places a file that an earlier receiver has completed, whether its sender asks or not. Returns
-    /// whether the file is there: if an earlier receiver had placed it, it may be gone by now.
+    /// Places a file that an earlier receiver has completed, whether its sender asks or not.
+    /// Returns whether the file is there: if an earlier receiver had placed it, it may be gone by
+    /// now.
     pub(super) fn adopt(&mut self, destination: &mut Destination) -> Result<bool, Failure> {
         if self.sink.stage() == Stage::Safe {
             self.place = self.sink.place(destination).map_err(Failure::ours)?;
@@ -259,8 +260,8 @@ impl Incoming {
         Ok(is_there)
     }
 
-    /// Notes that time has passed, and whether the sender is connected. Returns whether the transfer
-    /// is over.
+    /// Notes that time has passed, and whether the sender is connected. Returns whether the
+    /// transfer is over.
     pub(super) fn check(
         &mut self,
         destination: &mut Destination,

@@ -1,5 +1,5 @@
-//! Files that this program creates in a folder where other users may write, too. A file or link that
-//! another user or program has put there under such a name is refused.
+//! Files that this program creates in a folder where other users may write, too. A file or link
+//! that another user or program has put there under such a name is refused.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;

@@ -43,8 +43,8 @@ impl Partial {
         Ok(Some(Self { file, path, is_complete: true }))
     }
 
-    /// Opens the partial file of a transfer: the one that an earlier receiver has left, or a new one.
-    /// The caller first reads from [`file`](Self::file) what it holds already.
+    /// Opens the partial file of a transfer: the one that an earlier receiver has left, or a new
+    /// one. The caller first reads from [`file`](Self::file) what it holds already.
     ///
     /// # Errors
     ///
@@ -84,18 +84,20 @@ impl Partial {
         files.sync_names(&self.file)
     }
 
-    /// Places the file: writes the receipt, then renames the file from `FILE.ID.done` to its own name,
-    /// which is returned.
+    /// Places the file: writes the receipt, then renames the file from `FILE.ID.done` to its own
+    /// name, which is returned.
     ///
-    /// The rename is the one step that counts, and the kernel does it wholly or not at all. A receiver
-    /// that dies before it leaves `FILE.ID.done`: the next one places the file, and writes the receipt
-    /// anew. A receiver that dies after it leaves the receipt only: the next one knows that the file
-    /// has been placed, wherever it is by then, and never places it again. The receipt is on the disk
-    /// before the rename, so that no sender hears of a file whose receipt a power failure takes away.
+    /// The rename is the one step that counts, and the kernel does it wholly or not at all. A
+    /// receiver that dies before it leaves `FILE.ID.done`: the next one places the file, and writes
+    /// the receipt anew. A receiver that dies after it leaves the receipt only: the next one knows
+    /// that the file has been placed, wherever it is by then, and never places it again. The
+    /// receipt is on the disk before the rename, so that no sender hears of a file whose receipt a
+    /// power failure takes away.
     ///
     /// # Errors
     ///
-    /// If the name exists and must not be replaced, or the kernel's. The file is still complete then.
+    /// If the name exists and must not be replaced, or the kernel's. The file is still complete
+    /// then.
     pub(super) fn place(
         &self,
         files: &mut Files,
@@ -253,7 +255,8 @@ mod tests {
         Partial::open(&files, ID + 1).unwrap();
     }
 
-    /// Links and files of others under a file's name are not followed, written or taken for complete.
+    /// Links and files of others under a file's name are not followed, written or taken for
+    /// complete.
     #[test]
     fn a_file_that_is_not_ours_is_refused_and_not_touched() {
         let folder = tempfile::tempdir().unwrap();

@@ -4,11 +4,11 @@ use std::io::{self, IsTerminal as _};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far a transfer is, on standard error if that is a terminal.
+/// Progress bar of a transfer, on standard error if that is a terminal.
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// None, whoever looks.
+    /// Returns a bar that is never shown.
     pub(super) fn hidden() -> Self {
         Self(ProgressBar::hidden())
     }
@@ -37,7 +37,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// The line is free for what is printed next.
+    /// Clears the line for what is printed next.
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

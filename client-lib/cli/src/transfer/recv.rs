@@ -19,20 +19,21 @@ use super::incoming::Done;
 use super::transfers::{Outcome, Transfers};
 use crate::output::print;
 
-/// How long a sender has to hear what has become of its frames before the connection is closed.
+/// How long the receiver keeps the connection of a failed transfer, for its last answers.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// How long the writing thread has to end after a signal: it may wait for a disk or a reader.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// Numbers of signals, signal(7). A program that a signal ends has the exit status 128 and the number.
+/// Numbers of signals, signal(7). A program that a signal ends has the exit status 128 and the
+/// number.
 const SIGINT: u8 = 2;
 const SIGTERM: u8 = 15;
 
 /// How often the writing thread checks whether the senders are still there.
 const CHECK: Duration = Duration::from_millis(200);
 
-/// The same, if one is about to go.
+/// The same interval, while a sender is about to go.
 const CHECK_SOON: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
@@ -44,7 +45,7 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
     let (mut outcomes, frames) = start(&args, destination, listener.clone())?;
     let signal = loop {
         let outcome = tokio::select! {
-            // The thread has ended only if it has said so.
+            // The send fails only if the thread has ended, and then an outcome is there.
             received = listener.recv() => { let _ = frames.send(received?); continue }
             outcome = outcomes.recv() => outcome.context("the writing thread has ended")?,
             // The first process of a container gets only the signals that it handles.

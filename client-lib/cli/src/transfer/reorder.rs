@@ -1,61 +1,61 @@
 //! Puts the parts of a transfer in order. Pure.
 //!
-//! The library keeps the order of a key's frames as long as their receiver lives, so that there is
-//! little to do; but a frame that is sent again after a failure is not promised any.
+//! The library keeps the order of a key's frames as long as their receiver lives. A frame that is
+//! sent again after a failure may come out of order.
 
 use std::collections::BTreeMap;
 
-/// Parts that have come too early wait in here, few of them.
+/// Holds the parts that have come too early, up to a limit.
 #[derive(Debug)]
 pub(super) struct Reorder<T> {
-    /// How much is in order.
+    /// Bytes that are in order.
     next: u64,
-    /// By offset: length, and the part itself.
+    /// Parts by their offsets, with their lengths.
     early: BTreeMap<u64, (u64, T)>,
     limit: usize,
 }
 
-/// The use of a part.
+/// A part whose turn has come.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ready<T> {
-    /// Write it, without so many bytes at its beginning, which are there already.
+    /// To be written without the first `skip` bytes, which have been written already.
     Write { part: T, skip: u64 },
-    /// All of it is there already.
+    /// All of it has been written already.
     Repeat(T),
 }
 
-/// More parts have come too early than may wait: one before them is lost.
+/// Error for more early parts than may wait: one before them is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
 impl<T> Reorder<T> {
-    /// With so much in order already, and room for so many parts that come too early.
+    /// Begins with `next` bytes in order, and room for `limit` early parts.
     pub(super) fn new(next: u64, limit: usize) -> Self {
         Self { next, early: BTreeMap::new(), limit }
     }
 
-    /// How much is in order.
+    /// Returns how many bytes are in order.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether parts wait for one before them.
+    /// Returns whether parts wait for one before them.
     pub(super) fn has_gap(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// A part has come. Everything [`ready`](Self::ready) is to be taken before the next comes.
+    /// Adds a part. The caller then takes every [`ready`](Self::ready) part before it adds the
+    /// next.
     pub(super) fn insert(&mut self, offset: u64, length: u64, part: T) -> Result<(), TooMany> {
         if self.early.len() > self.limit {
             return Err(TooMany);
         }
-        // One of the same offset is the same part: the library does not give one frame twice to the
-        // same process.
+        // A part with the same offset is a repeat of the same part.
         self.early.insert(offset, (length, part));
         Ok(())
     }
 
-    /// The next part that waits for nothing.
+    /// Returns the next part that does not wait for another.
     pub(super) fn ready(&mut self) -> Option<Ready<T>> {
         let first = self.early.first_entry().filter(|first| *first.key() <= self.next)?;
         let (offset, (length, part)) = first.remove_entry();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_of_liars_do_not_overflow() {
+    fn offsets_that_are_too_large_do_not_overflow() {
         assert_eq!(written(0, &[(u64::MAX, 9)]), " = 0 gap");
         assert_eq!(written(7, &[(0, u64::MAX)]), format!("0+7 = {}", u64::MAX));
         assert_eq!(written(u64::MAX, &[(u64::MAX - 1, 9)]), format!("r{} = {}", u64::MAX - 1, u64::MAX));

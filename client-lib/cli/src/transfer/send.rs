@@ -1,4 +1,4 @@
-//! `multinet send`.
+//! `multinet send`: reads a file, and sends it to one receiver.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,13 +24,14 @@ use crate::output::{note, print};
 /// Frames that may wait for their acknowledgement, in memory.
 const WINDOW: usize = 32;
 
-/// How often it is looked whether all is well.
+/// How often the transfer is checked for trouble.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// How long the receiver has to say goodbye, or to hear that there will be no end.
+/// How long the receiver has to close its connection, or to take an abort.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// The receiver has had everything, but has not said that the file is in its place.
+/// Exit status if the receiver has had everything, but has not confirmed that the file has its
+/// name.
 const NOT_CONFIRMED: u8 = 3;
 
 pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
@@ -66,7 +67,8 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl SendArgs {
-    /// The receiver and the file. Where the port is part of the name, what follows is the file.
+    /// Returns the receiver and the file. If the name contains the port, the next argument is the
+    /// file.
     fn target_and_source(&self) -> anyhow::Result<(Target, PathBuf)> {
         let source = self.file.as_ref().unwrap_or(&self.source);
         let has_port = Target::split(&self.name, None)?.1.is_some();
@@ -85,8 +87,9 @@ impl SendArgs {
     }
 }
 
-/// The one endpoint that gets everything: the first that is connected, and whatever pod takes its
-/// place under the same name. Others, which may come up later, have not seen the beginning.
+/// Connects to the one endpoint that gets everything: the first that is connected, and any pod that
+/// takes its place under the same name. Other endpoints, which may come up later, lack the
+/// beginning.
 async fn receiver(connector: &Connector, target: &Target, wait: Duration) -> anyhow::Result<PeerSet> {
     let all = target.connect(connector, wait).await?;
     let connected = all.status().into_iter().find(|status| status.is_connected);
@@ -105,13 +108,13 @@ async fn receiver(connector: &Connector, target: &Target, wait: Duration) -> any
     Ok(connector.follow(&target.name, endpoints))
 }
 
-/// A transfer, and how far it is.
+/// A transfer that is being sent.
 struct Transfer {
     peers: PeerSet,
-    /// One key reaches one peer, in order; another transfer's may reach another.
+    /// Frames of one key reach one peer, in order.
     key: Bytes,
     progress: progress::Progress,
-    /// How many connections had broken when the receiver said that it has all of it.
+    /// Number of broken connections when the receiver said that it has all of it.
     safe: OnceLock<u64>,
 }
 
@@ -128,20 +131,20 @@ impl Transfer {
         self.safe.get().is_some()
     }
 
-    /// Returns whether the receiver that said it has all of it has refused the end. One of an earlier
-    /// version says so of any transfer, and compares checksums at the end. A refusal after the
-    /// connection broke says nothing: it may come from the next receiver, which knows nothing.
+    /// Returns whether the receiver that said it has all of it has refused the end. One of an
+    /// earlier version says so of any transfer, and compares checksums at the end. A refusal after
+    /// the connection broke says nothing: it may come from the next receiver, which knows nothing.
     fn is_refused(&self) -> bool {
         let now = self.peers.statistics();
         now.rejected > 0 && self.safe.get() == Some(&now.disconnects)
     }
 
-    /// The line of the progress is free for what is printed next.
+    /// Ends the progress bar, whose line is then free for what is printed next.
     fn end(self) -> PeerSet {
         self.peers
     }
 
-    /// Completes when the receiver has said that the file is in its place.
+    /// Sends the transfer. Completes when the receiver has confirmed that the file has its name.
     async fn run(&self, mut source: Source) -> anyhow::Result<Summary> {
         let mut offset = 0;
         let summary = loop {
@@ -172,18 +175,18 @@ impl Transfer {
         Ok(())
     }
 
-    /// Completes when the receiver has acknowledged this, and everything before.
+    /// Sends a header. Completes when the receiver has acknowledged it, and everything before.
     async fn ask(&self, header: &Header) -> anyhow::Result<()> {
         self.send(Frame::new(Bytes::new()), header).await?;
         self.peers.flush().await?;
-        // What has been refused last may have been taken by another that has come since.
+        // A frame that was refused may have been taken by the next receiver since.
         if self.peers.statistics().rejected > 0 {
             bail!(REFUSED);
         }
         Ok(())
     }
 
-    /// Completes when it cannot come to a good end any more.
+    /// Completes when the transfer cannot succeed any more, with the reason.
     async fn trouble(&self, args: &SendArgs, target: &Target) -> anyhow::Error {
         let mut ticks = interval(CHECK);
         let wait = Duration::from_secs(args.wait);
@@ -193,7 +196,7 @@ impl Transfer {
             let now = ticks.tick().await;
             let statistics = self.peers.statistics();
             let trouble = progress.check(now.into_std(), &statistics);
-            // To give a file its name takes no time that counts.
+            // Renaming a file takes hardly any time.
             if self.is_safe() && now - *safe.get_or_insert(now) > progress.patience() {
                 return anyhow!("no answer within {} s", progress.patience().as_secs());
             }
@@ -210,7 +213,7 @@ impl Transfer {
                         (Some(error), _, _) => error.to_string(),
                         (None, Some(broken), _) => format!("the connection broke: {broken}"),
                         (None, None, Some(_)) => "it is being connected".to_owned(),
-                        (None, None, None) => "DNS names nobody".to_owned(),
+                        (None, None, None) => "DNS names no endpoint".to_owned(),
                     };
                     let wait = wait.as_secs();
                     return anyhow!("the receiver has gone, and none came within {wait} s: {so_far}; {last}");
@@ -218,7 +221,7 @@ impl Transfer {
                 Trouble::Stuck => {
                     let connections = statistics.disconnects + statistics.connected as u64;
                     let cause = match broken {
-                        // It knows why.
+                        // The peer has said why.
                         Some(broken) if broken.starts_with("the peer") => {
                             format!("the last one broke: {broken}")
                         }
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_the_name_leaves_the_second_place_to_the_file() {
+    fn the_second_argument_is_the_file_if_the_name_contains_the_port() {
         let cases: [(&[&str], &str, &str, &str); 8] = [
             (&["infer"], "infer", "18515", "-"),
             (&["infer", "rdma"], "infer", "rdma", "-"),

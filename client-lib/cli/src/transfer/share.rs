@@ -27,10 +27,10 @@ impl Owner {
 /// Returns the id of a transfer, which is in the names of its files.
 ///
 /// The id is a digest, so that the session, which only the sender and its receiver know, cannot be
-/// read from the names of files: a program that knows the session could continue the transfer in the
-/// sender's place. With TLS, the id depends on the sender's certificate, too, so that the session
-/// alone does not suffice. It does not depend on the address: a sender may come back by another
-/// network.
+/// read from the names of files: a program that knows the session could continue the transfer in
+/// the sender's place. With TLS, the id depends on the sender's certificate, too, so that the
+/// session alone does not suffice. It does not depend on the address: a sender may come back by
+/// another network.
 pub(super) fn transfer_id(session: u128, certificate_names: &[String]) -> u128 {
     let mut hash = Context::new(&SHA256);
     hash.update(&session.to_be_bytes());
@@ -44,8 +44,8 @@ pub(super) fn transfer_id(session: u128, certificate_names: &[String]) -> u128 {
 /// Returns the transfer that gives way to a new one of `newcomer`: of the owner that has the most,
 /// the new one included, the transfer whose last frame is the oldest.
 ///
-/// So an owner of many transfers, however they trickle, ends its own. How much has been written does
-/// not count: an honest transfer that has just begun has written little.
+/// So an owner of many transfers, however they trickle, ends its own. How much has been written
+/// does not count: an honest transfer that has just begun has written little.
 pub(super) fn gives_way<'t>(
     newcomer: &Owner,
     transfers: impl Iterator<Item = (u128, &'t Owner, Instant)> + Clone,

@@ -105,7 +105,7 @@ impl Sink {
         }
     }
 
-    /// Has everything that was written on the disk. All of it has been written.
+    /// Writes everything to the disk. The caller has written all bytes of the transfer.
     ///
     /// # Errors
     ///
@@ -149,13 +149,15 @@ impl Sink {
         }
     }
 
-    /// Returns where the file is that an earlier receiver has placed, unless it has been moved away.
+    /// Returns where the file is that an earlier receiver has placed, unless it has been moved
+    /// away.
     pub(super) fn find(&self, destination: &Destination) -> Option<PathBuf> {
         let To::Placed(receipt) = &self.to else { return None };
         destination.files()?.find(receipt.inode(), receipt.summary().bytes)
     }
 
-    /// Ends the transfer. Its sender knows that the file has been placed, or has not asked for long.
+    /// Ends the transfer. Its sender knows that the file has been placed, or has not asked for
+    /// long.
     pub(super) fn finish(self) {
         if let To::Placed(receipt) = self.to {
             receipt.remove();

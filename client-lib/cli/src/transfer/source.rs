@@ -1,5 +1,5 @@
-//! Reads what is to be sent, in a thread of its own: a terminal or a pipe may have nothing for
-//! hours. A file that changes meanwhile is noticed.
+//! Reads the file or stream that is sent, in a thread of its own: a terminal or a pipe may have
+//! nothing for hours. A file that changes meanwhile is an error.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -15,21 +15,21 @@ use tokio::sync::mpsc;
 use super::Summary;
 use super::header::Abort;
 
-/// Parts that have been read ahead.
+/// Parts that are read ahead.
 const AHEAD: usize = 4;
 
-/// Parts whose memory is used again, at most: those under way and those read ahead.
+/// Parts whose memory is used again, at most: those that are being sent, and those read ahead.
 const POOL: usize = 64;
 
 /// A part that has been read, or the end.
 pub(super) enum Part {
     Bytes(Buffer),
-    /// That was all.
+    /// The end of the file.
     End(Summary),
     Failed(Fault),
 }
 
-/// Why there will be no end.
+/// Reason why the transfer ends early.
 #[derive(Debug)]
 pub(super) struct Fault {
     /// The reason that the receiver is told.
@@ -37,23 +37,23 @@ pub(super) struct Fault {
     pub(super) error: anyhow::Error,
 }
 
-/// Whether a file is still as it was.
+/// Detects that a file has changed.
 struct ChangeDetector {
     file: File,
     path: PathBuf,
     before: Stamp,
 }
 
-/// The times and the size that change with a file's content.
+/// Size and times of a file, which change with its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size: u64,
     modified: (i64, i64),
-    /// The kernel sets this one, and no program sets it back.
+    /// Programs cannot set this time back.
     changed: (i64, i64),
 }
 
-/// The parts as they are read, and how many bytes they are, if that is known.
+/// The parts as they are read, and their size together, if that is known.
 pub(super) struct Source {
     pub(super) parts: mpsc::Receiver<Part>,
     pub(super) total: Option<u64>,
@@ -80,7 +80,7 @@ pub(super) fn open(path: &Path, size: usize) -> anyhow::Result<Source> {
             }),
             false => None,
         };
-        // What the kernel makes up as it is read, as in /proc, has no size beforehand.
+        // Files of /proc and the like have no size before they are read.
         (Box::new(file), Some(about.len()).filter(|&size| about.is_file() && size > 0), watch)
     };
     let is_same = move || watch.as_ref().map_or(Ok(()), ChangeDetector::check);
@@ -103,7 +103,7 @@ impl ChangeDetector {
                 now.size,
                 self.before.size
             ),
-            _ => anyhow!("{path} has changed while it was sent; send it when nobody writes to it"),
+            _ => anyhow!("{path} has changed while it was sent; send it when no program writes to it"),
         };
         Err(Fault { reason, error })
     }
@@ -134,8 +134,8 @@ impl Fault {
     }
 }
 
-/// Reads until the end, or until no more is wanted. What is read may be sent if it is still the
-/// same.
+/// Reads until the end, or until the receiver of the parts has gone. After each read, the file is
+/// checked, so that no part of a changed file is sent.
 fn read(
     mut reader: impl Read,
     is_same: impl Fn() -> Result<(), Fault>,
@@ -168,15 +168,15 @@ fn read(
     }
 }
 
-/// Memory of its own: that of a part that has been acknowledged, or new.
+/// Returns memory to read into: that of a part that has been acknowledged, or new.
 fn writable(pool: &mut VecDeque<Buffer>, size: usize) -> Buffer {
-    // Parts are let go of in the order in which they were sent.
+    // Parts are released in the order in which they were sent.
     let is_free = pool.front_mut().is_some_and(|buffer| buffer.as_mut().is_some());
     let free = if is_free { pool.pop_front() } else { None };
     free.unwrap_or_else(|| Buffer::host(size))
 }
 
-/// Reads until the place is full or there is no more.
+/// Reads until `place` is full, or the end.
 fn fill(reader: &mut impl Read, place: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = place.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_full_parts_and_a_rest() {
+    fn a_stream_is_read_as_full_parts_and_a_rest() {
         for (bytes, parts, sha256) in
             [(&b""[..], &[][..], EMPTY), (b"abc", &[&b"ab"[..], b"c"], ABC), (b"abc", &[b"ab", b"c"], ABC)]
         {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_read_after_a_change_is_sent() {
+    fn no_part_that_is_read_after_a_change_is_sent() {
         let (sender, mut receiver) = mpsc::channel(8);
         let looks = std::cell::Cell::new(0);
         let is_same = || {
@@ -285,7 +285,7 @@ mod tests {
 
     /// The kernel says that it is empty.
     #[tokio::test]
-    async fn what_has_no_size_beforehand_is_read_to_its_end() {
+    async fn a_file_without_size_is_read_to_its_end() {
         let mut source = open(Path::new("/proc/self/status"), 1 << 20).unwrap();
         assert_eq!(source.total, None);
         assert!(matches!(source.parts.recv().await.unwrap(), Part::Bytes(bytes) if !bytes.is_empty()));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again_when_it_has_been_let_go_of() {
+    fn memory_is_used_again_when_it_has_been_released() {
         let mut pool = VecDeque::from([Buffer::host(4)]);
         let under_way = pool[0].clone();
         let first = under_way.bytes().as_ptr();

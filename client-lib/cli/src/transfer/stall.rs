@@ -1,51 +1,50 @@
-//! Whether a transfer still gets on. Pure.
+//! Detects that a transfer makes no progress any more. Pure.
 //!
-//! Acknowledgements of the receiver count, not that it can be connected: where large packets are
-//! lost on the way, each connection is made, and breaks with nothing of its frames through. A
-//! receiver that has taken frames, and does not acknowledge them, is connected and writes slowly:
-//! it is waited for.
+//! Acknowledgements count as progress, connections do not: where large packets are lost on the way,
+//! each connection is made, and breaks before any frame gets through. A receiver that is connected,
+//! and has taken frames without acknowledging them, writes slowly: the sender waits for it.
 
 use std::time::{Duration, Instant};
 
 use multinet_client::Statistics;
 
-/// Bytes in a second, at least: a large frame on a slow network is no standstill.
+/// Bytes per second that count as progress: a large frame takes its time on a slow network.
 const SLOWEST: f64 = 1_048_576.0;
 
-/// Watches the fate of frames.
+/// Progress of a transfer, as the sender's statistics show it.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Without a connection.
+    /// Time that may pass without a connection.
     wait: Duration,
-    /// Without an acknowledgement.
+    /// Time that may pass without an acknowledgement.
     patience: Duration,
     connected: Instant,
-    /// When something was acknowledged last, or all was well for long.
-    got_on: Instant,
+    /// Time of the last acknowledgement, or of the last check at which none was due.
+    progressed: Instant,
     acknowledged: u64,
-    /// Since when there has been a receiver that has all it was sent.
+    /// Since when a receiver is connected that has taken all frames.
     idle: Option<Instant>,
 }
 
-/// Why a transfer will not come to its end.
+/// Reason why a transfer fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The receiver does not want it.
+    /// The receiver refuses it.
     Refused,
     /// No receiver is connected.
     Gone,
-    /// Nothing gets through.
+    /// No frame gets through.
     Stuck,
 }
 
 impl Progress {
-    /// Frames have so many bytes.
+    /// Begins to watch a transfer with frames of `frame_size` bytes.
     pub(super) fn new(now: Instant, wait: Duration, frame_size: u32) -> Self {
         let patience = wait + Duration::from_secs_f64((f64::from(frame_size) / SLOWEST).ceil());
-        Self { wait, patience, connected: now, got_on: now, acknowledged: 0, idle: None }
+        Self { wait, patience, connected: now, progressed: now, acknowledged: 0, idle: None }
     }
 
-    /// How long nothing may be acknowledged.
+    /// Returns how long no frame may be acknowledged.
     pub(super) fn patience(&self) -> Duration {
         self.patience
     }
@@ -61,12 +60,12 @@ impl Progress {
         self.idle = (is_connected && statistics.untaken == 0).then(|| self.idle.unwrap_or(now));
         let is_idle_for_long = self.idle.is_some_and(|since| now - since >= self.patience);
         if statistics.acknowledged > self.acknowledged || statistics.held == 0 || is_idle_for_long {
-            (self.got_on, self.acknowledged) = (now, statistics.acknowledged);
+            (self.progressed, self.acknowledged) = (now, statistics.acknowledged);
         }
         if now - self.connected > self.wait {
             return Some(Trouble::Gone);
         }
-        (self.idle.is_none() && now - self.got_on > self.patience).then_some(Trouble::Stuck)
+        (self.idle.is_none() && now - self.progressed > self.patience).then_some(Trouble::Stuck)
     }
 }
 
@@ -74,17 +73,16 @@ impl Progress {
 mod tests {
     use super::*;
 
-    /// A second, as it is seen.
+    /// The state of the connection for a second.
     #[derive(Clone, Copy)]
     enum Second {
-        /// Connected; so many frames more have been acknowledged, so many are not taken, so many
-        /// are held.
+        /// Connected, with numbers of frames: newly acknowledged, not taken, and held.
         Up(u64, u64, usize),
         Down,
     }
     use Second::{Down, Up};
 
-    /// After how many seconds there is which trouble.
+    /// Returns the first trouble, and after how many seconds it is found.
     fn trouble(wait: u64, seconds: impl IntoIterator<Item = Second>) -> Option<(u64, Trouble)> {
         let start = Instant::now();
         let mut progress = Progress::new(start, Duration::from_secs(wait), 1 << 20);
@@ -109,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_which_each_breaks_are_no_progress() {
+    fn connections_that_break_are_no_progress() {
         assert_eq!(trouble(20, cycle(&[(Up(0, 16, 16), 10), (Down, 1)])), Some((22, Trouble::Stuck)));
         // A receiver that dies whenever it has frames.
         assert_eq!(trouble(20, cycle(&[(Up(0, 0, 16), 3), (Down, 2)])), Some((24, Trouble::Stuck)));
@@ -124,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_slow_is_waited_for() {
+    fn a_slow_receiver_is_waited_for() {
         // A reader that takes a frame each minute, by a connection that breaks now and then.
         assert_eq!(trouble(20, cycle(&[(Up(1, 1, 16), 1), (Up(0, 0, 16), 59), (Down, 1)])), None);
         // One that has stopped, and whose connection breaks after long.
@@ -135,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn a_large_frame_has_time_of_its_own() {
+    fn a_large_frame_has_more_time() {
         let progress =
             |size| Progress::new(Instant::now(), Duration::from_secs(30), size).patience().as_secs();
         assert_eq!((progress(1), progress(1 << 20), progress(1 << 30)), (31, 31, 30 + 1024));
     }
 
     #[test]
-    fn a_refusal_is_told_at_once() {
+    fn a_refusal_is_reported_at_once() {
         let mut statistics = Statistics::default();
         (statistics.connected, statistics.rejected) = (1, 1);
         let now = Instant::now();

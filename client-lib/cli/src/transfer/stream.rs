@@ -1,4 +1,5 @@
-//! An output that is written as the bytes come: standard output, a device, a named pipe or a socket.
+//! An output that is written as the bytes come: standard output, a device, a named pipe or a
+//! socket.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
@@ -37,8 +38,8 @@ enum Target {
     Path(PathBuf, Identity),
 }
 
-/// A device, named pipe or socket as it was when the program started. The inode number alone does not
-/// tell: a file that is created when the pipe has been removed may get its number.
+/// A device, named pipe or socket as it was when the program started. The inode number alone does
+/// not tell: a file that is created when the pipe has been removed may get its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     file_system: u64,
@@ -85,8 +86,8 @@ impl Stream {
         })
     }
 
-    /// Syncs what has been written, if there is a disk behind it. An output to which nothing has been
-    /// written is opened, so that the reader of a named pipe sees its end.
+    /// Syncs what has been written, if there is a disk behind it. An output to which nothing has
+    /// been written is opened, so that the reader of a named pipe sees its end.
     ///
     /// # Errors
     ///

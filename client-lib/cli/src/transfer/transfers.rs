@@ -1,5 +1,5 @@
-//! The transfers of several senders at a time. Which of them is to be believed shows only at the end:
-//! a sender that says nothing, or nonsense, does not keep another one's transfer from coming.
+//! The transfers of several senders at a time. Which of them is to be believed shows only at the
+//! end: a sender that says nothing, or nonsense, does not keep another one's transfer from coming.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -37,12 +37,12 @@ pub(super) enum Outcome {
 /// All transfers.
 pub(super) struct Transfers {
     destination: Destination,
-    /// How long a sender that has gone is waited for.
+    /// How long the receiver waits for a sender that has gone.
     wait: Duration,
     keeps: bool,
     current: BTreeMap<u128, Incoming>,
-    /// Transfers whose files an earlier receiver has placed, and which have been moved away. Only their
-    /// senders may not know, and ask.
+    /// Transfers whose files an earlier receiver has placed, and which have been moved away. Only
+    /// their senders may not know, and ask.
     placed_before: BTreeMap<u128, Incoming>,
     refusals: Refusals,
 }
@@ -60,8 +60,8 @@ impl Transfers {
         Self { destination, wait, keeps, current, placed_before, refusals }
     }
 
-    /// Finishes the complete transfers that earlier receivers have left: all of them, or one if one is
-    /// enough. A file that an earlier receiver has placed counts while it is there.
+    /// Finishes the complete transfers that earlier receivers have left: all of them, or one if one
+    /// is enough. A file that an earlier receiver has placed counts while it is there.
     pub(super) fn finish_left_behind(&mut self) {
         let Some(files) = self.destination.files() else { return };
         let found = files.left_behind().unwrap_or_else(|error| {
@@ -182,7 +182,8 @@ impl Transfers {
         confirmed(self.current).collect()
     }
 
-    /// Begins a transfer. Fails with the reason if there is no room for it, or it cannot be written.
+    /// Begins a transfer. Fails with the reason if there is no room for it, or it cannot be
+    /// written.
     fn begin(&mut self, id: u128, name: &str, owner: Owner, total: Option<u64>) -> Result<(), String> {
         self.make_room(&owner)?;
         // Two bars would be written over each other.
@@ -240,7 +241,8 @@ impl Transfers {
         end(&mut self.current, &mut self.refusals, id, reason);
     }
 
-    /// Ends a transfer that has failed. The receiver ends with it only if no other sender may do better.
+    /// Ends a transfer that has failed. The receiver ends with it only if no other sender may do
+    /// better.
     fn fail(&mut self, id: u128, Failure { cause, error }: Failure) -> Option<Outcome> {
         let transfer = self.current.remove(&id)?;
         let (session, is_spoilt) = (transfer.session(), transfer.is_spoilt());
@@ -314,8 +316,8 @@ fn end(current: &mut BTreeMap<u128, Incoming>, refusals: &mut Refusals, id: u128
     }
 }
 
-/// Ends the transfer that has been still for longest, so that one of which `written` bytes have come
-/// finds room on a full disk. Returns whether there was one.
+/// Ends the transfer that has been still for longest, so that one of which `written` bytes have
+/// come finds room on a full disk. Returns whether there was one.
 ///
 /// A transfer that moves does not give way, nor one that is smaller: one that is too large for the
 /// disk must not end all others before it fails.
@@ -333,8 +335,8 @@ fn drop_still(current: &mut BTreeMap<u128, Incoming>, refusals: &mut Refusals, w
 
 /// Returns whether the receiver ends with a transfer that has failed.
 ///
-/// A sender that has gone, or has sent nonsense, does not end it: another one may come. A sender that
-/// gives up does, and so does a full disk, unless others are sending.
+/// A sender that has gone, or has sent nonsense, does not end it: another one may come. A sender
+/// that gives up does, and so does a full disk, unless others are sending.
 fn is_last(cause: Cause, is_spoilt: bool, keeps: bool, has_others: bool) -> bool {
     match cause {
         _ if keeps => false,

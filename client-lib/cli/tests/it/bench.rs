@@ -1,4 +1,4 @@
-//! `multinet bench`.
+//! Tests of `multinet bench`.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ fn client(server: &Server, arguments: &[&str]) -> Output {
     output
 }
 
-/// The numbers below the header.
+/// Returns the numbers below the header.
 fn rows(output: &Output, header: &str) -> Vec<Vec<f64>> {
     let mut lines = text(&output.stdout).lines();
     assert!(lines.any(|line| line == header), "{}", text(&output.stdout));
@@ -31,7 +31,7 @@ fn rows(output: &Output, header: &str) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn bandwidth_in_perftests_columns() {
+fn bandwidth_is_printed_in_perftests_columns() {
     let server = server();
     let output = client(&server, &["-n", "200", "-s", "4096"]);
     let rows = rows(&output, BANDWIDTH);
@@ -42,7 +42,7 @@ fn bandwidth_in_perftests_columns() {
 }
 
 #[test]
-fn all_sizes_and_several_clients_at_once() {
+fn all_sizes_are_measured_beside_another_client() {
     let server = server();
     let other = std::thread::spawn({
         let address = server.address.to_string();
@@ -65,7 +65,7 @@ fn iterations_count_for_each_connection() {
 }
 
 #[test]
-fn json_after_a_time() {
+fn json_is_printed_after_the_duration() {
     let server = server();
     let output = client(&server, &["-D", "1", "-o", "json", "-s", "65536"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -73,7 +73,7 @@ fn json_after_a_time() {
     assert_eq!(result["MsgSize"], 65_536);
     let messages = result["n_iterations"].as_f64().unwrap();
     let rate = result["MsgRate"].as_f64().unwrap() * 1e6;
-    // However slow the machine is, it goes on for the second.
+    // The measurement takes the whole second on any machine.
     assert!(messages / rate >= 0.9, "{document}");
     assert_eq!(document["test_info"]["peers"], 1);
 }
@@ -95,7 +95,7 @@ fn latency_is_half_the_time_there_and_back() {
             assert!(most <= max, "{row:?}");
         }
     }
-    // The server has heard that the clients wanted no more echoes, and has nothing to complain about.
+    // The clients have asked for no more echoes, so their ends are no failures.
     server.interrupt();
     let output = server.output();
     assert_eq!(text(&output.stderr), "");
@@ -112,12 +112,12 @@ fn the_server_counts_and_ends_quietly() {
     assert_eq!(
         (text(&output.stdout), text(&output.stderr)),
         ("52 messages, 5200 bytes\n", ""),
-        "each client's first one, too"
+        "with the first message of each client"
     );
 }
 
 #[test]
-fn failures_are_one_line() {
+fn a_failure_is_one_line() {
     let server = server();
     let address = server.address.to_string();
     let too_large = run(&["bench", "client", &address, "-s", "9000000", "-n", "5"], b"");
@@ -134,7 +134,7 @@ fn failures_are_one_line() {
             "{said}"
         );
     }
-    // What speaks another protocol does not learn ours while it is waited for.
+    // Waiting does not cure a peer that speaks another protocol.
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address_of_stranger = stranger.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Help, mistakes, completions, manual pages.
+//! Tests of help, mistakes, completions and manual pages.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -42,7 +42,7 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 }
 
 #[test]
-fn mistakes_are_named_in_one_line() {
+fn a_mistake_is_named_in_one_line() {
     let cases: [(&[&str], &str); 14] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
@@ -77,7 +77,7 @@ fn mistakes_are_named_in_one_line() {
 }
 
 #[test]
-fn levels_of_logs_that_are_none_are_refused() {
+fn a_log_level_that_does_not_exist_is_refused() {
     check_refused(&["resolve", "a", "--log-level", "a=b=c"], "--log-level");
     check_refused(&["resolve", "a", "--log-level", "loud"], "`loud` is not a level (error, warn,");
     check_refused(&["man", "/nonexistent", "--log-level", "warn,verbose"], "`verbose` is not a level");
@@ -108,7 +108,7 @@ fn a_gpu_that_is_not_there_is_named() {
 }
 
 #[test]
-fn shells_complete() {
+fn each_shell_has_a_completion_script() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = multinet(&["completions", shell]);
         assert!(output.status.success(), "{shell}");
@@ -137,7 +137,7 @@ fn there_is_a_manual_page_for_each_subcommand() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
-    // Long enough not to fit into the pipe.
+    // The output does not fit into the pipe.
     let script = format!(
         "{} completions zsh | head -c 1; exit ${{PIPESTATUS[0]}}",
         PathBuf::from(env!("CARGO_BIN_EXE_multinet")).display()

@@ -1,4 +1,4 @@
-//! How transfers end: what is told when, to whom, and what the next receiver finds if this one
+//! Tests of the end of transfers: which answer comes when, and how the next receiver goes on if one
 //! dies.
 
 use std::fs;
@@ -44,7 +44,7 @@ fn end() -> Value {
 }
 
 #[test]
-fn a_sender_is_told_when_all_is_safe_and_when_it_is_in_its_place() {
+fn a_sender_is_answered_when_the_file_is_safe_and_when_it_is_placed() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &[]);
     let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
@@ -63,9 +63,9 @@ fn a_sender_is_told_when_all_is_safe_and_when_it_is_in_its_place() {
     );
 }
 
-/// Of the version before: it asks once, and goes.
+/// A sender of the version before asks once, and goes.
 #[test]
-fn a_sender_that_asks_once_is_told_when_the_file_is_in_its_place() {
+fn a_sender_that_asks_once_is_answered_when_the_file_is_placed() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &[]);
     let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
@@ -77,9 +77,9 @@ fn a_sender_that_asks_once_is_told_when_the_file_is_in_its_place() {
     assert_eq!(names(folder.path()), ["out"]);
 }
 
-/// Killed after each answer: the next one has the same answers, and the file is there in the end.
+/// The next receiver has the same answers, and the file is there in the end.
 #[test]
-fn a_receiver_that_is_killed_after_any_answer_is_followed_by_one_that_knows() {
+fn a_receiver_that_is_killed_after_any_answer_is_followed_by_one_with_the_same_answers() {
     for answers in 1..=3 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
@@ -113,7 +113,7 @@ fn a_receiver_that_is_killed_after_any_answer_is_followed_by_one_that_knows() {
 }
 
 #[test]
-fn what_an_earlier_receiver_had_completed_is_finished_though_its_sender_never_comes_back() {
+fn a_complete_file_of_an_earlier_receiver_is_placed_though_its_sender_never_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let first = receiver(&path, 0, &[]);
@@ -126,7 +126,7 @@ fn what_an_earlier_receiver_had_completed_is_finished_though_its_sender_never_co
     assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["out".to_owned()], b"abc".to_vec()));
 }
 
-/// By a program that waits for it, while the receiver is started again.
+/// A program may take the file away while the receiver is started again.
 #[test]
 fn a_file_that_is_taken_away_is_not_placed_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_file_that_is_taken_away_is_not_placed_again() {
     drop(sender);
     fs::rename(&path, folder.path().join("taken")).unwrap();
     let second = receiver(&path, address.port(), &[]);
-    // It answers that sender, and receives from the next one.
+    // It answers that sender, and receives from the next.
     let mut sender = Sender::connect(address, SESSION, 2, 3);
     assert!(sender.ask(&end(), b""));
     assert_eq!(names(folder.path()), ["out.ID.placed", "taken"]);
@@ -168,7 +168,7 @@ fn a_signal_after_the_last_answer_leaves_the_file_only() {
     }
 }
 
-/// It has asked, and has heard that all is safe.
+/// The sender has asked, and knows that all is safe.
 #[test]
 fn a_transfer_is_complete_though_its_sender_goes_before_the_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn a_sender_that_gives_up_is_not_waited_for() {
     assert_eq!(names(folder.path()), Vec::<String>::new());
 }
 
-/// Acts as a receiver of the version before: takes the seal for a part.
+/// Acts as a receiver of the version before, which takes the seal for a part.
 fn old_receiver(receiver: &mut Receiver, mut frame: Frame) -> Vec<u8> {
     let mut content = Vec::new();
     while frame.header.get("sha256").is_none() {
@@ -211,7 +211,7 @@ fn old_receiver(receiver: &mut Receiver, mut frame: Frame) -> Vec<u8> {
 }
 
 #[test]
-fn a_receiver_of_the_version_before_takes_what_is_sent() {
+fn a_receiver_of_the_version_before_receives_a_transfer() {
     let (listener, address) = Receiver::listen();
     let sender = spawn(&["send", &address.to_string(), "--transport", "tcp"]);
     let receiving = std::thread::spawn(move || {
@@ -226,7 +226,7 @@ fn a_receiver_of_the_version_before_takes_what_is_sent() {
 }
 
 #[test]
-fn a_sender_that_never_hears_the_last_answer_says_so() {
+fn a_sender_without_the_last_answer_says_that_it_is_not_confirmed() {
     let (listener, address) = Receiver::listen();
     let sender = spawn(&["send", &address.to_string(), "--transport", "tcp", "--wait", "1"]);
     let receiving = std::thread::spawn(move || {
@@ -249,7 +249,7 @@ fn a_sender_that_never_hears_the_last_answer_says_so() {
     receiving.join().unwrap();
 }
 
-/// One of an earlier version takes the seal for a part, and compares at the end.
+/// A receiver of an earlier version takes the seal for a part, and compares at the end.
 #[test]
 fn a_receiver_that_refuses_the_end_has_not_received() {
     let (listener, address) = Receiver::listen();
@@ -269,7 +269,7 @@ fn a_receiver_that_refuses_the_end_has_not_received() {
     receiving.join().unwrap();
 }
 
-/// The one that knows has gone: the file may be in its place.
+/// The receiver that knows has gone: the file may be in its place.
 #[test]
 fn another_receiver_that_refuses_the_end_confirms_nothing() {
     let (listener, address) = Receiver::listen();
@@ -290,9 +290,9 @@ fn another_receiver_that_refuses_the_end_confirms_nothing() {
     receiving.join().unwrap();
 }
 
-/// As where large packets are lost on the way: a connection is made, and nothing comes through it.
+/// Where large packets are lost on the way, a connection is made, and no frame comes through it.
 #[test]
-fn a_sender_of_which_nothing_gets_through_ends_and_names_the_likely_cause() {
+fn a_sender_without_progress_ends_and_names_the_likely_cause() {
     let (listener, address) = Receiver::listen();
     let sender = spawn(&["send", &address.to_string(), "--transport", "tcp", "--wait", "1"]);
     let receiving = std::thread::spawn(move || {
@@ -311,7 +311,7 @@ fn a_sender_of_which_nothing_gets_through_ends_and_names_the_likely_cause() {
     receiving.join().unwrap();
 }
 
-/// In the middle, while the receiver has no room for more.
+/// The file changes in the middle, while the receiver has no room for more.
 #[test]
 fn a_file_that_changes_while_it_is_sent_fails_and_the_receiver_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -356,7 +356,7 @@ fn a_file_that_changes_while_it_is_sent_fails_and_the_receiver_is_told() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_before_anybody_is_listened_to() {
+fn an_output_that_cannot_be_written_is_refused_before_listening() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing").join("out");
     let output = run(&["recv", "-o", missing.to_str().unwrap(), "--address", "127.0.0.1"], b"");

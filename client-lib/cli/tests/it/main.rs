@@ -1,5 +1,5 @@
-//! The real binary: its command line, and `bench`, `send` and `recv` over loopback. What needs a DNS server is in
-//! `client-lib/e2e/client/`.
+//! Tests of the real binary: its command line, and `bench`, `send` and `recv` over loopback. Tests
+//! that need a DNS server are in `client-lib/e2e/client/`.
 
 #![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
 

@@ -1,4 +1,4 @@
-//! The table of messages in `docs/client.md`: each that it quotes stands in the code.
+//! Checks that each message in the table of `docs/client.md` stands in the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 const HEADING: &str = "## What you see, what it means, what to do";
 
-/// The quotations in the first column of the table.
+/// Returns the quotations in the first column of the table.
 fn quoted(page: &str) -> Vec<String> {
     let section = page.split_once(HEADING).unwrap().1;
     let section = section.split("\n## ").next().unwrap();
@@ -16,7 +16,7 @@ fn quoted(page: &str) -> Vec<String> {
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned)).collect()
 }
 
-/// The code without comments and tests, with each text in one piece.
+/// Returns the code without comments and tests, with each string in one piece.
 fn code(folder: &Path) -> String {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let paths: Vec<PathBuf> =
@@ -28,7 +28,7 @@ fn code(folder: &Path) -> String {
         let text = fs::read_to_string(path).unwrap();
         let text = text.split("#[cfg(test)]").next().unwrap();
         let lines = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
-        // A text goes on in the next line behind a backslash.
+        // A backslash continues a string in the next line.
         lines.map(|line| line.strip_suffix('\\').map_or_else(|| format!("{line}\n"), str::to_owned)).collect()
     });
     texts.collect()

@@ -1,4 +1,5 @@
-//! Both sides of a transfer by hand, so that each can be of another version, slow, or wrong.
+//! Both sides of a transfer, written byte by byte, so that each can be of another version, slow, or
+//! wrong.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,25 +11,25 @@ const HEADER: usize = 40;
 const DATA: u8 = 1;
 const CONTROL: u8 = 2;
 
-/// Nothing in these tests takes longer.
+/// Bound of each wait.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// SHA-256 of "abc".
 pub(crate) const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-/// A sender by hand.
+/// A sender.
 pub(crate) struct Sender {
     stream: TcpStream,
     next: u64,
 }
 
-/// A receiver by hand, with a connection that it has let in.
+/// A receiver, with a connection that it has accepted.
 pub(crate) struct Receiver {
     stream: TcpStream,
     freed: u64,
 }
 
-/// A frame that has come.
+/// A received frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) sequence: u64,
@@ -37,7 +38,7 @@ pub(crate) struct Frame {
 }
 
 impl Sender {
-    /// One that is let in. Its sequences begin with `next`.
+    /// Connects. The sequences of frames begin with `next`.
     pub(crate) fn connect(to: SocketAddr, session: u128, epoch: u64, next: u64) -> Self {
         let stream = TcpStream::connect(to).unwrap();
         stream.set_read_timeout(Some(BOUND)).unwrap();
@@ -52,7 +53,7 @@ impl Sender {
         this
     }
 
-    /// Sends a frame; its sequence.
+    /// Sends a frame, and returns its sequence.
     pub(crate) fn send(&mut self, header: &Value, payload: &[u8]) -> u64 {
         let (sequence, metadata) = (self.next, header.to_string());
         self.next += 1;
@@ -66,7 +67,7 @@ impl Sender {
         sequence
     }
 
-    /// Sends a frame and waits for what becomes of it: whether it is acknowledged.
+    /// Sends a frame, and returns whether it is acknowledged.
     pub(crate) fn ask(&mut self, header: &Value, payload: &[u8]) -> bool {
         let sequence = self.send(header, payload);
         loop {
@@ -86,14 +87,15 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Where `multinet send` is to connect.
+    /// Listens for `multinet send`.
     pub(crate) fn listen() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         (listener, address)
     }
 
-    /// The next connection by which something comes: `multinet send` makes one to see who is there.
+    /// Accepts the next connection by which a frame comes: `multinet send` makes another one first,
+    /// to see which receivers there are.
     pub(crate) fn accept(listener: &TcpListener, slots: u32) -> (Self, Frame) {
         loop {
             let mut stream = listener.accept().unwrap().0;
@@ -109,7 +111,7 @@ impl Receiver {
         }
     }
 
-    /// The next frame; none at the end.
+    /// Returns the next frame; none at the end.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         let mut bytes = [0; HEADER];
         self.stream.read_exact(&mut bytes).ok()?;
@@ -146,14 +148,14 @@ impl Receiver {
     }
 }
 
-/// A message of the handshake.
+/// Returns a message of the handshake.
 fn greeting(body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let length = u16::try_from(body.len()).unwrap().to_be_bytes();
     [b"MNET\0\x01", &length[..], body.as_bytes()].concat()
 }
 
-/// The other side's; none if it has gone.
+/// Reads the other side's message; none if it has gone.
 fn heard(stream: &mut TcpStream) -> Option<Value> {
     let mut preamble = [0; 8];
     stream.read_exact(&mut preamble).ok()?;

@@ -1,4 +1,4 @@
-//! With mutual TLS.
+//! Tests with mutual TLS.
 
 use multinet_testing::pki::{Certificate, FileAuthority};
 use tempfile::TempDir;
@@ -7,7 +7,7 @@ use super::support::{Says, Server, run, text};
 
 const SERVER: &str = "server.test";
 
-/// What both sides are given.
+/// Certificates for both sides.
 struct Files {
     _folder: TempDir,
     authority: FileAuthority,
@@ -31,9 +31,9 @@ fn with<'a>(arguments: &[&'a str], flags: &'a [String]) -> Vec<&'a str> {
     arguments.iter().copied().chain(flags.iter().map(String::as_str)).collect()
 }
 
-/// The server connects back, and knows whom to expect from the certificate that it has been shown.
+/// The server connects back, and expects the certificate that the client has shown.
 #[test]
-fn echoes_go_to_whom_the_messages_came_from() {
+fn echoes_go_to_the_client_that_the_messages_came_from() {
     let files = Files::new();
     let (ours, theirs) = (files.flags("client.test"), files.flags(SERVER));
     let server = Server::start(&with(&["bench", "server"], &theirs), 0, Says::Stdout);
@@ -59,7 +59,7 @@ fn an_address_without_a_name_is_not_waited_for() {
     }
 }
 
-/// Neither by the side that connects nor by the one that listens.
+/// Either side may refuse it.
 #[test]
 fn a_certificate_that_is_refused_is_not_waited_for() {
     let (files, others) = (Files::new(), Files::new());

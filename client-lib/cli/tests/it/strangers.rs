@@ -1,4 +1,4 @@
-//! Unexpected senders: they keep no honest one's transfer from coming.
+//! Tests of unexpected senders, which must not keep an honest one's transfer from coming.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn send(receiver: &Server) -> std::process::Output {
 }
 
 #[test]
-fn silent_senders_keep_nobody_from_sending() {
+fn silent_senders_do_not_keep_another_from_sending() {
     for more in [&[][..], &["--keep"]] {
         let folder = tempfile::tempdir().unwrap();
         let receiver = receiver(&folder.path().join("out"), more);
@@ -43,7 +43,8 @@ fn silent_senders_keep_nobody_from_sending() {
     }
 }
 
-/// More than there is room for, of which each has sent more than an honest one at its beginning.
+/// They are more than there is room for, and each has sent more than an honest one at its
+/// beginning.
 #[test]
 fn many_slow_senders_do_not_end_an_honest_one_that_has_just_begun() {
     let folder = tempfile::tempdir().unwrap();
@@ -65,7 +66,7 @@ fn many_slow_senders_do_not_end_an_honest_one_that_has_just_begun() {
     assert!(said.contains("it has been still for longest"), "{said}");
 }
 
-/// The reader of the pipe would take its end for that of the transfer.
+/// The reader of the pipe would take that for the end of the transfer.
 #[test]
 fn a_sender_that_is_refused_does_not_end_a_named_pipe() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,10 +101,10 @@ fn nonsense_does_not_end_the_receiver() {
         let mut stranger = Sender::connect(receiver.address, session, 1, 1);
         assert!(!stranger.ask(header, b""), "{header}");
     }
-    // One that gives up before it has begun.
+    // A sender that gives up before it has begun.
     let mut quitter = Sender::connect(receiver.address, 150, 1, 1);
     assert!(quitter.ask(&json!({"offset": 0, "abort": "changed"}), b""));
-    // What was written of it goes.
+    // Its bytes are removed.
     let mut liar = begin(&receiver, 200);
     assert!(!liar.ask(&nonsense[5], b""));
     let sender = send(&receiver);
@@ -114,7 +115,7 @@ fn nonsense_does_not_end_the_receiver() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// The next receiver would take it for complete.
+/// The next receiver would take the file for complete.
 #[test]
 fn a_sender_that_gives_up_after_its_seal_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,11 +129,11 @@ fn a_sender_that_gives_up_after_its_seal_leaves_nothing() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// It is one stream, and what is on it stays.
+/// Bytes on standard output cannot be taken back.
 #[test]
 fn a_second_sender_to_standard_output_is_refused() {
     let receiver = Server::start(&["recv"], 0, Says::Stderr);
-    // One that has sent nothing yet gives way.
+    // A sender that has sent nothing yet gives way.
     let mut silent = Sender::connect(receiver.address, 6, 1, 1);
     assert!(silent.ask(&json!({"offset": 0}), b""));
     let mut first = Sender::connect(receiver.address, 7, 1, 1);
@@ -149,11 +150,11 @@ fn a_second_sender_to_standard_output_is_refused() {
 }
 
 #[test]
-fn only_those_may_send_that_are_named() {
+fn only_senders_that_from_names_may_send() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let to = |receiver: &Server| run(&["send", &receiver.address.to_string(), "--wait", "1"], b"content");
-    // No server tells the addresses of this service.
+    // No DNS server answers for this service.
     let server = ["--from", "infer.vision", "--server", "127.0.0.1:9"];
     let cases: [(&[&str], &str); 2] = [
         (&["--from", "10.9.0.0/24"], "not among those that --from allows"),

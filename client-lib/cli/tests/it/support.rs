@@ -1,4 +1,4 @@
-//! Starts the binary, and reads what it says.
+//! Starts the binary, and reads its output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use nix::unistd::geteuid;
 /// Capabilities that are taken away.
 const RIGHTS: &str = "-dac_override,-dac_read_search";
 
-/// Nothing in these tests takes longer.
+/// Bound of each wait.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// The binary, deaf to the environment of whoever runs the tests.
+/// Returns a command for the binary, without the environment's settings.
 pub(crate) fn multinet() -> Command {
     prepare(Command::new(env!("CARGO_BIN_EXE_multinet")))
 }
 
-/// The binary without root's right to read any folder and write any file.
+/// Returns the same, without root's right to read and write any file.
 pub(crate) fn without_rights() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set", RIGHTS, "--inh-caps", RIGHTS, env!("CARGO_BIN_EXE_multinet")]);
@@ -34,7 +34,8 @@ fn prepare(mut command: Command) -> Command {
         command.env_remove(name);
     }
     command.env_remove("RUST_LOG");
-    // Where there are RDMA devices, that frames do not go by them is a warning, unless it is what was asked for.
+    // On a machine with RDMA devices, frames that go by TCP cause a warning, unless that was asked
+    // for.
     if local_ports().is_ok_and(|ports| !ports.is_empty()) {
         command.env("MULTINET_TRANSPORT", "tcp");
     }
@@ -50,7 +51,7 @@ pub(crate) struct Server {
     stderr: Option<JoinHandle<Vec<u8>>>,
 }
 
-/// Killed when it is dropped, whatever failed before.
+/// A process that is killed when it is dropped.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -60,24 +61,25 @@ impl Drop for Guard {
     }
 }
 
-/// Where it says on which address it listens.
+/// The stream on which a server prints its address.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Says {
     Stdout,
     Stderr,
-    /// And nobody reads its standard output.
+    /// The same, and its standard output has no reader.
     StderrAlone,
 }
 
 impl Server {
-    /// Starts `multinet` with these arguments on a port of 127.0.0.1; 0 is one that the kernel chooses.
+    /// Starts `multinet` with these arguments on a port of 127.0.0.1, which the kernel chooses if
+    /// it is 0.
     pub(crate) fn start(arguments: &[&str], port: u16, says: Says) -> Self {
         let mut command = multinet();
         command.args(arguments);
         Self::start_command(command, port, says)
     }
 
-    /// The same, of a command that has its arguments.
+    /// Does the same with a command that has its arguments.
     pub(crate) fn start_command(mut command: Command, port: u16, says: Says) -> Self {
         command.args(["--address", "127.0.0.1", "--port", &port.to_string()]);
         let mut child = Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
@@ -112,13 +114,13 @@ impl Server {
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     }
 
-    /// All that it has said on standard error but where it listens, at its end.
+    /// Waits for its end, and returns standard error without the address.
     pub(crate) fn stderr(mut self) -> String {
         wait(&mut self.child.0);
         String::from_utf8(self.stderr.take().unwrap().join().unwrap()).unwrap()
     }
 
-    /// Waits for its end. What every receiver without TLS says is left out.
+    /// Waits for its end, and returns its output without the address and the warning about TLS.
     pub(crate) fn output(mut self) -> Output {
         let status = wait(&mut self.child.0);
         let stdout = self.stdout.take().map(|stdout| stdout.join().unwrap()).unwrap_or_default();
@@ -132,7 +134,7 @@ fn without_warning(stderr: &[u8]) -> Vec<u8> {
     lines.filter(|line| !text(line).contains("without TLS")).flatten().copied().collect()
 }
 
-/// Runs to the end, with this on standard input.
+/// Runs the binary to its end, with `stdin` as its input.
 pub(crate) fn run(arguments: &[&str], stdin: &[u8]) -> Output {
     finish(spawn(arguments), stdin)
 }
@@ -146,7 +148,7 @@ pub(crate) fn spawn(arguments: &[&str]) -> Child {
 pub(crate) fn finish(mut child: Child, stdin: &[u8]) -> Output {
     let stdout = collect(child.stdout.take().unwrap());
     let stderr = child.stderr.take().map(collect);
-    // Whoever does not read ends early, and says why itself.
+    // A program that ends early reads no more, and its output says why.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     let status = wait(&mut child);
     let stderr = stderr.map(|stderr| stderr.join().unwrap()).unwrap_or_default();
@@ -172,7 +174,7 @@ fn wait(child: &mut Child) -> std::process::ExitStatus {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -181,7 +183,7 @@ pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The first line, and what the others are to be read from.
+/// Reads the first line, and returns the reader of the others.
 fn first_line<R: BufRead + Send + 'static>(mut from: R) -> (String, R) {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
@@ -193,7 +195,7 @@ fn first_line<R: BufRead + Send + 'static>(mut from: R) -> (String, R) {
     (line.unwrap(), from)
 }
 
-/// Reads all, so that nobody waits for a full pipe.
+/// Reads all, so that the writer never waits for a full pipe.
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! `multinet send` and `multinet recv`.
+//! Tests of `multinet send` and `multinet recv`.
 
 use std::fs;
 use std::fs::Permissions;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::support::{Says, Server, finish, run, spawn, text, until, without_rights};
 
-/// Bytes that do not repeat with any frame size.
+/// Returns bytes that do not repeat at multiples of any frame size.
 fn bytes(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_u32;
     let next = || {
@@ -33,7 +33,7 @@ fn send(to: SocketAddr, stdin: &[u8], more: &[&str]) -> Output {
     run(&[&["send", &to.to_string()], more].concat(), stdin)
 }
 
-/// Both say the same of what went over.
+/// Checks that both sides print the same size and checksum.
 fn agree(sender: &Output, receiver: &Output, length: usize) {
     assert_eq!((text(&sender.stderr), text(&receiver.stderr)), ("", ""));
     assert!(sender.status.success() && receiver.status.success());
@@ -53,7 +53,7 @@ fn only_file(folder: &TempDir) -> Vec<u8> {
 }
 
 #[test]
-fn files_of_any_size_arrive() {
+fn a_file_of_any_size_arrives() {
     for length in [0, 1, 1 << 20, 5 << 20, (5 << 20) + 1] {
         let folder = tempfile::tempdir().unwrap();
         let content = bytes(length);
@@ -67,21 +67,21 @@ fn files_of_any_size_arrive() {
 }
 
 #[test]
-fn standard_input_and_output() {
+fn standard_input_arrives_at_standard_output() {
     let content = bytes(3_000_000);
     let receiver = Server::start(&["recv"], 0, Says::Stderr);
     let sender = send(receiver.address, &content, &["--frame-size", "65536"]);
     assert!(sender.status.success(), "{}", text(&sender.stderr));
     let output = receiver.output();
     assert!(output.stdout == content);
-    // What it says goes to the other stream.
+    // Its messages go to the other stream.
     let said = text(&output.stderr);
     assert!(output.status.success() && said.starts_with("received 3000000 bytes, SHA-256 "), "{said}");
     assert_eq!(said.lines().count(), 1);
 }
 
 #[test]
-fn a_receiver_that_is_killed_and_started_again_goes_on() {
+fn a_receiver_that_is_killed_and_started_again_continues_the_transfer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let content = bytes(5 << 20);
@@ -102,7 +102,7 @@ fn a_receiver_that_is_killed_and_started_again_goes_on() {
     assert!(!path.exists());
     let second = receiver(&path, address.port(), &[]);
     let sender = finish(sender, rest);
-    // Only the logs tell of the break.
+    // Only log lines report the break.
     assert!(text(&sender.stderr).lines().all(|line| line.contains("WARN")), "{}", text(&sender.stderr));
     agree(&Output { stderr: Vec::new(), ..sender }, &second.output(), content.len());
     assert!(only_file(&folder) == content);
@@ -114,15 +114,15 @@ fn a_receiver_without_the_beginning_says_so() {
     let first = Server::start(&["recv", "--frame-size", "200000"], 0, Says::Stderr);
     let address = first.address;
     let mut sender = spawn(&["send", &address.to_string(), "--frame-size", "20000"]);
-    // More than the sender keeps or the pipe holds: it has let go of the first frames, for it has heard that they are there. That they
-    // are printed would not say so: the receiver may be killed before it tells.
+    // More than the sender keeps and the pipe holds: the sender has released the first frames,
+    // since they were acknowledged. That they are printed would not prove it.
     sender.stdin.as_mut().unwrap().write_all(&content[..1_500_000]).unwrap();
     first.kill();
-    // What went to standard output is not here any more.
+    // The next receiver does not have what the first one wrote to standard output.
     let second = Server::start(&["recv"], address.port(), Says::Stderr);
     let sender = finish(sender, &content[1_500_000..]);
     assert_eq!(sender.status.code(), Some(1));
-    // It goes on, for one that begins at the beginning.
+    // It keeps waiting for a sender that begins at the beginning.
     second.interrupt();
     let receiver = second.output();
     let (theirs, ours) = (text(&receiver.stderr), text(&sender.stderr));
@@ -132,7 +132,7 @@ fn a_receiver_without_the_beginning_says_so() {
 }
 
 #[test]
-fn several_transfers_one_after_the_other() {
+fn transfers_one_after_the_other_get_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &["--keep"]);
     for (length, name) in [(10, "out"), (200_000, "out.1"), (0, "out.2")] {
@@ -153,7 +153,7 @@ fn several_transfers_one_after_the_other() {
 }
 
 #[test]
-fn several_transfers_at_once() {
+fn transfers_at_once_get_numbers_as_they_end() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &["--keep"]);
     let contents = [30, 20, 10].map(bytes);
@@ -173,7 +173,7 @@ fn several_transfers_at_once() {
 }
 
 #[test]
-fn what_exists_is_replaced_only_by_force() {
+fn a_file_that_exists_is_replaced_only_with_force() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     fs::write(&path, "old").unwrap();
@@ -188,7 +188,7 @@ fn what_exists_is_replaced_only_by_force() {
 }
 
 #[test]
-fn a_second_sender_to_a_file_may_be_done_first() {
+fn a_second_sender_to_a_file_may_finish_first() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &[]);
     let mut first = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10", "--wait", "1"]);
@@ -203,7 +203,7 @@ fn a_second_sender_to_a_file_may_be_done_first() {
     assert_eq!(only_file(&folder), b"other");
 }
 
-/// Its names are written to the disk all the same.
+/// The receiver syncs the file system in place of the folder.
 #[test]
 fn a_folder_that_cannot_be_read_is_written_to() {
     let folder = tempfile::tempdir().unwrap();
@@ -222,7 +222,7 @@ fn a_folder_that_cannot_be_read_is_written_to() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// On both sides at once, by the name of what is full.
+/// Both sides report it.
 #[test]
 fn a_full_disk_is_named() {
     let receiver = receiver(Path::new("/dev/full"), 0, &[]);
@@ -238,13 +238,13 @@ fn a_full_disk_is_named() {
 
 #[test]
 fn the_wrong_peer_is_no_receiver() {
-    // It takes frames, but nobody keeps them.
+    // It receives frames, but does not keep them.
     let bench = Server::start(&["bench", "server"], 0, Says::Stdout);
     let sender = send(bench.address, b"content", &[]);
     assert_eq!(sender.status.code(), Some(1));
     assert!(text(&sender.stderr).contains("the receiver refused"), "{}", text(&sender.stderr));
 
-    // Something else altogether, and nobody.
+    // Another protocol, and a port on which no program listens.
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -253,11 +253,11 @@ fn the_wrong_peer_is_no_receiver() {
                 .and_then(|mut connection| connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
         }
     });
-    // Bound, so that nobody else gets the port, but not listening.
+    // Bound, so that no other program gets the port, but not listening.
     let unused = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     unused.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
-    let nobody = unused.local_addr().unwrap().as_socket().unwrap();
-    for (address, expected) in [(address, "something else than a handshake"), (nobody, "Connection refused")]
+    let closed = unused.local_addr().unwrap().as_socket().unwrap();
+    for (address, expected) in [(address, "something else than a handshake"), (closed, "Connection refused")]
     {
         let sender = send(address, b"content", &["--wait", "1"]);
         assert_eq!(sender.status.code(), Some(1));
@@ -265,7 +265,7 @@ fn the_wrong_peer_is_no_receiver() {
     }
 }
 
-/// Others that are connected are not the sender. The receiver waits for the next one.
+/// Other connections do not count as the sender. The receiver waits for the next sender.
 #[test]
 fn a_sender_that_goes_leaves_nothing() {
     for has_others in [false, true] {
@@ -304,7 +304,7 @@ fn a_sender_that_takes_its_time_is_not_gone() {
     let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
     sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
     until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
-    // The receiver looks several times meanwhile.
+    // The receiver checks several times meanwhile.
     std::thread::sleep(Duration::from_secs(1));
     agree(&finish(sender, b"9876543210"), &receiver.output(), 20);
     assert_eq!(only_file(&folder), b"01234567899876543210");
@@ -323,7 +323,7 @@ fn a_closed_pipe_ends_quietly() {
 }
 
 #[test]
-fn the_sender_hears_of_the_end_though_nobody_reads_what_the_receiver_says() {
+fn the_sender_is_answered_though_the_receivers_output_has_no_reader() {
     for more in [&[][..], &["--keep"]] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
@@ -349,13 +349,13 @@ fn an_interrupt_ends_quietly() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_is_no_failure() {
+fn a_log_without_reader_is_no_failure() {
     let folder = tempfile::tempdir().unwrap();
     let early = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = early.local_addr().unwrap();
     let mut sender = spawn(&["send", &address.to_string()]);
     drop(sender.stderr.take());
-    // What this one does is a warning.
+    // This connection breaks, which is a warning.
     drop(early.accept().unwrap());
     drop(early);
     let receiver = receiver(&folder.path().join("out"), address.port(), &[]);

@@ -1,5 +1,5 @@
-//! Asks the kernel how network namespaces share RDMA devices, as `rdma system` does: by netlink (`<rdma/rdma_netlink.h>`), for which no
-//! privilege is needed.
+//! Asks the kernel how network namespaces share RDMA devices, as `rdma system` does: by netlink
+//! (`<rdma/rdma_netlink.h>`), which needs no privilege.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -22,21 +22,23 @@ const ERROR: u16 = 2;
 const SYS_GET: u16 = 5 << 10 | 6;
 /// RDMA_NLDEV_SYS_ATTR_NETNS_MODE
 const NETNS_MODE: u16 = 66;
-/// What of an attribute's type is its number (NLA_TYPE_MASK).
+/// Bits of an attribute's type that are its number (NLA_TYPE_MASK).
 const NUMBER: u16 = 0x3fff;
 
-/// Asks. To be called only where the kernel has RDMA: otherwise the question has it load the modules.
+/// Asks the kernel. If its RDMA modules are not loaded, the question loads them, so callers check
+/// that first.
 pub(super) fn namespaces() -> io::Result<Namespaces> {
     let socket =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRDMA)?;
     sendto(socket.as_raw_fd(), &question(), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
     let mut bytes = [0; 1024];
-    // The kernel answers while it is asked.
+    // The kernel has answered when sendto returns.
     let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT)?;
     answer(bytes.get(..length).unwrap_or_default())
 }
 
-/// Length, type, flags, sequence number and port, of which the last two are not needed for one question. No attributes.
+/// Returns a message without attributes: length, type and flags. Sequence number and port are not
+/// needed for one question.
 fn question() -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[..4].copy_from_slice(&(HEADER as u32).to_ne_bytes());
@@ -71,7 +73,7 @@ fn answer(bytes: &[u8]) -> io::Result<Namespaces> {
         }
         rest = rest.get(length.next_multiple_of(ATTRIBUTE)..).unwrap_or_default();
     }
-    // Before there was a choice (Linux 5.2) all were shared.
+    // Before Linux 5.2, which has the modes, all devices were shared.
     Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel does not tell"))
 }
 

@@ -1,4 +1,4 @@
-//! Asks the kernel for this pod's NICs and the way to peers, and tries it.
+//! Reads this pod's NICs and the routes to peers from the kernel, and tries the peers.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use multinet_client::nic::{self, AddressState, Interface, LinkState, RouteError}
 use super::super::facts::{InSubnet, Nic, NoConnection, NoRoute, Peer, Route, SharedSubnet};
 use super::super::probe;
 
-/// Tries a connection to an address.
+/// Tries a connection, and full-size packets, to an address of a peer.
 pub(super) async fn peer(
     host: String,
     port: u16,
@@ -41,7 +41,7 @@ pub(super) async fn peer(
     };
     let mut peer = peer(Ok(route));
     let connected = probe::connect(&taken, peer.address).await;
-    // Of a host that does not answer at all nothing more can be found out.
+    // A host that does not answer at all is not probed further.
     let is_there = connected.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::ConnectionRefused);
     if is_there {
         peer.mtu = probe::size(&taken).await;
@@ -124,7 +124,7 @@ pub(super) fn shared() -> io::Result<Vec<SharedSubnet>> {
 }
 
 fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> SharedSubnet {
-    // Anybody in the subnet.
+    // Any other host in the subnet.
     let other = network.hosts().find(|host| !nics.iter().any(|(_, own)| own == host));
     let leaves_by = |source| nic::route_from(source, other?).ok().map(|route| route.interface);
     let in_subnet = |&(interface, address): &(&str, IpAddr)| InSubnet {
@@ -136,8 +136,8 @@ fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> SharedSubnet {
     SharedSubnet { network: network.to_string(), nics: nics.iter().map(in_subnet).collect() }
 }
 
-/// Whether an interface answers ARP for its own addresses only: the greater of two settings counts
-/// (ip-sysctl).
+/// Returns whether an interface answers ARP for its own addresses only: the greater of two settings
+/// counts (ip-sysctl).
 fn arp_ignore(interface: &str) -> u32 {
     let of = |interface| {
         let value = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/arp_ignore"));

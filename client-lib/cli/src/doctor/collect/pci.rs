@@ -1,4 +1,5 @@
-//! Reads the PCI functions of GPUs and NICs from `/sys` (Linux, `Documentation/ABI/testing/sysfs-bus-pci`).
+//! Reads the PCI functions of GPUs and NICs from `/sys` (Linux,
+//! `Documentation/ABI/testing/sysfs-bus-pci`).
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -12,10 +13,10 @@ use super::names_in;
 
 const NVIDIA: &str = "0x10de";
 
-/// The first digits of the class of what draws or computes.
+/// First digits of the PCI class of display and 3D controllers.
 const DISPLAY: &str = "0x03";
 
-/// NVIDIA's GPUs, in the folder that everything is in: `/`.
+/// Returns NVIDIA's GPUs. `all` is the folder of `/sys`, `/proc` and `/dev`.
 pub(super) fn gpus(all: &Path) -> Gpus {
     let folder = all.join("sys/bus/pci/devices");
     let is_gpu = |address: &String| {
@@ -31,12 +32,13 @@ pub(super) fn gpus(all: &Path) -> Gpus {
     }
 }
 
-/// The PCI function of an RDMA device. A virtual one, as of soft-RoCE, has none.
+/// Returns the PCI function of an RDMA device. A virtual one, such as soft-RoCE's, has none.
 pub(super) fn nic(all: &Path, device: &str) -> Option<Function> {
     function(&all.join("sys/class/infiniband").join(device).join("device"))
 }
 
-/// `/sys` has all GPUs of the node. A pod has the device files of its own.
+/// Returns whether this pod may use a GPU: `/sys` shows all GPUs of the node, but a pod has only
+/// the device files of its own.
 fn is_usable(all: &Path, address: &str) -> bool {
     let file = all.join("proc/driver/nvidia/gpus").join(address).join("information");
     let minor = text(&file).and_then(|text| {
@@ -78,7 +80,7 @@ mod tests {
 
     const SWITCH: &str = "pci0000:00/0000:00:01.0/0000:01:00.0";
 
-    /// A machine of folders.
+    /// A temporary folder with the files of a machine.
     struct Machine(TempDir);
 
     impl Machine {
@@ -119,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn gpus_and_nics_are_found_where_they_are() -> io::Result<()> {
+    fn gpus_and_nics_are_found_with_the_bridges_between() -> io::Result<()> {
         let machine = Machine::new()?;
         machine.function(&format!("{SWITCH}/0000:02:00.0/0000:03:00.0"), "0x10de", "0x030200")?;
         machine.function(&format!("{SWITCH}/0000:02:02.0/0000:05:00.0"), "0x10de", "0x030000")?;
-        // What NVIDIA makes that is no GPU, and a GPU that is not NVIDIA's.
+        // A bridge of NVIDIA's, and another vendor's GPU.
         machine.function(&format!("{SWITCH}/0000:02:03.0/0000:06:00.0"), "0x10de", "0x068000")?;
         machine.function("pci0000:00/0000:00:02.0", "0x8086", "0x030000")?;
         machine.nic("mlx5_2", &format!("{SWITCH}/0000:02:01.0/0000:04:00.2"))?;
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_out() -> io::Result<()> {
+    fn files_that_make_no_sense_are_ignored() -> io::Result<()> {
         let machine = Machine::new()?;
         assert_eq!(gpus(machine.0.path()).on_node, 0);
         assert_eq!(gpus(&machine.0.path().join("nowhere")).on_node, 0);

@@ -1,4 +1,4 @@
-//! Asks RDMA devices: which rows of their tables are this pod's, and what they can do.
+//! Tries RDMA devices: which rows of their GID tables are this pod's, and what the devices can do.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use multinet_client::{gid, verbs};
 use super::super::facts::{DmaBuf, Failure, Gid, Nic, Row};
 use super::with_time_limit;
 
-/// For so long a device may take to answer. It gives up by itself within half of that, unless its driver hangs.
+/// Time that a device may take. It gives up by itself within half of that, unless its driver hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the addresses of second NICs are to RDMA.
+/// Returns the GID of each address of a second NIC, and tries the devices if `can_try`.
 pub(super) async fn gids(interfaces: &[Nic], can_try: bool) -> Vec<Gid> {
     let ports = gid::local_ports().unwrap_or_default();
     if ports.is_empty() {
@@ -46,9 +46,9 @@ async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: 
     }
 }
 
-/// Has the device write to itself.
+/// Lets the device write to itself, and returns the path MTU.
 async fn writes(place: gid::DeviceGid) -> Result<u32, Failure> {
-    // Verbs have a byte for either.
+    // Verbs have one byte for each.
     let (Ok(port), Ok(gid_index)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
         return Err(Failure { what: format!("verbs cannot name {place}"), fix: None });
     };
@@ -58,7 +58,7 @@ async fn writes(place: gid::DeviceGid) -> Result<u32, Failure> {
     probed.map(|probed| probed.mtu).map_err(failed)
 }
 
-/// The devices of rows that are like this, each once.
+/// Returns the devices of the rows for which `is_wanted` is true, each once.
 pub(super) fn devices(gids: &[Gid], is_wanted: impl Fn(&Row) -> bool) -> Vec<String> {
     let rows = gids.iter().filter_map(|gid| gid.row.as_ref()).filter(|row| is_wanted(row));
     let mut devices: Vec<String> = rows.map(|row| row.device.clone()).collect();
@@ -67,7 +67,7 @@ pub(super) fn devices(gids: &[Gid], is_wanted: impl Fn(&Row) -> bool) -> Vec<Str
     devices
 }
 
-/// Whether devices take dma-bufs. Of one that cannot even write to itself there is nothing to ask.
+/// Returns whether devices take dma-bufs. Devices that cannot write to themselves are left out.
 pub(super) async fn dma_bufs(gids: &[Gid]) -> Vec<(String, Result<DmaBuf, Failure>)> {
     let devices = devices(gids, |row| matches!(row.writes, Some(Ok(_))));
     let asked = devices.into_iter().map(async |device| {

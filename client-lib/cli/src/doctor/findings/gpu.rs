@@ -1,4 +1,5 @@
-//! What is found of GPUs: whether RDMA devices can register their memory, how far they are, and what is on the way.
+//! Findings about GPUs: whether RDMA devices can register their memory, how far away the devices
+//! are, and what the bridges between do.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,15 @@ use super::super::report::Finding;
 use super::super::report::Level::{self, Note, Ok as Good, Warning};
 use super::rdma::SAYS_MORE;
 
-/// What GPUs can have of the devices that this pod uses. Where there is no GPU nothing is missed.
+/// Adds the findings about GPUs and the devices that this pod uses. A pod without GPU gets notes at
+/// most.
 pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
     let has_gpu = !machine.gpus.of_pod.is_empty();
     findings.extend(machine.cuda.as_ref().map(cuda));
     for (device, said) in &machine.dma_bufs {
         findings.push(dma_buf(device, said, machine.peermem, has_gpu));
     }
-    // Without a device there is nothing to be near to.
+    // Distances need a device.
     if machine.dma_bufs.is_empty() && machine.functions.is_empty() {
         return;
     }
@@ -34,7 +36,7 @@ pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
     findings.extend(acs(machine));
 }
 
-/// Whether payloads can lie in GPUs at all.
+/// Returns whether payloads can lie in GPUs at all.
 fn cuda(said: &Result<u32, String>) -> Finding {
     match said {
         Ok(count) => {
@@ -47,7 +49,7 @@ fn cuda(said: &Result<u32, String>) -> Finding {
     }
 }
 
-/// The order in which memory of GPUs is registered: as a dma-buf, else by its address.
+/// Returns how a device registers memory of GPUs: as a dma-buf, else by its address.
 fn dma_buf(device: &str, said: &Result<DmaBuf, Failure>, peermem: Option<&str>, has_gpu: bool) -> Finding {
     let why = match said {
         Ok(DmaBuf::Taken) => {
@@ -84,7 +86,7 @@ fn dma_buf(device: &str, said: &Result<DmaBuf, Failure>, peermem: Option<&str>, 
     })
 }
 
-/// The device that is nearest to a GPU, and the others.
+/// Returns the distance of the nearest device to a GPU, and of the others.
 fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
     let mut by_distance: Vec<(Distance, &str)> =
         devices.iter().map(|(name, function)| (gpu.pci.distance(&function.pci), name.as_str())).collect();
@@ -110,7 +112,7 @@ fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
     })
 }
 
-/// What bridges between GPUs and devices do with their packets.
+/// Returns findings about ACS of the bridges between GPUs and devices.
 fn acs(machine: &Machine) -> Vec<Finding> {
     let pairs = machine
         .gpus

@@ -1,4 +1,4 @@
-//! What is found on this machine itself: its second NICs, and the memory that it may lock.
+//! Findings about this machine: its second NICs, and the memory that it may lock.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use super::super::facts::{InSubnet, Machine, Nic, SharedSubnet};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
-/// What a limit of locked memory looks like that is none (`RLIM_INFINITY`).
+/// Value of a limit that means none (`RLIM_INFINITY`).
 const UNLIMITED: u64 = u64::MAX;
 
-/// The second NICs.
+/// Adds the findings about the second NICs.
 pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
     let nics = match &machine.interfaces {
         Ok(nics) => nics,
@@ -67,7 +67,8 @@ fn unusable(name: &str, address: IpAddr, state: AddressState) -> Finding {
     }
 }
 
-/// Traffic of several NICs in one subnet leaves by one of them, and comes by any, unless routes by source and ARP say otherwise.
+/// Returns a warning if NICs share a subnet and their traffic mixes: it leaves by one of them, and
+/// comes by any, unless routes by source address and ARP settings prevent it.
 fn shared(SharedSubnet { network, nics }: &SharedSubnet) -> Option<Finding> {
     let all: Vec<String> = nics.iter().map(|nic| format!("{} ({})", nic.interface, nic.address)).collect();
     let stray = |nic: &InSubnet| {
@@ -96,7 +97,7 @@ fn list(nic: &Nic) -> String {
     addresses.join(", ")
 }
 
-/// Whether RDMA may register its memory: the limit, and who is exempt from it.
+/// Adds the finding about locked memory, which RDMA needs: the limit, or the exemption from it.
 pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
     let Some((soft, hard)) = machine.memlock else { return };
     let process = machine.process;

@@ -1,4 +1,4 @@
-//! What is found on the way to a peer.
+//! Findings about the way to a peer.
 
 use multinet_client::nic::{LinkState, Obstacle};
 
@@ -7,7 +7,8 @@ use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem};
 use super::milliseconds;
 
-/// Route, connection, size of packets; each only if the one before is good.
+/// Adds the findings about route, connection and size of packets, each only if the one before is
+/// good.
 pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec<Finding>) {
     let who = match &peer.network {
         Some(network) => format!("{} at {} on {network}", peer.host, peer.address),
@@ -137,7 +138,7 @@ fn size(who: &str, route: &Route, found: Mtu) -> Option<Finding> {
             ))
             .fix("lower this NIC's MTU, or raise that of the peer's NIC and of the switch ports between, to be the same"),
         ),
-        // Many firewalls drop what the probe relies on, and connections work all the same.
+        // Many firewalls drop the ICMP messages that the probe relies on, but let connections pass.
         Mtu::Silent(mtu) if matches!(route.mtu, Some(known) if known < mtu) => None,
         Mtu::Silent(mtu) => Some(
             Finding::new(Note, "peer", format!(

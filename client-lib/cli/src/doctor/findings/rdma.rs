@@ -1,4 +1,4 @@
-//! What is found of RDMA: devices, who sees them, and which of their rows are this pod's.
+//! Findings about RDMA: devices, the pods that see them, and the GIDs that are this pod's.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use super::super::facts::{Failure, Gid, Machine, Namespaces, Row};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Warning};
 
-/// Where nothing better is known.
+/// Fix for a failure of which no better one is known.
 pub(super) const SAYS_MORE: &str = "`ibv_devinfo -v` here and the kernel's log on the node say more";
 
-/// The largest path MTU, in octets (InfiniBand Architecture, 9.4.3).
+/// The largest path MTU, in bytes (InfiniBand Architecture, 9.4.3).
 const MOST: u32 = 4096;
-/// What a write has around its payload: IPv6, UDP, BTH, RETH, immediate and checksum (annex A17).
+/// Bytes around the payload of a write: IPv6, UDP, BTH, RETH, immediate and checksum (annex A17).
 const HEADERS: u32 = 40 + 8 + 12 + 16 + 4 + 4;
-/// What an interface's MTU has to be for the largest path MTU: the kernel keeps room for the longest headers that there are, and this is a number
-/// that people remember.
+/// MTU of an interface that allows the largest path MTU. The kernel keeps room for the longest
+/// headers; this is the usual round number.
 const FOR_MOST: u32 = 4200;
 
-/// So many rows of other addresses are named.
+/// Number of rows of other addresses that a finding names.
 const SHOWN: usize = 16;
 
-/// What RDMA needs. Without devices nothing is missed: frames go over TCP.
+/// Adds the findings about RDMA. Without devices, frames go over TCP, which is a note only.
 pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
     let Machine { rdma_devices: devices, rdma_files: files, .. } = machine;
     let has_verbs = Machine::has_uverbs(files);
@@ -74,7 +74,7 @@ fn no_device(machine: &Machine) -> Finding {
     }
 }
 
-/// What the mode means for this pod.
+/// Returns what the namespace mode means for this pod.
 fn namespaces(mode: &Result<Namespaces, String>) -> Finding {
     match mode {
         Ok(Namespaces::Shared) => Finding::new(
@@ -92,7 +92,8 @@ fn namespaces(mode: &Result<Namespaces, String>) -> Finding {
     }
 }
 
-/// What the interfaces' MTU makes of the path MTU. Said once for each interface and device, of RoCE only: InfiniBand's does not depend on it.
+/// Adds findings about the path MTU, once for each interface and device. They are about RoCE only:
+/// InfiniBand's path MTU does not depend on the interface's MTU.
 fn mtus(machine: &Machine, findings: &mut Vec<Finding>) {
     let nics = machine.interfaces.as_deref().unwrap_or_default();
     let mut said = BTreeSet::new();
@@ -147,7 +148,8 @@ fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding>
     Some(finding)
 }
 
-/// The rows of other addresses, as many as fit in a line that people read: whoever expected one sees what there is instead.
+/// Lists the rows of other addresses, as many as fit in a line: they show a user who expected a GID
+/// what the table has instead.
 fn some_of(others: &[String]) -> String {
     match others {
         [] => String::new(),
