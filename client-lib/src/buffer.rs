@@ -165,7 +165,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the memory of a GPU that this is, if it is one's.
+    /// Returns the GPU memory behind this buffer, if it is in a GPU.
     ///
     /// ```
     /// use multinet_client::Buffer;

@@ -42,9 +42,9 @@ const MAGIC: [u8; 4] = *b"MNET";
 /// First message of the side that connects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// Service that it asked for, as the caller wrote it.
+    /// Service that the sender asked for, as the caller wrote it.
     pub(crate) service: String,
-    /// Uid of the pod that it expects.
+    /// Uid of the pod that the sender expects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
     /// Name of the sender, for logs.
@@ -70,7 +70,7 @@ pub(crate) struct Hello {
     pub(crate) is_limitable: bool,
     /// Transports that the sender can use, in order of preference.
     pub(crate) transports: Vec<TransportKind>,
-    /// Sender's end, if it offers RDMA.
+    /// Sender's end, if the sender offers RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<RdmaEnd>,
 }

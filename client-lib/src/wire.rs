@@ -61,7 +61,7 @@ pub(crate) enum Header {
 /// Header of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Data {
-    /// Whether it was sent before, to this peer or to another.
+    /// Whether the frame was sent before, to this peer or to another.
     pub(crate) is_repeat: bool,
     /// Length of the key, in bytes.
     pub(crate) key: u8,
@@ -98,11 +98,11 @@ pub(crate) struct Control {
 /// Reason why a side ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseCode {
-    /// It has no more messages.
+    /// The side has no more messages.
     Done,
     /// The other side broke the protocol.
     Protocol,
-    /// A later connection of the same session has replaced it.
+    /// A later connection of the same session has replaced this one.
     Superseded,
 }
 

@@ -105,7 +105,7 @@ pub enum DialError {
     Network {
         /// Alias of the wanted network.
         network: String,
-        /// Aliases of the networks that it has addresses on.
+        /// Aliases of the networks that the endpoint has addresses on.
         has: String,
     },
     /// The kernel reported an error, or no host answered.
@@ -125,7 +125,7 @@ pub enum DialError {
     Timeout {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Step that it did not finish.
+        /// Step that the peer did not finish.
         what: &'static str,
         /// Time waited.
         after: Duration,
@@ -145,7 +145,7 @@ pub enum DialError {
     Handshake {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Error in its answer.
+        /// Error in the peer's answer.
         source: HandshakeError,
     },
     /// The peer closed the connection during the handshake.
@@ -156,7 +156,7 @@ pub enum DialError {
         /// Address of the peer.
         peer: SocketAddr,
     },
-    /// Only RDMA may be used, and it cannot be.
+    /// Only RDMA may be used, but RDMA does not work.
     #[error("{peer} cannot be reached by RDMA: {reason}")]
     Rdma {
         /// Address of the peer.
@@ -185,9 +185,9 @@ pub enum DialError {
     WrongPeer {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Name that it gave.
+        /// Name that the peer gave.
         found: String,
-        /// Uid of its pod.
+        /// Uid of the peer's pod.
         uid: String,
         /// Uid that DNS names.
         expected: String,

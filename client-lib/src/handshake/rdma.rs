@@ -14,7 +14,7 @@ pub(crate) struct RdmaEnd {
     pub(crate) device: String,
     /// Number of the queue pair, 24 bits.
     pub(crate) qpn: u32,
-    /// Sequence number of its first packet, 24 bits.
+    /// Sequence number of the queue pair's first packet, 24 bits.
     pub(crate) psn: u32,
     /// GID of the port.
     pub(crate) gid: Ipv6Addr,
@@ -27,7 +27,7 @@ pub(crate) struct RdmaEnd {
     pub(crate) address: u64,
     /// Remote key of that memory.
     pub(crate) rkey: u32,
-    /// Number of places in it: slots for frames, or ring entries for control messages.
+    /// Number of places in that memory: slots for frames, or ring entries for control messages.
     pub(crate) places: u16,
     /// Distance between two places, in bytes.
     pub(crate) stride: u32,
@@ -47,7 +47,7 @@ pub(crate) struct RdmaEnd {
 pub(crate) struct PairEnd {
     /// Number of the queue pair, 24 bits.
     pub(crate) qpn: u32,
-    /// Sequence number of its first packet, 24 bits.
+    /// Sequence number of the queue pair's first packet, 24 bits.
     pub(crate) psn: u32,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct PayloadEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chosen {
     pub(crate) transport: TransportKind,
-    /// Reason why it is not RDMA after all.
+    /// Reason why the transport is not RDMA after all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }

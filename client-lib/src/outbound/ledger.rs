@@ -13,13 +13,13 @@ pub(crate) struct CreditLedger {
     pub(crate) queue: VecDeque<u64>,
     /// Number of frames that the receiver has room for.
     pub(crate) slots: u64,
-    /// Whether it is about to end, and so gets no further frames.
+    /// Whether the connection is about to end, and so gets no further frames.
     pub(crate) is_ending: bool,
     /// The largest payload that the receiver accepts, in bytes.
     pub(crate) frame_size: usize,
-    /// Number of frames assigned to it.
+    /// Number of frames assigned to the connection.
     pub(crate) assigned: u64,
-    /// Number of those that were taken to be written.
+    /// Number of assigned frames that were taken to be written.
     pub(crate) handed: u64,
     /// Sequences of frames that were taken, but are not written yet; at most once only, where the
     /// ring does not keep them. `None` stands for a message that is not a frame.
@@ -67,7 +67,7 @@ impl CreditLedger {
         (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
     }
 
-    /// Assigns a frame to it.
+    /// Assigns a frame to the connection.
     pub(crate) fn assign(&mut self, sequence: u64) {
         self.assigned += 1;
         self.queue.push_back(sequence);
@@ -80,8 +80,8 @@ impl CreditLedger {
         self.assigned -= (count - self.queue.len()) as u64;
     }
 
-    /// Takes back a frame that was taken but not written. A receiver that has already reported it
-    /// was wrong, so the counters are capped.
+    /// Takes back a frame that was taken from the queue but not written. A receiver that has
+    /// already reported it was wrong, so the counters are capped.
     pub(crate) fn not_sent(&mut self, sequence: u64, is_decided: bool) {
         self.handed -= 1;
         self.assigned -= 1;
@@ -104,7 +104,7 @@ impl CreditLedger {
         self.assigned - self.freed
     }
 
-    /// Returns how many more frames it may be assigned.
+    /// Returns how many more frames the connection may be assigned.
     ///
     /// A free slot whose frame is undecided does not count. Otherwise a receiver that never decides
     /// could hold more frames than all receivers together may.

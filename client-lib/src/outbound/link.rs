@@ -40,11 +40,11 @@ pub(crate) enum State {
         epoch: u64,
         since: Instant,
     },
-    /// The caller has been told to end it.
+    /// The caller has been told to end the connection.
     Closing {
         epoch: u64,
     },
-    /// It is not made again, because its peer drains.
+    /// The connection is not made again, because its peer drains.
     Closed,
 }
 
@@ -72,9 +72,9 @@ pub(super) struct Watermark {
 /// Reason why a connection is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DownReason {
-    /// It could not be made, or it broke.
+    /// The connection could not be made, or broke.
     Broken,
-    /// The receiver refused it.
+    /// The receiver refused the connection.
     Refused,
 }
 
@@ -100,12 +100,12 @@ impl Link {
         matches!(self.state, State::Up { .. })
     }
 
-    /// Returns whether no attempt has ended yet.
+    /// Returns whether no attempt to connect has ended yet.
     pub(crate) fn is_untried(&self) -> bool {
         self.failures == 0 && matches!(self.state, State::Waiting { .. } | State::Connecting { .. })
     }
 
-    /// Returns whether it is in this epoch: reports on earlier epochs are stale.
+    /// Returns whether the connection is in this epoch. Reports on earlier epochs are stale.
     pub(crate) fn is_in(&self, wanted: u64) -> bool {
         match self.state {
             State::Connecting { epoch } | State::Up { epoch, .. } | State::Closing { epoch } => {
@@ -124,7 +124,7 @@ impl Link {
         }
     }
 
-    /// Records that it has been made, unless it has been closed meanwhile.
+    /// Records that the connection has been made, unless it was closed meanwhile.
     pub(crate) fn on_up(&mut self, now: Instant, slots: u64, frame_size: usize) {
         if let State::Connecting { epoch } = self.state {
             self.state = State::Up { epoch, since: now };
@@ -133,8 +133,8 @@ impl Link {
         }
     }
 
-    /// Records that it could not be made, or broke. `jitter`, from 0 to 1, keeps senders from
-    /// retrying in step.
+    /// Records that the connection could not be made, or broke. `jitter`, from 0 to 1, keeps
+    /// senders from retrying in step.
     pub(crate) fn on_down(&mut self, now: Instant, reason: DownReason, jitter: f64) {
         self.give_keys_away(reason);
         if let State::Up { since, .. } = self.state
@@ -149,7 +149,7 @@ impl Link {
         self.ledger.reset(0, 0);
     }
 
-    /// Gives its keys to the other connections, once none of its keyed frames can still arrive.
+    /// Gives this connection's keys to the others, once none of its keyed frames can still arrive.
     fn give_keys_away(&mut self, reason: DownReason) {
         // A receiver that refuses a connection has ended the one before it.
         self.may_have_keyed_frames &= reason != DownReason::Refused;
@@ -158,8 +158,8 @@ impl Link {
         }
     }
 
-    /// Returns the number of frames it has been assigned so far. If it is down, nothing needs to be
-    /// waited for.
+    /// Returns the number of frames that the connection has been assigned so far. If it is down,
+    /// nothing needs to be waited for.
     pub(super) fn watermark(&self) -> Watermark {
         match self.state {
             State::Up { epoch, .. } => Watermark { epoch, assigned: self.ledger.assigned },

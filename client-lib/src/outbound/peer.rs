@@ -11,7 +11,7 @@ use crate::choose::{Candidate, hash};
 pub(crate) struct PeerInfo {
     /// Name in DNS, with the port.
     pub(crate) target: String,
-    /// Uid of its pod. A pod that replaces another is another peer.
+    /// Uid of the pod. A pod that replaces another is another peer.
     pub(crate) uid: Option<String>,
     /// Relative distance. Less is nearer.
     pub(crate) distance: u8,
@@ -21,13 +21,13 @@ pub(crate) struct PeerInfo {
 pub(super) struct Peer {
     pub(super) id: PeerId,
     pub(super) info: PeerInfo,
-    /// Hash of the target. Keys are placed by it, so that a pod that takes the place of another
-    /// gets its keys.
+    /// Hash of the target, by which keys are placed. So a pod that takes the place of another gets
+    /// its keys.
     name_hash: u64,
-    /// Time when its connections end at the latest, if it drains. A draining peer gets no new
-    /// frames.
+    /// Time when a draining peer's connections end at the latest. A draining peer gets no new
+    /// frames. `None` for an active peer.
     pub(super) draining_until: Option<Instant>,
-    /// Its connections, by index.
+    /// Connections to the peer, by index.
     pub(super) links: Vec<Link>,
 }
 
@@ -46,7 +46,7 @@ impl Peer {
         Self { id, info, name_hash, draining_until: None, links }
     }
 
-    /// Makes it active again, even if it was about to go.
+    /// Makes a peer active again, even if it was about to go.
     pub(super) fn stop_draining(&mut self, now: Instant) {
         self.draining_until = None;
         self.links.iter_mut().for_each(|link| link.reopen(now));
@@ -66,7 +66,8 @@ impl Peer {
         self.links.iter().map(|link| link.ledger.outstanding()).sum()
     }
 
-    /// Returns the largest payload that one of its connections accepts, or 0 without a connection.
+    /// Returns the largest payload that any connection to the peer accepts, or 0 without a
+    /// connection.
     pub(super) fn frame_size(&self) -> usize {
         self.links.iter().map(|link| link.ledger.frame_size).max().unwrap_or_default()
     }

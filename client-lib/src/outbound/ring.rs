@@ -13,20 +13,20 @@ pub(crate) struct Entry<F> {
     pub(crate) key: u64,
     /// Length of the payload, in bytes.
     pub(crate) length: usize,
-    /// The only peer that may have it, if the caller named one.
+    /// The only peer that may have the frame, if the caller named one.
     pub(crate) only: Option<PeerId>,
-    /// Peer that has rejected it. Others are preferred.
+    /// Peer that has rejected the frame. Others are preferred.
     pub(crate) avoid: Option<PeerId>,
-    /// Connection that it is assigned to. `None` while it waits for one.
+    /// Connection that the frame is assigned to. `None` while it waits for one.
     pub(crate) link: Option<LinkId>,
-    /// Whether it was taken from that connection's queue to be written.
+    /// Whether the frame was taken from that connection's queue to be written.
     pub(crate) is_handed: bool,
-    /// Peer that may have got it over a connection that broke. If set, the next transmission is a
-    /// repeat.
+    /// Peer that may have received the frame over a connection that broke. If set, the next
+    /// transmission is a repeat.
     pub(crate) previous_peer: Option<PeerId>,
-    /// Number of times that receivers' applications rejected it.
+    /// Number of times that receivers' applications rejected the frame.
     pub(crate) rejections: u32,
-    /// End of its pause after a rejection.
+    /// End of the pause after a rejection.
     pub(crate) not_before: Option<Instant>,
 }
 
@@ -47,17 +47,17 @@ impl<F> Entry<F> {
         }
     }
 
-    /// Returns whether it was taken to be written to this peer, on its current connection.
+    /// Returns whether the frame was taken to be written to this peer, on its current connection.
     pub(crate) fn is_with(&self, peer: PeerId) -> bool {
         self.is_handed && self.link.is_some_and(|link| link.peer == peer)
     }
 
-    /// Returns whether a peer can have got it, and so may acknowledge it.
+    /// Returns whether a peer can have received the frame, and so may acknowledge it.
     pub(crate) fn is_known_to(&self, peer: PeerId) -> bool {
         self.is_with(peer) || self.previous_peer == Some(peer)
     }
 
-    /// Removes it from its connection.
+    /// Removes the frame from its connection.
     pub(crate) fn release(&mut self) {
         let link = self.link.take();
         if std::mem::take(&mut self.is_handed) {

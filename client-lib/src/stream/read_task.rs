@@ -15,8 +15,8 @@ impl<E: From<io::Error> + Send + 'static> ReadTask<E> {
         Self(AbortOnDropHandle::new(tokio::spawn(reading)))
     }
 
-    /// Waits for the end and returns its reason. Must not be called again after it has returned.
-    /// Cancelling it loses nothing.
+    /// Waits for the task's end and returns the reason. Must not be called again after it has
+    /// returned. Cancelling this loses nothing.
     pub(crate) async fn ended(&mut self) -> E {
         (&mut self.0).await.unwrap_or_else(|error| io::Error::other(error).into())
     }

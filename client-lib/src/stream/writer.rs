@@ -28,15 +28,15 @@ const MAX_SLICES: usize = 64;
 /// no faster.
 const MAX_FETCHED: usize = 256 << 10;
 
-/// Time since the last write within which a small message is left to the task: a few system calls'
-/// time.
+/// Time since the last write within which a small message is left to the task, to be written with
+/// others. A few system calls take as long.
 const COALESCE_WITHIN: Duration = Duration::from_micros(20);
 
 /// The most batches that one call writes before it leaves the rest to the task.
 const MAX_BATCHES: usize = 4;
 
-/// The most times that one call looks for messages of other threads before it leaves them to the
-/// task.
+/// The most times that one call looks for messages that other threads have added, before it leaves
+/// them to the task.
 const MAX_ROUNDS: usize = 4;
 
 /// Message to write.
@@ -53,7 +53,7 @@ pub(crate) enum Body {
     Short([u8; SHORT], usize),
 }
 
-/// The longest body in an array.
+/// Longest body of a [`Body::Short`], in bytes.
 pub(crate) const SHORT: usize = 128;
 
 /// Queue of messages to write.
@@ -462,7 +462,7 @@ impl Message {
         }
     }
 
-    /// Returns whether the processor can read all of it.
+    /// Returns whether the processor can read all of the message.
     pub(crate) fn is_readable(&self) -> bool {
         match &self.body {
             Body::Frame(frame) => frame.buffers().all(|buffer| buffer.gpu_memory().is_none()),

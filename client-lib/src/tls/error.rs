@@ -46,7 +46,7 @@ pub enum TlsError {
          Tls::expect"
     )]
     Service {
-        /// Service as it was asked for.
+        /// Service, as the caller wrote it.
         service: String,
     },
     /// The listener answers without TLS.
@@ -61,7 +61,7 @@ pub enum TlsError {
          port for another"
     )]
     Stranger {
-        /// First bytes that it sent.
+        /// First bytes that the peer sent.
         began: String,
     },
     /// The peer speaks TLS for another protocol.
@@ -135,7 +135,7 @@ pub enum TlsError {
     WrongUsage {
         /// Names that the certificate claims.
         presented: Vec<String>,
-        /// Usage that it has to allow.
+        /// Usage that the certificate has to allow.
         usage: &'static str,
     },
     /// The peer has another name than expected.

@@ -59,7 +59,7 @@ pub(super) struct Connection {
     pub(super) sender: usize,
     pub(super) session: SessionId,
     pub(super) link: LinkId,
-    /// The process at its other end, once reached.
+    /// The process at the other end, once reached.
     pub(super) process: usize,
     /// The receiver's index of the connection.
     pub(super) lane: u16,
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     pub(super) memory: Option<Memory>,
     pub(super) at_sender: Side,
     pub(super) at_receiver: Side,
-    /// Whether the sender was told to close it.
+    /// Whether the sender was told to close the connection.
     pub(super) is_closing: bool,
     /// Whether the sender was told to write.
     pub(super) may_write: bool,
@@ -146,13 +146,13 @@ impl Connection {
         self.is_data_cut || self.is_control_cut
     }
 
-    /// Returns whether the sender has yet to notice its end.
+    /// Returns whether the connection has ended and the sender has yet to notice.
     pub(super) fn has_ended_for_sender(&self) -> bool {
         let is_over = self.is_closing || self.is_cut() || self.at_receiver == Side::Gone;
         self.at_sender != Side::Gone && is_over
     }
 
-    /// Returns whether the receiver has yet to notice its end.
+    /// Returns whether the connection has ended and the receiver has yet to notice.
     pub(super) fn has_ended_for_receiver(&self) -> bool {
         let is_read_out = self.at_sender == Side::Gone && self.data.is_empty();
         self.at_receiver == Side::Open && (self.is_cut() || is_read_out)
@@ -168,7 +168,7 @@ impl Connection {
         self.at_receiver == Side::Open && self.has_control_to_send
     }
 
-    /// Returns whether it is open at both ends.
+    /// Returns whether the connection is open at both ends.
     pub(super) fn is_up(&self) -> bool {
         self.at_sender == Side::Open && self.at_receiver == Side::Open
     }

@@ -26,7 +26,7 @@ pub(super) struct Process {
     pub(super) held: Vec<Held>,
     /// Whether the application stalls.
     pub(super) is_stalled: bool,
-    /// Whether it may have forgotten a sender, since it has had as many as it remembers.
+    /// Whether the process may have forgotten a sender, since it has had as many as it remembers.
     pub(super) may_forget: bool,
     /// Frames that the application has had, by session: whether it has one still or has
     /// acknowledged it.
@@ -42,18 +42,18 @@ pub(super) struct Held {
     pub(super) session: SessionId,
     pub(super) sequence: u64,
     pub(super) memory: Memory,
-    /// Whether it was acknowledged but not dropped yet.
+    /// Whether the frame was acknowledged but not dropped yet.
     pub(super) is_acked: bool,
 }
 
 /// Decision of an application on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Acknowledges it and drops it.
+    /// Acknowledges the frame and drops it.
     Done,
-    /// Acknowledges it and keeps it for a while.
+    /// Acknowledges the frame and keeps it for a while.
     Acknowledge,
-    /// Drops it without acknowledging it.
+    /// Drops the frame without acknowledging it.
     Reject,
 }
 

@@ -28,10 +28,10 @@ pub(super) struct Sender {
     pub(super) names: HashMap<PeerId, Address>,
     /// Frames by sequence, from 1.
     pub(super) records: Vec<Record>,
-    /// Number of its frames that receivers' applications have taken.
+    /// Number of this sender's frames that receivers' applications have taken.
     pub(super) taken: u64,
     next_number: u64,
-    /// Number of inputs since its actions were last carried out.
+    /// Number of inputs since the actions were last carried out.
     news: usize,
     /// Highest floor sent so far. No frame below may be sent any more.
     floor: u64,
@@ -53,9 +53,9 @@ pub(super) struct Record {
     packet: Packet,
     to: Option<PeerId>,
     handed: u32,
-    /// Number of times that a receiver's application got it.
+    /// Number of times that a receiver's application got the frame.
     pub(super) delivered: u32,
-    /// Whether a receiver's application has acknowledged it.
+    /// Whether a receiver's application has acknowledged the frame.
     pub(super) is_acked: bool,
     is_over: bool,
 }
