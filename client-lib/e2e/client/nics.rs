@@ -152,7 +152,7 @@ async fn two_nics_in_one_subnet_accept_packets_by_either() -> Result<()> {
 }
 
 /// Hosts that announce their address by BGP have it on the loopback interface.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_address_of_the_loopback_interface_is_reached_by_the_nics_without_one() -> Result<()> {
     sandboxed!();
     set_up(&[
@@ -170,7 +170,23 @@ async fn an_address_of_the_loopback_interface_is_reached_by_the_nics_without_one
         local.len() == 1 && local[0].ip == address("10.50.0.1")? && local[0].interface == "net1",
         "{local:?}"
     );
-    Server::start(&[]).await?.reached("10.50.0.2", "net1")
+    Server::start(&[]).await?.reached("10.50.0.2", "net1")?;
+    // Its answers do not leave by the default network, though a peer comes by it.
+    let listener = Listener::builder().port(0).bind().await?;
+    let answer = |seconds: u32| {
+        let port = listener.local_addresses()[0].port();
+        let greet = format!(
+            "exec 3<>/dev/tcp/10.50.0.1/{port}; printf 'MNET\\0\\001\\0\\002{{}}' >&3; timeout {seconds} cat <&3"
+        );
+        let output = Command::new("ip").args(["netns", "exec", "peer", "bash", "-c", &greet]).output()?;
+        anyhow::Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let by_net2 = tokio::task::block_in_place(|| answer(20))?;
+    ensure!(by_net2.contains("refuse"), "{by_net2}");
+    set_up(&["-n peer route del 10.50.0.1/32 dev net2"])?;
+    let by_eth0 = tokio::task::block_in_place(|| answer(1))?;
+    ensure!(by_eth0.is_empty(), "{by_eth0}");
+    Ok(())
 }
 
 #[tokio::test]

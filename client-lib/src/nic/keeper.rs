@@ -8,17 +8,22 @@ use socket2::SockRef;
 use super::interfaces::Interface;
 use super::local::local_interfaces;
 use super::lookup::Question;
+use super::second::second_nics;
 use super::stay::Stay;
 
-/// The interfaces as they were looked up, which is done again only where they do not fit.
+/// Keeps accepted connections off the default network, by what it has read of the interfaces.
 #[derive(Debug)]
 pub(crate) struct Keeper {
+    /// Read again only when a route leads to one that is not among them.
     interfaces: Vec<Interface>,
+    /// Addresses that second NICs have sent from, even if their routes have gone since.
+    second: Vec<IpAddr>,
 }
 
 impl Keeper {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { interfaces: local_interfaces()? })
+        let second = second_nics()?.into_iter().map(|local| local.ip).collect();
+        Ok(Self { interfaces: local_interfaces()?, second })
     }
 
     /// Has what is sent from this address to a peer leave by second NICs, unless the address is one
@@ -41,12 +46,92 @@ impl Keeper {
         let way = self.interfaces.iter().find(|interface| Some(interface.index) == index);
         let stay = match (way, question.entry()) {
             (Some(way), Ok(entry)) if !way.is_default_network => Stay::of(local, &entry, &self.interfaces),
-            // There is no way back but the default network's: rather none.
-            _ => match self.interfaces.iter().find(|interface| interface.has(local)) {
-                Some(own) if !(own.is_loopback || own.is_default_network) => Stay::On(own.name.clone()),
-                _ => Stay::Free,
+            // No answer is better than one by the default network.
+            _ => match holder(local, &self.interfaces) {
+                Holder::Other => Stay::Free,
+                Holder::Nic(interface) => Stay::On(interface.to_owned()),
+                Holder::Virtual(interface) => {
+                    let interface = interface.to_owned();
+                    if self.is_second_nics(local)? { Stay::On(interface) } else { Stay::Free }
+                }
             },
         };
         stay.apply(socket)
+    }
+
+    /// Tells whether a second NIC sends from a virtual address, or has done so.
+    fn is_second_nics(&mut self, local: IpAddr) -> io::Result<bool> {
+        if self.second.contains(&local) {
+            return Ok(true);
+        }
+        let is_now = second_nics()?.iter().any(|its| its.ip == local);
+        self.second.extend(is_now.then_some(local));
+        Ok(is_now)
+    }
+}
+
+/// Interface that has the address of an accepted connection, if the address must not answer by the
+/// default network. Bound to it, a connection cannot.
+#[derive(Debug, PartialEq, Eq)]
+enum Holder<'a> {
+    /// A NIC beside that of the default network.
+    Nic(&'a str),
+    /// The loopback interface, or a dummy: second NICs or the default network send from the
+    /// address.
+    Virtual(&'a str),
+    /// The default network's interface, or none.
+    Other,
+}
+
+fn holder(local: IpAddr, interfaces: &[Interface]) -> Holder<'_> {
+    let mut holders = interfaces.iter().filter(|interface| interface.has(local));
+    if holders.clone().any(|interface| interface.is_default_network) {
+        return Holder::Other;
+    }
+    let is_virtual = |its: &&Interface| its.virtual_addresses().any(|address| address.ip == local);
+    let nic = holders.clone().find(|its| !its.is_loopback && !is_virtual(its));
+    match (nic, holders.find(is_virtual)) {
+        (Some(nic), _) => Holder::Nic(&nic.name),
+        (None, Some(its)) => Holder::Virtual(&its.name),
+        (None, None) => Holder::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::interfaces::Kind;
+    use super::super::samples::{interface, ip};
+    use super::*;
+
+    #[test]
+    fn an_address_answers_by_the_default_network_only_if_it_is_not_a_second_nics() {
+        let interfaces = [
+            interface("lo", 1, &["127.0.0.1/8", "10.50.0.1/32", "192.168.1.7/32", "10.244.0.9/32"]),
+            interface("eth0", 2, &["10.244.0.9/24"]),
+            interface("net1", 3, &["192.168.1.5/24", "192.168.1.7/24"]),
+            Interface { kind: Kind::Dummy, ..interface("vips", 4, &["10.50.0.2/32"]) },
+            Interface { kind: Kind::Dummy, ..interface("rdma1", 5, &["10.9.5.1/24"]) },
+        ];
+        let cases = [
+            ("10.244.0.9", Holder::Other),
+            ("192.168.1.5", Holder::Nic("net1")),
+            ("192.168.1.7", Holder::Nic("net1")),
+            ("10.9.5.1", Holder::Nic("rdma1")),
+            ("10.50.0.1", Holder::Virtual("lo")),
+            ("10.50.0.2", Holder::Virtual("vips")),
+            ("127.0.0.1", Holder::Other),
+            ("192.0.2.1", Holder::Other),
+        ];
+        for (local, expected) in cases {
+            assert_eq!(holder(ip(local), &interfaces), expected, "{local}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_a_second_nic_has_sent_from_stays_a_second_nics() {
+        let local = ip("192.0.2.77");
+        let mut keeper = Keeper { interfaces: Vec::new(), second: vec![local] };
+        assert!(keeper.is_second_nics(local).unwrap());
+        assert!(!keeper.is_second_nics(ip("192.0.2.78")).unwrap());
     }
 }
