@@ -410,14 +410,12 @@ impl ListenerBuilder {
                 shared.shutdown.run_until_cancelled(shared.notices.run()).await;
             }
         });
-        // By RDMA, and so in a GPU, a connection keeps what it has.
-        tasks.spawn({
-            let shared = Arc::clone(&shared);
-            async move {
-                let tending = room::tend(&shared.memory, shared.config.limits.slots);
-                shared.shutdown.run_until_cancelled(tending).await;
-            }
-        });
+        for memory in [&shared.memory].into_iter().chain(&shared.gpu_memory).map(Arc::clone) {
+            let (shutdown, slots) = (shared.shutdown.clone(), shared.config.limits.slots);
+            tasks.spawn(async move {
+                shutdown.run_until_cancelled(room::tend(&memory, slots)).await;
+            });
+        }
         Ok(Listener {
             handle: Arc::new(Handle {
                 shared,

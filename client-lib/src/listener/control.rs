@@ -119,6 +119,8 @@ struct ToSay {
     room: u32,
     /// So many slots that are free again are worth a message.
     enough: u64,
+    /// What `freed` was at the last two ticks, the older one first.
+    freed_at_ticks: [u64; 2],
     /// The limit that the sender has not answered, and since when.
     asked: Option<(u32, Instant)>,
     /// It is still to be said.
@@ -258,8 +260,12 @@ impl Connection {
     /// something all the time, may go on.
     pub(super) fn go_on(self: &Arc<Self>) {
         self.slots.forget_peak();
-        if let Some(own) = &mut lock(&self.to_say).slots {
-            own.forget_peak();
+        {
+            let mut to_say = lock(&self.to_say);
+            to_say.freed_at_ticks = [to_say.freed_at_ticks[1], to_say.freed];
+            if let Some(own) = &mut to_say.slots {
+                own.forget_peak();
+            }
         }
         let Usage { limit, most, .. } = self.slots.usage();
         let is_raised = {
@@ -276,6 +282,13 @@ impl Connection {
     pub(super) fn is_idle(&self) -> bool {
         let by_rdma = lock(&self.to_say).slots.as_ref().map(LocalSlots::is_idle);
         by_rdma.unwrap_or_else(|| self.slots.is_idle())
+    }
+
+    /// Returns whether our code has let go of no frame since the tick before the last one. A sender
+    /// that is idle at this moment may be about to send the next of many frames.
+    pub(super) fn is_quiet(&self) -> bool {
+        let to_say = lock(&self.to_say);
+        to_say.freed == to_say.freed_at_ticks[0]
     }
 
     /// Ends it for others.

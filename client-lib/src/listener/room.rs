@@ -12,8 +12,8 @@ use super::shares::{self, Share, Step};
 use super::slots::{Holder, Memory};
 use crate::handshake::Refusal;
 
-/// How often slots that are free go to those that need them.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two ticks, at which slots that are free go to those that need them.
+const TICK: Duration = Duration::from_secs(1);
 
 /// A sender that has not answered for so long may be one that never will: nothing is expected of it any more.
 const ANSWERS: Duration = Duration::from_secs(2);
@@ -30,8 +30,9 @@ pub(super) async fn wait<T>(
     loop {
         let mut released = pin!(memory.released().notified());
         released.as_mut().enable();
-        // What is late is not waited for.
-        let again = Instant::now() + ANSWERS;
+        // At a tick, a sender may count as quiet that did not before; one that has not answered in
+        // time is not waited for.
+        let again = Instant::now() + TICK;
         if memory.has_room_for(newcomer.1) || !make_room(memory, newcomer) || Instant::now() >= until {
             return grant();
         }
@@ -50,10 +51,11 @@ fn make_room(memory: &Memory, newcomer: (IpAddr, u32)) -> bool {
     is_something
 }
 
-/// Has slots that are free used, for ever.
+/// Gives free slots to the connections that use all of theirs, and notes what each has used, at each
+/// tick, for ever.
 pub(super) async fn tend(memory: &Memory, wanted: u32) {
     loop {
-        sleep(LOOK).await;
+        sleep(TICK).await;
         let holders = memory.holders();
         let shares: Vec<_> = holders.iter().map(share).collect();
         shares::grow(memory.total(), &shares, wanted).into_iter().for_each(|step| act(&holders, step));
@@ -75,10 +77,12 @@ fn share((id, holder): &(u64, Holder)) -> Share {
         is_limitable: false,
         is_asked: false,
         is_idle: false,
+        is_quiet: false,
     };
     let Some(connection) = holder.connection.upgrade() else { return fixed };
     let (usage, asked) = (connection.usage(), connection.asked());
-    let share = Share { used: usage.peak, is_idle: connection.is_idle(), ..fixed };
+    let (is_idle, is_quiet) = (connection.is_idle(), connection.is_quiet());
+    let share = Share { used: usage.peak, is_idle, is_quiet, ..fixed };
     match asked {
         _ if connection.is_over() => Share { limit: 0, is_asked: true, ..share },
         Some((_, since)) if since.elapsed() > ANSWERS => share,

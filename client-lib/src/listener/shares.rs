@@ -4,10 +4,12 @@
 //! - As long as there are enough, each sender gets as many as the listener wants it to have.
 //! - After that, newcomers get what is free, and no more than an even share. If that is less, others give slots back: at first those that they have not used
 //!   lately, then those beyond an even share. An address that has no more slots than the newcomer's gives none.
-//! - A sender that cannot give back some of its slots (by RDMA, or of a version before) is closed for that, if nothing of it is unacknowledged: it comes back, and
-//!   gets an even share.
-//! - If all that does not help, one connection is closed for another, if nothing of it is unacknowledged: of the address that has the most, and only for an address that
-//!   has fewer, the newcomer counted. So no two are closed for each other in turn.
+//! - A sender that cannot give back some of its slots (by RDMA, or of a version before) is closed
+//!   for that when it has sent nothing lately: it comes back, and gets an even share.
+//! - If all that does not help, one connection is closed for another, if nothing of it is
+//!   unacknowledged: of the address that has the most, and only for an address that has fewer, the
+//!   newcomer counted. So no two are closed for each other in turn. One that has sent nothing lately
+//!   is closed before others.
 //!
 //! An address with many connections loses its own first, so it cannot displace other addresses.
 
@@ -31,6 +33,8 @@ pub(super) struct Share {
     pub(super) is_asked: bool,
     /// Nothing of it is unacknowledged.
     pub(super) is_idle: bool,
+    /// No frame of it has come lately. One that is idle, but not quiet, is between two frames.
+    pub(super) is_quiet: bool,
 }
 
 /// Step that makes room for other connections.
@@ -108,14 +112,16 @@ pub(super) fn make_room(
     }
     let count = |address: &IpAddr| counts.get(address).copied().unwrap_or_default();
     let idle = || shares.iter().filter(|share| share.is_idle && share.limit > 0);
-    let has_too_much =
-        |share: &&Share| !is_crowded && !share.is_limitable && share.slots > fair && may_be_asked(share);
+    let has_too_much = |share: &&Share| {
+        !is_crowded && !share.is_limitable && share.is_quiet && share.slots > fair && may_be_asked(share)
+    };
     let too_much = idle().filter(has_too_much).max_by_key(|share| (count(&share.address), share.slots));
     let one_more = count(&newcomer) + 1;
     let least_used = || {
         let others = idle().filter(|share| count(&share.address) > one_more);
-        // Of those that are alike, the latest.
-        others.max_by_key(|share| (count(&share.address), u32::MAX - share.used, share.id))
+        // Of those that are alike, the latest. Activity does not protect an address that has more
+        // connections than the newcomer's: it could keep all others out.
+        others.max_by_key(|share| (count(&share.address), share.is_quiet, u32::MAX - share.used, share.id))
     };
     let closed = too_much.or_else(least_used);
     closed.map(|share| Step::Close { id: share.id }).into_iter().collect()

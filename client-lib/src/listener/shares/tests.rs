@@ -11,7 +11,9 @@ fn address(number: u8) -> IpAddr {
 /// A connection of an address with so many slots, of which it has used so many.
 fn share(id: u64, host: u8, slots: u32, used: u32) -> Share {
     let address = address(host);
-    Share { id, address, slots, limit: slots, used, is_limitable: true, is_asked: false, is_idle: used == 0 }
+    let is_idle = used == 0;
+    let (is_limitable, is_asked, is_quiet) = (true, false, is_idle);
+    Share { id, address, slots, limit: slots, used, is_limitable, is_asked, is_idle, is_quiet }
 }
 
 /// The same, by RDMA.
@@ -78,6 +80,8 @@ fn a_sender_that_cannot_be_limited_is_closed_for_an_even_share_when_it_is_idle()
     assert_eq!(make_room(15, &shares, false, newcomer), [Step::Close { id: 2 }]);
     let busy = [fixed(1, 1, 8, 3), fixed(2, 2, 7, 1)];
     assert_eq!(make_room(15, &busy, false, newcomer), []);
+    let between_frames = [fixed(1, 1, 8, 3), Share { is_quiet: false, ..fixed(2, 2, 7, 0) }];
+    assert_eq!(make_room(15, &between_frames, false, newcomer), []);
     // It is on its way.
     let closing = [fixed(1, 1, 8, 0), Share { limit: 0, is_asked: true, ..fixed(2, 2, 7, 0) }];
     assert_eq!(make_room(15, &closing, false, newcomer), []);
@@ -98,6 +102,13 @@ fn who_has_the_most_connections_loses_one_for_who_has_fewer() {
         assert_eq!(closed(honest), [Step::Close { id: 4 }]);
         assert_eq!(closed(stranger), []);
     }
+    // Those between two frames are closed after the others.
+    let active = |ids: &[u64]| -> Vec<Share> {
+        full.iter().map(|it| Share { is_quiet: !ids.contains(&it.id), ..*it }).collect()
+    };
+    let closed = |ids: &[u64]| make_room(5, &active(ids), false, (address(newcomer), 1));
+    assert_eq!(closed(&[4]), [Step::Close { id: 3 }]);
+    assert_eq!(closed(&[1, 2, 3, 4]), [Step::Close { id: 4 }]);
     let busy: Vec<_> = full.iter().map(|it| Share { is_idle: it.id == 9, ..*it }).collect();
     assert_eq!(make_room(5, &busy, false, (address(newcomer), 1)), []);
     // Nobody is closed for somebody who would have as many.
@@ -181,7 +192,7 @@ impl World {
             return false;
         }
         self.next += 1;
-        let share = Share { is_limitable, is_idle: true, ..share(self.next, host, slots, 0) };
+        let share = Share { is_limitable, ..share(self.next, host, slots, 0) };
         let sender = Sender { share, obeys: slots, told: None, answer: None, under_way: 0 };
         self.senders.insert(self.next, sender);
         true
@@ -207,7 +218,8 @@ impl World {
                     assert!(closed.is_idle, "{closed:?} has something under way");
                     self.closed += 1;
                     let even = even(self.total, self.senders.len() + 2);
-                    let gave_too_much = !closed.is_limitable && closed.slots > even && !is_crowded;
+                    let gave_too_much =
+                        !closed.is_limitable && closed.is_quiet && closed.slots > even && !is_crowded;
                     let has_most = self.count(closed.address) > self.count(address(host));
                     assert!(gave_too_much || has_most, "{closed:?} was closed for {host}");
                 }
@@ -242,6 +254,7 @@ impl World {
                 }
                 for sender in self.senders.values_mut() {
                     sender.share.used = sender.under_way;
+                    sender.share.is_quiet = sender.under_way == 0;
                 }
             }
             3 => drop(some.and_then(|id| self.senders.remove(&id))),
@@ -263,7 +276,10 @@ impl World {
 impl Sender {
     fn step(&mut self, what: u8) {
         match what {
-            0 if self.under_way < self.obeys => self.under_way += 1,
+            0 if self.under_way < self.obeys => {
+                self.under_way += 1;
+                self.share.is_quiet = false;
+            }
             1 => self.under_way = self.under_way.saturating_sub(1),
             2 => {
                 if let Some(told) = self.told.take() {
@@ -298,6 +314,7 @@ fn run(worlds: u64) {
                 (0..sender.under_way).for_each(|_| sender.step(1));
                 sender.step(2);
                 sender.step(3);
+                sender.share.is_quiet = true;
             }
             rounds += 1;
             if rounds > 10 {
