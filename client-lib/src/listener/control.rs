@@ -298,7 +298,11 @@ impl Connection {
 
     /// Returns whether it is to end, or has: its slots come back by themselves.
     pub(super) fn is_over(&self) -> bool {
-        self.closing.is_cancelled() || self.has_ended.load(Ordering::Acquire)
+        let is_superseded = || {
+            let latest = lock(&self.session.latest);
+            latest.get(&self.hello.lane).is_some_and(|&(epoch, _)| epoch > self.hello.epoch)
+        };
+        self.closing.is_cancelled() || self.has_ended.load(Ordering::Acquire) || is_superseded()
     }
 
     pub(super) fn closing(&self) -> &CancellationToken {

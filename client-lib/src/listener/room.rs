@@ -45,7 +45,7 @@ fn make_room(memory: &Memory, newcomer: (IpAddr, u32)) -> bool {
     let holders = memory.holders();
     let shares: Vec<_> = holders.iter().map(share).collect();
     let steps = shares::make_room(memory.total(), &shares, memory.is_crowded(), newcomer);
-    let is_due = |share: &Share| share.limit < share.slots;
+    let is_due = |share: &Share| share.is_over || share.limit < share.slots;
     let is_something = !steps.is_empty() || shares.iter().any(is_due);
     steps.into_iter().for_each(|step| act(&holders, step));
     is_something
@@ -76,15 +76,17 @@ fn share((id, holder): &(u64, Holder)) -> Share {
         used: slots,
         is_limitable: false,
         is_asked: false,
+        is_over: false,
         is_idle: false,
         is_quiet: false,
     };
     let Some(connection) = holder.connection.upgrade() else { return fixed };
     let (usage, asked) = (connection.usage(), connection.asked());
     let (is_idle, is_quiet) = (connection.is_idle(), connection.is_quiet());
-    let share = Share { used: usage.peak, is_idle, is_quiet, ..fixed };
+    let is_over = connection.is_over();
+    let share = Share { used: usage.peak, is_over, is_idle, is_quiet, ..fixed };
     match asked {
-        _ if connection.is_over() => Share { limit: 0, is_asked: true, ..share },
+        _ if is_over => share,
         Some((_, since)) if since.elapsed() > ANSWERS => share,
         Some((limit, _)) => Share { limit, is_limitable: true, is_asked: true, ..share },
         None => Share { limit: usage.limit, is_limitable: connection.is_limitable(), ..share },

@@ -31,6 +31,9 @@ pub(super) struct Share {
     pub(super) is_limitable: bool,
     /// It has just been told a limit, and has not answered yet.
     pub(super) is_asked: bool,
+    /// It ends, and gives back all of its slots: it has been told to, or a later connection of its
+    /// sender takes its place.
+    pub(super) is_over: bool,
     /// Nothing of it is unacknowledged.
     pub(super) is_idle: bool,
     /// No frame of it has come lately. One that is idle, but not quiet, is between two frames.
@@ -80,9 +83,11 @@ pub(super) fn make_room(
     is_crowded: bool,
     (newcomer, wanted): (IpAddr, u32),
 ) -> Vec<Step> {
+    let promised: u32 = shares.iter().map(|share| share.slots).sum();
+    let (over, shares): (Vec<Share>, Vec<Share>) = shares.iter().copied().partition(|share| share.is_over);
     let fair = even(total, shares.len() + 1);
     let mut slots: HashMap<IpAddr, u32> = HashMap::new();
-    for share in shares {
+    for share in &shares {
         *slots.entry(share.address).or_default() += share.slots;
     }
     let own = slots.get(&newcomer).copied().unwrap_or_default();
@@ -90,8 +95,8 @@ pub(super) fn make_room(
         share.address == newcomer || slots.get(&share.address).is_some_and(|slots| *slots > own)
     };
     if !is_crowded {
-        let coming: u32 = shares.iter().map(Share::coming).sum();
-        let promised: u32 = shares.iter().map(|share| share.slots).sum();
+        let ending: u32 = over.iter().map(|share| share.slots).sum();
+        let coming = ending + shares.iter().map(Share::coming).sum::<u32>();
         let needed = wanted.min(fair).saturating_sub(coming + (total - promised.min(total)));
         if needed == 0 {
             return Vec::new();
@@ -106,8 +111,17 @@ pub(super) fn make_room(
             return steps;
         }
     }
+    // One that is about to end makes the listener less crowded. Those whose frames our code has may
+    // take their time.
+    let is_ending = |share: &Share| match share.is_over {
+        true => share.is_idle,
+        false => share.is_asked && share.limit == 0,
+    };
+    if is_crowded && over.iter().chain(&shares).any(is_ending) {
+        return Vec::new();
+    }
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-    for share in shares {
+    for share in &shares {
         *counts.entry(share.address).or_default() += 1;
     }
     let count = |address: &IpAddr| counts.get(address).copied().unwrap_or_default();

@@ -148,9 +148,8 @@ impl Memory {
     /// Whether a newcomer that wants so many slots gets all of them, or an even share.
     pub(super) fn has_room_for(&self, wanted: u32) -> bool {
         let used = self.used();
-        let others = used.holders.len();
-        let enough = wanted.min(shares::even(self.total, others + 1));
-        others < self.most && self.total - used.promised >= enough
+        let enough = wanted.min(shares::even(self.total, used.sharing() + 1));
+        used.holders.len() < self.most && self.total - used.promised >= enough
     }
 
     /// How many bytes are promised.
@@ -180,7 +179,8 @@ impl Memory {
                 format!("{others} connections, as many as may be: try later, or raise max_connections");
             return Err(Refusal::new(RefusalCode::Full, message));
         }
-        let slots = shares::first(self.total, self.total - used.promised, others, wanted, is_lasting);
+        let free = self.total - used.promised;
+        let slots = shares::first(self.total, free, used.sharing(), wanted, is_lasting);
         if slots == 0 {
             let message = format!(
                 "{}, as many as may be: try later, raise memory, or lower frame_size",
@@ -242,6 +242,14 @@ impl Memory {
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} slots of {} bytes ({})", self.total, self.slot, self.budget)
+    }
+}
+
+impl Used {
+    /// Returns how many connections share the slots. One that has ended, and given back all of its
+    /// slots, does not.
+    fn sharing(&self) -> usize {
+        self.holders.values().filter(|holder| holder.slots > 0).count()
     }
 }
 
@@ -390,6 +398,17 @@ mod tests {
         assert_eq!((third.count(), grant(7).unwrap().count()), (1, 7));
         drop(third);
         assert_eq!((memory.connections(), memory.promised()), (1, 20));
+    }
+
+    #[test]
+    fn a_connection_that_has_given_back_all_slots_has_no_share() {
+        let memory = memory(8, 3);
+        let ended = memory.grant(HERE, 4, false).unwrap();
+        let _other = memory.grant(HERE, 4, false).unwrap();
+        assert!(!memory.has_room_for(16));
+        ended.lower(0);
+        assert!(memory.has_room_for(16));
+        assert_eq!(memory.grant(HERE, 16, false).unwrap().count(), 4);
     }
 
     #[test]

@@ -12,13 +12,18 @@ fn address(number: u8) -> IpAddr {
 fn share(id: u64, host: u8, slots: u32, used: u32) -> Share {
     let address = address(host);
     let is_idle = used == 0;
-    let (is_limitable, is_asked, is_quiet) = (true, false, is_idle);
-    Share { id, address, slots, limit: slots, used, is_limitable, is_asked, is_idle, is_quiet }
+    let (is_limitable, is_asked, is_over, is_quiet) = (true, false, false, is_idle);
+    Share { id, address, slots, limit: slots, used, is_limitable, is_asked, is_over, is_idle, is_quiet }
 }
 
 /// The same, by RDMA.
 fn fixed(id: u64, host: u8, slots: u32, used: u32) -> Share {
     Share { is_limitable: false, ..share(id, host, slots, used) }
+}
+
+/// The same, when it is about to end.
+fn over(share: Share) -> Share {
+    Share { is_over: true, is_limitable: false, ..share }
 }
 
 fn limits(steps: &[Step]) -> Vec<(u64, u32)> {
@@ -83,7 +88,7 @@ fn a_sender_that_cannot_be_limited_is_closed_for_an_even_share_when_it_is_idle()
     let between_frames = [fixed(1, 1, 8, 3), Share { is_quiet: false, ..fixed(2, 2, 7, 0) }];
     assert_eq!(make_room(15, &between_frames, false, newcomer), []);
     // It is on its way.
-    let closing = [fixed(1, 1, 8, 0), Share { limit: 0, is_asked: true, ..fixed(2, 2, 7, 0) }];
+    let closing = [fixed(1, 1, 8, 0), over(fixed(2, 2, 7, 0))];
     assert_eq!(make_room(15, &closing, false, newcomer), []);
     // One that has no more than an even share stays.
     let even = [fixed(1, 1, 1, 0), fixed(2, 2, 1, 0)];
@@ -135,6 +140,22 @@ fn who_has_many_connections_takes_slots_from_nobody_who_has_fewer() {
 }
 
 #[test]
+fn a_sender_that_comes_back_gets_the_slots_of_its_earlier_connection() {
+    let (back, other) = (1, 2);
+    let full = [over(share(1, back, 4, 4)), share(2, other, 4, 1)];
+    assert_eq!(make_room(8, &full, false, (address(back), 16)), []);
+    // It lacks one for an even share among the two that stay.
+    let full = [over(share(1, back, 3, 3)), share(2, other, 5, 1)];
+    assert_eq!(limits(&make_room(8, &full, false, (address(back), 16))), [(2, 4)]);
+    // Nor is another one closed for it, where there are as many connections as there may be.
+    let full = [over(share(1, back, 1, 0)), share(2, other, 1, 0), share(3, other, 1, 0)];
+    assert_eq!(make_room(9, &full, true, (address(back), 1)), []);
+    // Unless our code has frames of the earlier one, and may keep them.
+    let held = [Share { is_idle: false, ..full[0] }, full[1], full[2]];
+    assert_eq!(make_room(9, &held, true, (address(back), 1)), [Step::Close { id: 3 }]);
+}
+
+#[test]
 fn slots_that_are_free_go_to_those_that_need_them() {
     let shares = [share(1, 1, 2, 2), share(2, 2, 2, 1), share(3, 3, 4, 4), share(4, 4, 16, 16)];
     assert_eq!(limits(&grow(64, &shares, 16)), [(1, 16), (3, 16)]);
@@ -179,8 +200,13 @@ impl World {
         self.senders.values().map(|sender| sender.share).collect()
     }
 
+    /// The shares of connections that are not about to end.
+    fn staying(&self) -> impl Iterator<Item = Share> {
+        self.senders.values().map(|sender| sender.share).filter(|share| !share.is_over)
+    }
+
     fn count(&self, address: IpAddr) -> usize {
-        self.senders.values().filter(|sender| sender.share.address == address).count()
+        self.staying().filter(|share| share.address == address).count()
     }
 
     /// Whether it is let in.
@@ -202,12 +228,13 @@ impl World {
         let is_crowded = self.senders.len() >= self.most;
         let newcomer = (address(host), self.wanted);
         let slots = |world: &Self, address: IpAddr| {
-            let all = world.senders.values().filter(|sender| sender.share.address == address);
-            all.map(|sender| sender.share.slots).sum::<u32>()
+            let all = world.staying().filter(|share| share.address == address);
+            all.map(|share| share.slots).sum::<u32>()
         };
         for step in make_room(self.total, &self.shares(), is_crowded, newcomer) {
             match step {
                 Step::Limit { id, to } => {
+                    assert!(!self.senders[&id].share.is_over);
                     let from = self.senders[&id].share.address;
                     let has_more = slots(self, from) > slots(self, newcomer.0);
                     assert!(from == newcomer.0 || has_more, "{from} gives, and has not more than {host}");
@@ -215,9 +242,9 @@ impl World {
                 }
                 Step::Close { id } => {
                     let closed = self.senders.remove(&id).unwrap().share;
-                    assert!(closed.is_idle, "{closed:?} has something under way");
+                    assert!(closed.is_idle && !closed.is_over, "{closed:?} has something under way");
                     self.closed += 1;
-                    let even = even(self.total, self.senders.len() + 2);
+                    let even = even(self.total, self.staying().count() + 2);
                     let gave_too_much =
                         !closed.is_limitable && closed.is_quiet && closed.slots > even && !is_crowded;
                     let has_most = self.count(closed.address) > self.count(address(host));
@@ -257,7 +284,13 @@ impl World {
                     sender.share.is_quiet = sender.under_way == 0;
                 }
             }
-            3 => drop(some.and_then(|id| self.senders.remove(&id))),
+            // A connection ends, or is about to.
+            3 => match some.and_then(|id| self.senders.get_mut(&id)) {
+                Some(sender) if !sender.share.is_over && sender.obeys % 2 == 0 => {
+                    sender.share = over(sender.share);
+                }
+                _ => drop(some.and_then(|id| self.senders.remove(&id))),
+            },
             _ => {
                 let what = self.chance.u8(..4);
                 if let Some(sender) = some.and_then(|id| self.senders.get_mut(&id)) {
@@ -310,6 +343,7 @@ fn run(worlds: u64) {
         let mut rounds = 0;
         while !world.connect(host, true) {
             world.make_room(host);
+            world.senders.retain(|_, sender| !sender.share.is_over);
             for sender in world.senders.values_mut() {
                 (0..sender.under_way).for_each(|_| sender.step(1));
                 sender.step(2);

@@ -117,6 +117,21 @@ async fn a_newcomer_gets_an_even_share_although_less_is_free() {
 }
 
 #[tokio::test]
+async fn a_sender_that_reconnects_takes_its_own_slots_and_no_others() {
+    let receiver = short(8).slots(4).bind().await.unwrap();
+    let _half_open = Raw::admitted(&receiver, &limitable(1)).await;
+    let mut other = Raw::admitted(&receiver, &limitable(2)).await;
+    let mut greeting = limitable(1);
+    greeting["epoch"] = json!(2);
+    assert_eq!(Raw::connect(&receiver).await.greet(&greeting).await["accept"]["slots"], 4);
+    // The next message that the other sender gets is about its frame, and has no limit.
+    other.write(&data(1, 1, b"frame")).await;
+    soon(receiver.recv()).await.unwrap().acknowledge();
+    let told = other.message().await.unwrap();
+    assert_eq!((told.header[0], told.header[1]), (CONTROL, 0));
+}
+
+#[tokio::test]
 async fn free_slots_go_to_a_sender_that_uses_all_of_its_own() {
     let receiver = short(8).slots(8).bind().await.unwrap();
     let mut held = Vec::new();
