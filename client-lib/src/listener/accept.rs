@@ -16,7 +16,7 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use super::Shared;
 use super::admission::Door;
-use super::agree::{Granted, agree};
+use super::agree::{Granted, Offer, agree, offered};
 use super::builder::Limits;
 use super::control::{Connection, SessionKey, SessionState};
 #[cfg(feature = "rdma")]
@@ -24,7 +24,7 @@ use super::landing::Landing;
 use super::notices::Kind;
 use super::receive::{Ended, receive};
 use super::room;
-use super::slots::{Memory, Slots};
+use super::slots::{Newcomer, Slots};
 use crate::blocking::drop_blocking;
 use crate::channel::DataChannel;
 use crate::handshake::{
@@ -37,7 +37,6 @@ use crate::rdma::QueuePair;
 use crate::resolve::{List, service_of};
 use crate::stream::{MessageReader, MessageWriter, ReadTask, Stream, tune};
 use crate::tls::{self, TlsError, drain_and_close, holder_names, peer_names};
-use crate::transport::Transport;
 use crate::wire::CloseCode;
 
 /// How many may be in their handshake at a time.
@@ -349,10 +348,10 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decis
 /// Hears whether the sender uses RDMA, if it was offered: it has tried.
 async fn settle(
     mut stream: Stream,
-    Decision { hello, membership, accept, pair, .. }: Decision,
+    Decision { hello, membership, accept, offer, .. }: Decision,
     slots: Slots,
 ) -> Result<Admitted, Turned> {
-    let Some(pair) = pair else {
+    let Some(offer) = offer else {
         let instead_of_rdma = accept.reason;
         return Ok(Admitted { stream, hello, slots, membership, pair: None, instead_of_rdma });
     };
@@ -360,11 +359,11 @@ async fn settle(
         Stream::Plain(stream) => hear_choice(stream).await,
         Stream::Tls(stream) => hear_choice(stream).await,
     };
-    let pair = match &chosen {
-        Ok(Chosen { transport: TransportKind::Rdma, .. }) => Some(pair),
+    let (pair, slots) = match &chosen {
+        Ok(Chosen { transport: TransportKind::Rdma, .. }) => (Some(offer.pair), offer.gpu.unwrap_or(slots)),
         _ => {
-            drop_blocking(pair).await;
-            None
+            drop_blocking(offer).await;
+            (None, slots)
         }
     };
     let chosen = chosen?;
@@ -418,8 +417,8 @@ pub(super) struct Decision {
     pub(super) hello: Hello,
     membership: Membership,
     pub(super) accept: Accept,
-    /// Connected already, if that is what is offered.
-    pub(super) pair: Option<QueuePair<Ended>>,
+    /// RDMA, if that is what is offered.
+    pub(super) offer: Option<Offer>,
 }
 
 /// Lets a sender in, which comes from the second address, or says why not.
@@ -429,28 +428,27 @@ async fn let_in(
     owner: Vec<String>,
     addresses: (IpAddr, IpAddr),
 ) -> Result<(Decision, Slots), Refusal> {
+    let theirs = offered(shared, &hello)?;
     let decision = decide(shared, hello, owner)?;
     // Only now: where there is no room, it may be a half-open connection of the same sender that is in the way, and that goes.
-    let offers = decision.hello.rdma.is_some() && decision.hello.transports.contains(&TransportKind::Rdma);
-    let uses_memory = offers && shared.config.transport != Transport::Tcp;
-    let granted = grant(shared, addresses.1, uses_memory).await?;
-    agree(shared, decision, granted, addresses).await
+    let granted = grant(shared, addresses.1, theirs.is_ok()).await?;
+    agree(shared, decision, granted, (addresses, theirs)).await
 }
 
 /// Slots for a newcomer, which may use RDMA, or not.
-async fn grant(shared: &Shared, address: IpAddr, uses_memory: bool) -> Result<Granted, Refusal> {
+async fn grant(shared: &Shared, address: IpAddr, may_use_rdma: bool) -> Result<Granted, Refusal> {
     let Limits { slots: wanted, patience, .. } = shared.config.limits;
     // The rest is for what follows.
-    let (newcomer, patience) = ((address, wanted), patience / 4);
-    let of = |memory: &Arc<Memory>| memory.grant(address, wanted, uses_memory);
-    let of_host = || shared.late.slots(uses_memory, || of(&shared.memory));
-    let (slots, spare) = room::wait(&shared.memory, newcomer, patience, of_host).await?;
-    let gpu = match shared.gpu_memory.as_ref().filter(|_| uses_memory && spare.is_none()) {
-        // Without, payloads are copied there.
-        Some(memory) => room::wait(memory, newcomer, patience, || of(memory)).await.ok(),
-        None => None,
+    let (newcomer, patience) = (Newcomer { address, wanted, is_lasting: may_use_rdma }, patience / 4);
+    let (slots, spare) = room::slots(&shared.memory, &shared.late, newcomer, patience).await?;
+    let Some(memory) = shared.gpu_memory.as_ref().filter(|_| may_use_rdma && spare.is_none()) else {
+        return Ok(Granted { slots, gpu: None, spare });
     };
-    Ok(Granted { slots, gpu, spare })
+    match room::slots(memory, &shared.late, newcomer, patience).await {
+        Ok((gpu, spare)) => Ok(Granted { slots, gpu: Some(gpu), spare }),
+        // Without, payloads come to the machine's memory.
+        Err(_) => Ok(Granted { slots, gpu: None, spare }),
+    }
 }
 
 /// Whether a sender is let in, if there is memory for it.
@@ -489,7 +487,7 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello, owner: Vec<String>) -> Result<
         rdma_only: false,
         reason: None,
     };
-    Ok(Decision { hello, membership, accept, pair: None })
+    Ok(Decision { hello, membership, accept, offer: None })
 }
 
 /// Whether a service, of which the first labels are enough, is what a sender has asked for, by whichever of its networks.

@@ -1,10 +1,10 @@
 //! Memory that a slow device had ready when its sender was not waiting any more: the next one gets it, so that some get on however slow the device
 //! is. If none comes it is let go of, for a device that is taken away may wait for it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::slots::Slots;
+use super::slots::{Memory, Newcomer, Slots};
 use crate::handshake::Refusal;
 use crate::rdma::ReceiveMemory;
 
@@ -33,10 +33,14 @@ impl<S> Late<S> {
         self.lock().len()
     }
 
+    /// Keeps memory for a newcomer. One that waits for slots already gets it at once.
     pub(super) fn keep(&self, now: Instant, slots: Slots, spare: S) {
         let mut kept = self.lock();
         if kept.len() < MOST {
+            let memory = Arc::clone(slots.memory());
             kept.push(Kept { until: now + KEPT, slots, spare });
+            drop(kept);
+            memory.released().notify_waiters();
         }
     }
 
@@ -46,17 +50,23 @@ impl<S> Late<S> {
         overdue.into_iter().map(|Kept { slots, spare, .. }| (slots, spare)).collect()
     }
 
-    /// Slots for a sender: those whose memory is ready, if it may use that, or if what is kept is why there are no others.
-    pub(super) fn slots(
+    /// Takes slots of this memory that are ready.
+    pub(super) fn take(&self, memory: &Arc<Memory>) -> Option<(Slots, Option<S>)> {
+        let mut kept = self.lock();
+        let at = kept.iter().rposition(|kept| Arc::ptr_eq(kept.slots.memory(), memory))?;
+        let Kept { slots, spare, .. } = kept.swap_remove(at);
+        Some((slots, Some(spare)))
+    }
+
+    /// Grants slots of this memory to a newcomer, or takes those that are ready, which may be why
+    /// there are no others.
+    pub(super) fn grant(
         &self,
-        uses_memory: bool,
-        grant: impl FnOnce() -> Result<Slots, Refusal>,
+        memory: &Arc<Memory>,
+        Newcomer { address, wanted, is_lasting }: Newcomer,
     ) -> Result<(Slots, Option<S>), Refusal> {
-        let take = || self.lock().pop().map(|Kept { slots, spare, .. }| (slots, Some(spare)));
-        if uses_memory && let Some(kept) = take() {
-            return Ok(kept);
-        }
-        grant().map(|slots| (slots, None)).or_else(|refusal| take().ok_or(refusal))
+        let granted = memory.grant(address, wanted, is_lasting).map(|slots| (slots, None));
+        granted.or_else(|refusal| self.take(memory).ok_or(refusal))
     }
 
     /// No code panics while it holds the lock.
@@ -67,38 +77,43 @@ impl<S> Late<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::super::budget::Budget;
-    use super::super::slots::Memory;
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     fn memory(connections: usize) -> Arc<Memory> {
         Arc::new(Memory::new(Budget::given(1000), 10, connections))
     }
 
     fn grant(memory: &Arc<Memory>, wanted: u32) -> Result<Slots, Refusal> {
-        memory.grant(IpAddr::V4(Ipv4Addr::LOCALHOST), wanted, false)
+        memory.grant(HERE, wanted, false)
     }
 
     #[test]
-    fn what_is_kept_goes_to_who_can_use_it_and_keeps_nobody_out() {
+    fn what_is_kept_keeps_no_newcomer_out() {
         let (memory, late) = (memory(2), Late::new());
-        let slots = |uses_memory| late.slots(uses_memory, || grant(&memory, 4)).map(|(_, spare)| spare);
-        assert_eq!(slots(true).unwrap(), None);
-
+        let newcomer = Newcomer { address: HERE, wanted: 4, is_lasting: false };
+        let spare = || late.grant(&memory, newcomer).map(|(_, spare)| spare);
         late.keep(Instant::now(), grant(&memory, 4).unwrap(), "first");
-        assert_eq!(slots(false).unwrap(), None, "there are others");
-        assert_eq!(slots(true).unwrap(), Some("first"));
-        assert_eq!((late.count(), memory.connections()), (0, 0));
-
-        late.keep(Instant::now(), grant(&memory, 4).unwrap(), "first");
+        assert_eq!(spare().unwrap(), None, "there are others");
         late.keep(Instant::now(), grant(&memory, 4).unwrap(), "second");
         assert!(grant(&memory, 1).is_err(), "there are only two connections");
-        assert_eq!(slots(false).unwrap(), Some("second"));
+        assert_eq!(spare().unwrap(), Some("second"));
         assert_eq!((late.count(), memory.connections()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_kept_stays_what_it_is_accounted_as() {
+        let (host, gpu, late) = (memory(2), memory(2), Late::new());
+        late.keep(Instant::now(), grant(&gpu, 4).unwrap(), "a GPU's");
+        assert!(late.take(&host).is_none());
+        let _all = [grant(&host, 4).unwrap(), grant(&host, 4).unwrap()];
+        let newcomer = Newcomer { address: HERE, wanted: 4, is_lasting: false };
+        assert!(late.grant(&host, newcomer).is_err(), "the slots of a GPU are none of the host's");
+        assert_eq!(late.take(&gpu).and_then(|(_, spare)| spare), Some("a GPU's"));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Makes room for newcomers, and has slots that are free used: [`shares`] decides, connections do it.
 
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::control::Connection;
+use super::late::Late;
 use super::shares::{self, Share, Step};
-use super::slots::{Holder, Memory};
+use super::slots::{Holder, Memory, Newcomer, Slots};
 use crate::handshake::Refusal;
 
 /// Time between two ticks, at which slots that are free go to those that need them.
@@ -18,33 +18,39 @@ const TICK: Duration = Duration::from_secs(1);
 /// A sender that has not answered for so long may be one that never will: nothing is expected of it any more.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// Returns the slots that `grant` gives to a newcomer. If less than an even share is free, makes room
-/// first and waits for it, for at most `patience`.
-pub(super) async fn wait<T>(
-    memory: &Memory,
-    newcomer: (IpAddr, u32),
+/// Grants slots to a newcomer. One that can use memory that is ready gets that. Otherwise, if less than
+/// an even share is free, makes room first and waits for it, for at most `patience`.
+pub(super) async fn slots<S>(
+    memory: &Arc<Memory>,
+    late: &Late<S>,
+    newcomer: Newcomer,
     patience: Duration,
-    grant: impl Fn() -> Result<T, Refusal>,
-) -> Result<T, Refusal> {
+) -> Result<(Slots, Option<S>), Refusal> {
     let until = Instant::now() + patience;
     loop {
+        // Enabled before anything is looked at, so that no release in between is missed.
         let mut released = pin!(memory.released().notified());
         released.as_mut().enable();
+        if newcomer.is_lasting
+            && let Some(ready) = late.take(memory)
+        {
+            return Ok(ready);
+        }
         // At a tick, a sender may count as quiet that did not before; one that has not answered in
         // time is not waited for.
         let again = Instant::now() + TICK;
-        if memory.has_room_for(newcomer.1) || !make_room(memory, newcomer) || Instant::now() >= until {
-            return grant();
+        if memory.has_room_for(newcomer.wanted) || !make_room(memory, newcomer) || Instant::now() >= until {
+            return late.grant(memory, newcomer);
         }
         let _ = timeout_at(again.min(until), released).await;
     }
 }
 
 /// Has others give back what a newcomer needs. Whether there is something to wait for.
-fn make_room(memory: &Memory, newcomer: (IpAddr, u32)) -> bool {
+fn make_room(memory: &Memory, Newcomer { address, wanted, .. }: Newcomer) -> bool {
     let holders = memory.holders();
     let shares: Vec<_> = holders.iter().map(share).collect();
-    let steps = shares::make_room(memory.total(), &shares, memory.is_crowded(), newcomer);
+    let steps = shares::make_room(memory.total(), &shares, memory.is_crowded(), (address, wanted));
     let is_due = |share: &Share| share.is_over || share.limit < share.slots;
     let is_something = !steps.is_empty() || shares.iter().any(is_due);
     steps.into_iter().for_each(|step| act(&holders, step));
@@ -111,5 +117,82 @@ fn set_limit(connection: &Arc<Connection>, to: u32) {
     // Others may have been quicker.
     if connection.asked().is_none() && (to < connection.slots().count() || connection.slots().raise(to)) {
         connection.limit(to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::task::Poll;
+
+    use futures::poll;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::Acknowledge;
+    use super::super::budget::Budget;
+    use super::*;
+    use crate::channel::DataChannel;
+    use crate::handshake::{Delivery, Hello, SessionId, TransportKind};
+    use crate::stream::{MessageWriter, Stream};
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const NEWCOMER: Newcomer = Newcomer { address: HERE, wanted: 8, is_lasting: true };
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A connection that can give back slots, and the sender's end of it.
+    async fn connection(slots: Slots) -> (Arc<Connection>, TcpStream) {
+        let listening = TcpListener::bind((HERE, 0)).await.unwrap();
+        let address = listening.local_addr().unwrap();
+        let (sender, accepted) = tokio::join!(TcpStream::connect(address), listening.accept());
+        let (_, writer) = Stream::Plain(accepted.unwrap().0).split();
+        let hello = Hello {
+            service: "infer.vision".into(),
+            uid: None,
+            from: "sender".into(),
+            from_uid: None,
+            session: SessionId(1),
+            epoch: 1,
+            peer: 0,
+            lane: 0,
+            delivery: Delivery::AtMostOnce,
+            window: None,
+            is_limitable: true,
+            transports: vec![TransportKind::Tcp],
+            rdma: None,
+        };
+        let (hello, channel) =
+            ((hello, address, Arc::default()), DataChannel::new(None, MessageWriter::new(writer)));
+        let connection =
+            Connection::new(hello, Acknowledge::OnDrop, (slots, channel), Arc::default(), Arc::default());
+        (connection, sender.unwrap())
+    }
+
+    /// Memory of which one connection has all but a slot, which is being made ready for another.
+    async fn full() -> (Arc<Memory>, Slots, Arc<Connection>, TcpStream) {
+        let memory = Arc::new(Memory::new(Budget::given(90), 10, 10));
+        let being_made = memory.grant(HERE, 1, true).unwrap();
+        let (connection, sender) = connection(memory.grant(HERE, 8, false).unwrap()).await;
+        (memory, being_made, connection, sender)
+    }
+
+    #[tokio::test]
+    async fn memory_that_is_ready_is_used_before_others_are_asked_for_slots() {
+        let (memory, being_made, connection, _sender) = full().await;
+        let late = Late::new();
+        late.keep(std::time::Instant::now(), being_made, "ready");
+        let (_, spare) = slots(&memory, &late, NEWCOMER, PATIENCE).await.unwrap();
+        assert_eq!((spare, connection.asked()), (Some("ready"), None));
+    }
+
+    #[tokio::test]
+    async fn a_newcomer_that_waits_gets_memory_as_soon_as_it_is_ready() {
+        let (memory, being_made, connection, _sender) = full().await;
+        let late = Late::new();
+        connection.close();
+        let mut waiting = pin!(slots(&memory, &late, NEWCOMER, PATIENCE));
+        assert!(poll!(waiting.as_mut()).is_pending(), "slots are about to become free");
+        late.keep(std::time::Instant::now(), being_made, "ready");
+        let Poll::Ready(Ok((_, spare))) = poll!(waiting) else { panic!("it waits for a tick") };
+        assert_eq!(spare, Some("ready"));
     }
 }

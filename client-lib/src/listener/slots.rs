@@ -58,6 +58,16 @@ pub(super) struct Holder {
     pub(super) connection: Weak<Connection>,
 }
 
+/// Sender that is about to be let in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newcomer {
+    pub(super) address: IpAddr,
+    /// How many slots it gets where there are enough.
+    pub(super) wanted: u32,
+    /// It keeps what it gets until it ends, as under RDMA.
+    pub(super) is_lasting: bool,
+}
+
 /// A connection's share; it is given back when this is dropped.
 pub(super) struct Slots {
     memory: Arc<Memory>,
@@ -257,6 +267,11 @@ impl Slots {
     /// How many its sender is to have.
     pub(super) fn count(&self) -> u32 {
         self.free().usage.limit
+    }
+
+    /// The memory that they are of.
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// Sets the connection that owns the slots.
