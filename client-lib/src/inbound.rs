@@ -1,6 +1,7 @@
-//! What a listener knows of the senders: which connection of each is the latest, and which frames it has had.
+//! Sessions of a listener's senders: which connection of each is the latest, and which frames have
+//! come.
 //!
-//! Pure: no sockets, and a clock that is passed.
+//! Pure: it has no sockets, and the caller passes the time.
 //!
 //! ```text
 //!   handshake ── admit ──> Session { latest epoch of each lane, Seen }
@@ -13,48 +14,49 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-pub(crate) use seen::{Arrival, Seen, Teller};
+pub(crate) use seen::{Arrival, Reporter, Seen};
 
 use crate::handshake::{Refusal, RefusalCode};
 
-/// How long a sender that has gone is remembered, so that it can come back and repeat frames.
+/// Time for which a sender that has gone is remembered, so that it can come back and repeat frames.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// What those that have gone may keep together, in bytes: 512 times what one has at most. As a rule, one keeps some hundred bytes.
+/// Most bytes that sessions without connections use together: 512 times the most of one. Usually,
+/// one uses some hundred bytes.
 const KEPT: usize = 64 << 20;
 
-/// The most lanes of a session, whatever number of names the sender has for us.
+/// Most lanes of a session, over all names that the sender knows this listener by.
 const LANES: usize = 256;
 
-/// All senders, by what tells one session from another.
+/// The sessions, by a key.
 #[derive(Debug)]
 pub(crate) struct Sessions<K, T> {
     sessions: HashMap<K, Session<T>>,
-    /// The most that are remembered.
+    /// Most sessions that are remembered.
     limit: usize,
 }
 
 #[derive(Debug)]
 struct Session<T> {
-    /// Those that have been here, [`LANES`] at most, and the latest epoch of each.
+    /// Lanes that have been connected, [`LANES`] at most, and the latest epoch of each.
     lanes: Vec<((u64, u16), u64)>,
     /// The latest epoch of lanes that have been forgotten.
     forgotten: u64,
-    /// How many of its connections are there.
     connections: usize,
-    /// Since when there has been one, if there is.
+    /// Time since which it has had a connection, if it has one.
     came: Instant,
-    /// When the last one ended.
+    /// Time when its last connection ended.
     left: Instant,
-    /// For how long there were connections, before those that are there.
+    /// Time for which it has had connections, before `came`.
     stayed: Duration,
-    /// What it keeps, if none is there.
+    /// Number of bytes that it uses, if it has no connection.
     bytes: usize,
     state: T,
 }
 
 impl<T> Session<T> {
-    /// The place of a lane. One that is new, or has been forgotten, has to be later than all that have been.
+    /// Returns the place of a lane. One that is new, or has been forgotten, begins with the latest
+    /// epoch of all forgotten lanes.
     fn place(&mut self, lane: (u64, u16)) -> Result<u16, Refusal> {
         let known = self.lanes.iter().position(|&(known, _)| known == lane);
         let place = known.unwrap_or(self.lanes.len());
@@ -65,11 +67,12 @@ impl<T> Session<T> {
         if known.is_none() {
             self.lanes.push((lane, self.forgotten));
         }
-        // Less than 256.
+        // Less than `LANES`.
         Ok(place as u16)
     }
 
-    /// Nobody is there: when the sender comes back, it may know us by another number, again and again.
+    /// Forgets the lanes, when no connection is left. Each time the sender comes back, it may know
+    /// this listener by another number.
     fn forget(&mut self) {
         let latest = std::mem::take(&mut self.lanes).into_iter().map(|(_, latest)| latest).max();
         self.forgotten = self.forgotten.max(latest.unwrap_or_default());
@@ -81,10 +84,11 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         Self { sessions: HashMap::new(), limit }
     }
 
-    /// Lets a connection in, or says why not: what is kept of the session, which all its connections share, and the lane's place among them. Each
-    /// has to [`leave`](Self::leave).
+    /// Lets a connection in, which has to [`leave`](Self::leave) at its end. Returns the state that
+    /// the session's connections share, and the lane's place among their lanes.
     ///
-    /// A sender knows this listener by as many names as DNS has for it, each with lanes of its own: `peer` is its number for the name.
+    /// A sender may know this listener by several names in DNS, each with lanes of its own. `peer`
+    /// is its number for the name.
     pub(crate) fn admit(
         &mut self,
         now: Instant,
@@ -121,20 +125,20 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         Ok((session.state.clone(), place))
     }
 
-    /// Whether a connection is still the latest of its lane.
+    /// Returns whether a connection is still the latest of its lane.
     pub(crate) fn is_latest(&self, id: &K, place: u16, epoch: u64) -> bool {
         let lane = self.sessions.get(id).and_then(|session| session.lanes.get(usize::from(place)));
         lane.is_some_and(|&(_, latest)| latest == epoch)
     }
 
-    /// Whether any of these sessions has a connection.
+    /// Returns whether any of these sessions has a connection.
     pub(crate) fn is_connected(&self, is_one: impl Fn(&K) -> bool) -> bool {
         self.sessions.iter().any(|(id, session)| session.connections > 0 && is_one(id))
     }
 
-    /// A connection that was let in has ended. If it was the session's last, `rest` has its state take no more memory than it must, and says how many
-    /// bytes that is.
-    pub(crate) fn leave(&mut self, now: Instant, id: &K, rest: impl FnOnce(&T) -> usize) {
+    /// Takes note that a connection has ended. If it was the session's last, `shrink` gives back
+    /// memory of the session's state, and returns how many bytes are still used.
+    pub(crate) fn leave(&mut self, now: Instant, id: &K, shrink: impl FnOnce(&T) -> usize) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.connections = session.connections.saturating_sub(1);
         if session.connections > 0 {
@@ -142,7 +146,7 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         }
         session.left = now;
         session.stayed += now - session.came;
-        session.bytes = rest(&session.state);
+        session.bytes = shrink(&session.state);
         session.forget();
         if self.kept() > KEPT {
             self.forget_old(now);
@@ -155,18 +159,19 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         }
     }
 
-    /// How many bytes those that have gone keep.
+    /// Returns how many bytes the sessions without connections use.
     fn kept(&self) -> usize {
         self.sessions.values().map(|session| session.bytes).sum()
     }
 
-    /// How many are remembered.
+    /// Returns how many sessions are remembered.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Forgets whoever has been gone for long, and the least of the others if that is not enough.
+    /// Makes room for one more session: forgets those that have been gone for long, or else one of
+    /// the others.
     fn make_room(&mut self, now: Instant) -> Result<(), Refusal> {
         if self.sessions.len() < self.limit {
             return Ok(());
@@ -179,13 +184,14 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         Err(Refusal::new(RefusalCode::Full, message))
     }
 
-    /// Forgets whoever has been gone for long.
+    /// Forgets the sessions that have been gone for long.
     fn forget_old(&mut self, now: Instant) {
         self.sessions.retain(|_, session| session.connections > 0 || now - session.left < REMEMBERED);
     }
 
-    /// Of those that have gone, forgets the one that stayed for the shortest time: whoever comes and goes, with one session after the other, must not push out
-    /// those that have worked for long. Of equals, the one that has been gone for longest.
+    /// Forgets the session without connections that stayed for the shortest time; of equals, the
+    /// one that has been gone for longest. A sender that comes with one session after the other
+    /// must not push out those that have worked for long.
     fn remove_least(&mut self) -> Option<Session<T>> {
         let gone = self.sessions.iter().filter(|(_, session)| session.connections == 0);
         let (least, _) = gone.min_by_key(|(_, session)| (session.stayed, session.left))?;
@@ -204,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_has_been_here_is_refused() {
+    fn an_epoch_that_is_not_later_is_refused() {
         let (mut sessions, now) = (sessions(), Instant::now());
         sessions.admit(now, &SessionId(1), (0, 0), 5).unwrap();
         for epoch in [5, 4, 0] {
@@ -222,25 +228,25 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_comes_back_may_know_us_by_another_number() {
+    fn a_sender_that_comes_back_may_use_another_number_but_no_earlier_epoch() {
         let (mut sessions, now) = (sessions(), Instant::now());
         for epoch in 1..=1000 {
             let (_, place) = sessions.admit(now, &SessionId(1), (epoch, 0), epoch).unwrap();
             assert!(place == 0 && sessions.is_latest(&SessionId(1), place, epoch));
             sessions.leave(now, &SessionId(1), |()| 0);
         }
-        // What has been here is not let in again, whatever it is called.
+        // An earlier epoch is not let in, by any number.
         for peer in [1, 1000, 1001] {
             let again = sessions.admit(now, &SessionId(1), (peer, 0), 1000);
             assert_eq!(again.unwrap_err().code, RefusalCode::Epoch);
         }
-        // Those that are there at a time are few.
+        // Lanes at a time are bounded.
         let places: Vec<_> = (0..300).map(|peer| sessions.admit(now, &SessionId(2), (peer, 0), 1)).collect();
         assert_eq!(places.iter().filter(|place| place.is_ok()).count(), LANES);
     }
 
     #[test]
-    fn as_many_are_remembered_as_may_be() {
+    fn no_more_sessions_are_remembered_than_the_limit() {
         let (mut sessions, start) = (sessions(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for id in 1..=3 {
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_gone_for_long_pushes_out_nobody() {
+    fn a_session_that_has_been_gone_for_long_pushes_out_no_other() {
         let (mut sessions, start) = (Sessions::<SessionId, ()>::new(2000), Instant::now());
         for id in 1..=2 {
             sessions.admit(start, &SessionId(id), (0, 0), 1).unwrap();
@@ -270,10 +276,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_sessions_pushes_out_itself() {
+    fn a_flood_of_sessions_pushes_out_only_its_own() {
         let (mut sessions, start) = (Sessions::<SessionId, ()>::new(2000), Instant::now());
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        // Two that work, one of them in two parts, and one that is there all the time.
+        // Two that stay for a while, one of them in two parts, and one that stays for the whole
+        // time.
         for id in 1..=3 {
             sessions.admit(at(0), &SessionId(id), (0, 0), 1).unwrap();
         }

@@ -1,30 +1,37 @@
-//! Receives frames from whoever connects.
+//! Listens for senders and receives their frames.
 
 mod accept;
+mod ack;
 mod admission;
 mod agree;
 mod budget;
 mod builder;
 mod control;
+mod decision;
+mod ended;
+mod flusher;
 mod gpu;
-#[cfg(feature = "rdma")]
-mod landing;
-mod late;
-mod notices;
+mod handshake;
+mod limits;
+mod log_limit;
+mod pending;
 mod queue;
 mod receive;
+#[cfg(feature = "rdma")]
+mod receive_rdma;
 mod received;
 mod room;
+mod session;
 mod shares;
+mod slot;
 mod slots;
 mod sockets;
+mod spares;
 mod statistics;
 
+use futures::Stream;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
-
-use futures::Stream;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -36,20 +43,22 @@ use crate::inbound::Sessions;
 use crate::rdma::RdmaDevices;
 use crate::transport::{Rdma, Transport};
 use budget::Budget;
-use builder::Limits;
 pub use builder::ListenerBuilder;
-use control::{Flusher, SessionKey, SessionState};
-use gpu::GpuSlots;
-use late::Late;
-use notices::{Kind, Notices};
+use control::Connection;
+use flusher::Flusher;
+use gpu::UploadPool;
+use limits::Limits;
+use log_limit::{LineKind, LogLimit};
 use queue::Queue;
 pub use received::{Received, Sender};
+use session::{SessionKey, SessionState};
 use slots::Memory;
+use spares::Spares;
 use statistics::Counts;
 pub use statistics::ListenerStatistics;
 
-/// When a received frame is acknowledged to its sender, which only matters to senders that promise
-/// [at least once](crate::Delivery::AtLeastOnce).
+/// Time at which a received frame is acknowledged to its sender. It matters only to senders that
+/// deliver [at least once](crate::Delivery::AtLeastOnce).
 ///
 /// # Examples
 ///
@@ -57,21 +66,23 @@ pub use statistics::ListenerStatistics;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::{Acknowledge, Listener};
 ///
-/// // What is done with a frame is done when it is dropped, and a panic is no reason to have it again.
+/// // A frame has been dealt with when it is dropped, and is not wanted again after a panic.
 /// let listener = Listener::builder().acknowledge(Acknowledge::OnDrop).bind().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Acknowledge {
-    /// By [`Received::acknowledge`]. A frame that is dropped without it goes back to its sender, who gives it to another peer if there is one.
+    /// By [`Received::acknowledge`]. A frame that is dropped without that goes back to its sender,
+    /// which sends it to another peer, if it has one.
     #[default]
     Explicitly,
     /// When the frame is dropped, even by a panic.
     OnDrop,
 }
 
-/// Receives frames. A clone is another handle; when the last one is dropped, all connections are closed, and the port is free again.
+/// Receiver of frames. A clone is another handle for the same. When the last handle is dropped, all
+/// connections are closed, and the port is free again.
 ///
 /// # Examples
 ///
@@ -90,41 +101,42 @@ pub struct Listener {
     handle: Arc<Handle>,
 }
 
-/// Ends everything when the last Listener is dropped.
+/// State of all handles, which ends the listener when the last one is dropped.
 struct Handle {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
-    /// The tasks that accept have them.
+    /// Owned by the tasks that accept.
     sockets: Vec<Weak<TcpListener>>,
-    /// The process that listens: a child of fork has the same sockets.
+    /// Process that listens. A child made by fork has the same sockets, and must not end them.
     process: u32,
     tasks: TaskTracker,
 }
 
-/// So many senders have a device get memory ready at a time. What those take who have given up waiting is memory, too.
-const TURNS: usize = 2;
+/// Most senders for which a device prepares memory at a time. Those that no longer wait count, too,
+/// as the memory exists meanwhile.
+const PREPARING: usize = 2;
 
-/// What the tasks of a listener share.
+/// State that the tasks of a listener share.
 struct Shared {
     config: ListenerBuilder,
     queue: Queue,
-    sessions: Mutex<Sessions<SessionKey, Arc<SessionState>>>,
-    memory: Arc<Memory>,
+    sessions: Mutex<Sessions<SessionKey, Arc<SessionState<Connection>>>>,
+    memory: Arc<Memory<Connection>>,
     /// For payloads that come to the GPU, if there is one.
-    gpu_memory: Option<Arc<Memory>>,
-    flusher: Arc<Flusher>,
+    gpu_memory: Option<Arc<Memory<Connection>>>,
+    flusher: Arc<Flusher<Connection>>,
     rdma_devices: Arc<RdmaDevices>,
-    gpu: Option<Arc<GpuSlots>>,
-    late: Arc<Late>,
-    /// Of those who have a device get memory ready.
-    turns: Arc<Semaphore>,
+    upload_pool: Option<Arc<UploadPool>>,
+    spares: Arc<Spares>,
+    /// Has [`PREPARING`] permits.
+    preparing: Arc<Semaphore>,
     counts: Counts,
-    notices: Notices,
+    log_limit: LogLimit,
     shutdown: CancellationToken,
 }
 
 impl Listener {
-    /// All settings at their defaults.
+    /// Returns a builder with all settings at their defaults.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -138,14 +150,7 @@ impl Listener {
             addresses: Vec::new(),
             allow_default_network: false,
             port: 18515,
-            limits: Limits {
-                frame_size: 8 << 20,
-                slots: 16,
-                memory: None,
-                connections: 1024,
-                patience: Duration::from_secs(5),
-                silence: Duration::from_secs(10),
-            },
+            limits: Limits::default(),
             acknowledge: Acknowledge::default(),
             identity: Identity::from_env(),
             services: Vec::new(),
@@ -157,12 +162,12 @@ impl Listener {
         }
     }
 
-    /// The addresses that it listens on.
+    /// Returns the addresses that it listens on.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let listener = multinet_client::Listener::builder().bind().await?;
-    /// // Those of all second NICs.
+    /// // By default, the addresses of all second NICs.
     /// for address in listener.local_addresses() {
     ///     println!("listening on {address}");
     /// }
@@ -172,10 +177,13 @@ impl Listener {
         &self.handle.addresses
     }
 
-    /// The next frame, of whatever sender. Several tasks may wait; each frame goes to one of them. A cancelled wait loses nothing.
+    /// Waits for the next frame, from any sender. Several tasks may wait; each frame goes to one of
+    /// them. A cancelled wait loses nothing.
     ///
     /// ```no_run
-    /// # async fn example(listener: multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // Eight tasks share the frames.
     /// for _ in 0..8 {
     ///     let listener = listener.clone();
@@ -193,22 +201,25 @@ impl Listener {
     ///
     /// [`ListenerClosed`] after [`close`](Self::close).
     pub async fn recv(&self) -> Result<Received, ListenerClosed> {
-        // Frames come by another thread, too: who never waits for them must not keep this one from everything else.
+        // Other threads receive frames, too, so that this may never have to wait. It must still let
+        // other tasks run.
         tokio::task::consume_budget().await;
         if let Some(received) = self.try_recv() {
             return Ok(received);
         }
-        // Nothing is left to do but to tell the senders what has been done.
-        self.handle.shared.flusher.flush_urgent();
+        // The program has nothing else to do, and senders may wait for its acknowledgements.
+        self.handle.shared.flusher.flush_idle();
         let arrived = self.handle.shared.queue.pop().await.ok_or(ListenerClosed)?;
-        Ok(Received::take(arrived, self.handle.shared.gpu.as_ref()))
+        Ok(Received::take(arrived, self.handle.shared.upload_pool.as_ref()))
     }
 
-    /// The next frame, if one is there.
+    /// Returns the next frame, if one has come.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
-    /// // As many as there are, up to the size of a batch.
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// // As many as have come, up to the size of a batch.
     /// let mut batch = vec![listener.recv().await?];
     /// while batch.len() < 32 && let Some(frame) = listener.try_recv() {
     ///     batch.push(frame);
@@ -217,13 +228,15 @@ impl Listener {
     /// ```
     pub fn try_recv(&self) -> Option<Received> {
         let arrived = self.handle.shared.queue.try_pop()?;
-        Some(Received::take(arrived, self.handle.shared.gpu.as_ref()))
+        Some(Received::take(arrived, self.handle.shared.upload_pool.as_ref()))
     }
 
-    /// All frames from now on, as a stream that ends when the listener is closed.
+    /// Returns a stream of all frames from now on, which ends when the listener is closed.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use futures::StreamExt as _;
     ///
     /// // At most 16 of them at a time.
@@ -241,12 +254,15 @@ impl Listener {
         })
     }
 
-    /// What has happened so far.
+    /// Returns the counts of what the listener has received.
     ///
     /// ```no_run
-    /// # fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let now = listener.statistics();
-    /// println!("{} frames from {} senders; {} were not let in", now.frames, now.connections, now.refused);
+    /// println!("{} frames from {} senders", now.frames, now.connections);
+    /// println!("{} connections were refused", now.refused);
     /// # Ok(()) }
     /// ```
     pub fn statistics(&self) -> ListenerStatistics {
@@ -254,19 +270,22 @@ impl Listener {
         let memories = || [&shared.memory].into_iter().chain(&shared.gpu_memory);
         let connections: usize = memories().map(|memory| memory.connections()).sum();
         let promised = memories().map(|memory| memory.promised()).sum();
-        shared.counts.statistics(connections.saturating_sub(shared.late.count()), promised)
+        shared.counts.statistics(connections.saturating_sub(shared.spares.count()), promised)
     }
 
-    /// Whether a sender is connected, which is known by the [session](crate::FrameId::session) of its frames. One that is not may come back.
+    /// Returns whether a sender is connected, given the [session](crate::FrameId::session) of its
+    /// frames. One that is not may come back.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     ///
     /// let session = listener.recv().await?.id().session;
     /// tokio::time::sleep(Duration::from_secs(1)).await;
     /// if listener.try_recv().is_none() && !listener.is_connected(session) {
-    ///     println!("nothing more, and nobody is there");
+    ///     println!("nothing more, and the sender has gone");
     /// }
     /// # Ok(()) }
     /// ```
@@ -274,14 +293,15 @@ impl Listener {
         self.handle.shared.sessions().is_connected(|key| key.id.0 == session)
     }
 
-    /// Says goodbye to all senders, and ends. Frames that nobody has received are lost to at-most-once senders.
-    ///
-    /// Whoever waits for a frame hears that there is none any more.
+    /// Closes all connections and the listener. Tasks that wait for a frame get [`ListenerClosed`].
+    /// Frames that the program has not taken are lost, if their sender delivers at most once.
     ///
     /// ```no_run
-    /// # async fn example(listener: multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// tokio::signal::ctrl_c().await?;
-    /// // What has not been acknowledged goes to another pod, if it was sent at least once.
+    /// // Senders that deliver at least once send to another pod what has not been acknowledged.
     /// listener.close().await;
     /// # Ok(()) }
     /// ```
@@ -291,10 +311,13 @@ impl Listener {
         self.handle.tasks.wait().await;
     }
 
-    /// Completes when the listener has been closed, by whichever of its handles: what [`recv`](Self::recv) says then, for those who receive nothing.
+    /// Waits until the listener has been closed, by any of its handles. Returns the error that
+    /// [`recv`](Self::recv) returns then, for tasks that receive nothing.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     ///
     /// let watched = listener.clone();
@@ -321,7 +344,8 @@ impl Drop for Handle {
         if self.process != std::process::id() {
             return;
         }
-        // The tasks end when they have their turn; until then nobody else could listen there.
+        // The tasks close the sockets only when they run next. Until then, the ports would be
+        // taken.
         for socket in self.sockets.iter().filter_map(Weak::upgrade) {
             sockets::end(&socket);
         }
@@ -330,54 +354,47 @@ impl Drop for Handle {
 
 impl Shared {
     fn new(config: ListenerBuilder, budget: Budget) -> Self {
-        let Limits { frame_size, memory, connections, .. } = config.limits;
-        // Whoever has been here is remembered a while.
+        let Limits { memory, connections, .. } = config.limits;
+        // Senders that have gone are remembered for a while.
         let sessions = Sessions::new(connections.saturating_mul(4));
-        let of = |budget| Arc::new(Memory::new(budget, slot_size(frame_size), connections));
+        let of = |budget| Arc::new(Memory::new(budget, config.limits.slot_size(), connections));
         let gpus = || memory.map_or_else(Budget::most, Budget::given);
         let gpu_memory = config.gpu.is_some().then(|| of(gpus()));
         let memory = of(budget);
         let rdma_devices = Arc::new(RdmaDevices::new(config.rdma.clone()));
-        let gpu = config.gpu.clone().map(|gpu| Arc::new(GpuSlots::new(gpu)));
+        let upload_pool = config.gpu.clone().map(|gpu| Arc::new(UploadPool::new(gpu)));
         Self {
             config,
             rdma_devices,
-            gpu,
-            late: Arc::new(Late::new()),
-            turns: Arc::new(Semaphore::new(TURNS)),
+            upload_pool,
+            spares: Arc::new(Spares::new()),
+            preparing: Arc::new(Semaphore::new(PREPARING)),
             queue: Queue::new(),
             sessions: Mutex::new(sessions),
             memory,
             gpu_memory,
             flusher: Arc::default(),
-            notices: Notices::default(),
+            log_limit: LogLimit::default(),
             counts: Counts::default(),
             shutdown: CancellationToken::new(),
         }
     }
 
-    /// All tasks end, and nobody gets a frame any more.
+    /// Ends all tasks. No frame is given out any more.
     fn end(&self) {
         self.queue.close();
         self.shutdown.cancel();
     }
 
-    /// Whether a line that a stranger has caused goes to the log.
-    fn may_say(&self, kind: Kind) -> bool {
-        self.notices.may(kind)
+    /// Returns whether a line that a sender has caused may be logged.
+    fn may_log(&self, kind: LineKind) -> bool {
+        self.log_limit.allows(kind)
     }
 
-    /// No code panics while it holds the lock.
-    fn sessions(&self) -> MutexGuard<'_, Sessions<SessionKey, Arc<SessionState>>> {
+    /// Locks the sessions. No code panics while it holds the lock.
+    fn sessions(&self) -> MutexGuard<'_, Sessions<SessionKey, Arc<SessionState<Connection>>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A slot has room for a key and metadata, too, and for what lies between under RDMA.
-fn slot_size(frame_size: u32) -> usize {
-    let before =
-        (crate::wire::HEADER + crate::wire::MAX_KEY + crate::wire::MAX_METADATA).next_multiple_of(64);
-    before + (frame_size as usize).next_multiple_of(64)
 }
 
 impl std::fmt::Debug for Listener {

@@ -7,7 +7,7 @@ mod replay;
 use crate::handshake::{
     Answer, Chosen, HandshakeError, Hello, MAX_BODY, MAX_CONNECTIONS_PER_PEER, PREAMBLE, Preamble, encode,
 };
-use crate::inbound::{Seen, Teller};
+use crate::inbound::{Reporter, Seen};
 pub use crate::resolve::fuzzing::{answer, facts};
 use crate::wire::{ControlBody, HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, WINDOW};
 
@@ -90,9 +90,9 @@ pub fn messages(mut bytes: &[u8]) {
                 seen.arrived_by(lane, data.sequence, data.floor);
                 if data.is_repeat {
                     let decided = seen.decided(data.sequence, data.metadata % 2 == 0);
-                    assert!(decided.is_none_or(|teller| matches!(
-                        teller,
-                        Teller::All | Teller::Lane(..MAX_CONNECTIONS_PER_PEER)
+                    assert!(decided.is_none_or(|reporter| matches!(
+                        reporter,
+                        Reporter::All | Reporter::Lane(..MAX_CONNECTIONS_PER_PEER)
                     )));
                 }
                 data.body()

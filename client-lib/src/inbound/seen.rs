@@ -1,49 +1,51 @@
-//! Which frames of a session a receiver has had, so that it gives none to its code twice.
+//! Frames of a session that have come, so that the program gets none twice.
 //!
-//! The sender says with each frame below which sequence nothing will come again, and keeps within [`WINDOW`] of that. So two
-//! bytes for each sequence between the two are all there is to remember, 128 KiB at most.
+//! Each frame says below which sequence the sender repeats none (its floor), and the sender keeps
+//! within [`WINDOW`] of that. So two bytes for each sequence between the two are all that has to be
+//! remembered, 128 KiB at most.
 //!
-//! What our code makes of a frame has to be told by the connection that the sender waits for: if that breaks, the frame comes
-//! again; if another breaks, nobody learns of it. It is one of those that brought the frame, not always the last of them, as an old
-//! connection may be slow.
+//! The program's decision on a frame has to be reported by the connection on which the sender waits
+//! for it. If that one breaks, the sender repeats the frame; if another one breaks, it does not,
+//! and a report there would be lost for good. It is one of the connections that brought the frame,
+//! but not always the last of them, as an old connection may be slow.
 
 use std::collections::VecDeque;
 
 use crate::wire::WINDOW;
 
-/// What has become of the frames of one session.
+/// Fates of the frames of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Of the sequences from `floor` on.
+    /// For the sequences from `floor` on.
     fates: VecDeque<Fate>,
     floor: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It has not come, or our code did not want it.
+    /// It has not come, or the program has rejected it.
     Unknown,
-    /// Our code has it, or is about to. Which lane brought it; there are fewer than 256.
+    /// The program has it or is about to take it. The lane that brought it is below 256.
     Taken(u8),
-    /// The same; several lanes brought it.
+    /// The same, if several lanes brought it.
     TakenOften,
     Acknowledged,
 }
 
-/// What to do with a frame that has come.
+/// Treatment of a frame that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is new.
+    /// It is new: the program gets it.
     Deliver,
-    /// Our code has it, and will acknowledge it in its own time.
+    /// The program has it, and has not decided yet.
     Drop,
-    /// It has been acknowledged; the sender has not heard of it.
+    /// It is acknowledged again, as the sender has not received the acknowledgement.
     Acknowledge,
 }
 
-/// Who tells the sender what our code has decided.
+/// Connections that report a decision to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Teller {
+pub(crate) enum Reporter {
     /// The latest connection of this lane.
     Lane(u16),
     /// The latest connections of all lanes.
@@ -51,23 +53,24 @@ pub(crate) enum Teller {
 }
 
 impl Seen {
-    /// The oldest sequence that the sender still has.
+    /// Returns the oldest sequence that the sender still has.
     pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// No connection is there: takes no more memory than it must. How many bytes that is.
-    pub(crate) fn rest(&mut self) -> usize {
+    /// Gives back memory that is not needed without connections. Returns how many bytes are still
+    /// used.
+    pub(crate) fn shrink(&mut self) -> usize {
         self.fates.shrink_to_fit();
         self.fates.capacity() * size_of::<Fate>()
     }
 
-    /// A frame has come by a lane, and its sender's floor with it.
+    /// Takes note of a frame that a lane has brought, with its sender's floor.
     pub(crate) fn arrived_by(&mut self, lane: u16, sequence: u64, floor: u64) -> Arrival {
         let by_lane = Fate::Taken(lane as u8);
         self.raise(floor);
         let Some(fate) = self.fate(sequence) else {
-            // Below the floor: a straggler of a connection that has since been given up.
+            // Below the floor: a late frame of a connection that the sender has given up since.
             return Arrival::Acknowledge;
         };
         match *fate {
@@ -83,19 +86,21 @@ impl Seen {
         }
     }
 
-    /// Our code has acknowledged a frame, or did not want it, so that it may come again. `None`: nobody waits to be told.
-    pub(crate) fn decided(&mut self, sequence: u64, is_acknowledged: bool) -> Option<Teller> {
+    /// Takes note that the program has acknowledged a frame, or has rejected it, so that it may
+    /// come again. Returns `None` if the sender does not wait for the decision.
+    pub(crate) fn decided(&mut self, sequence: u64, is_acknowledged: bool) -> Option<Reporter> {
         let place = self.fate(sequence)?;
-        let teller = match *place {
-            Fate::Taken(lane) => Teller::Lane(lane.into()),
-            Fate::TakenOften => Teller::All,
+        let reporter = match *place {
+            Fate::Taken(lane) => Reporter::Lane(lane.into()),
+            Fate::TakenOften => Reporter::All,
             Fate::Unknown | Fate::Acknowledged => return None,
         };
         *place = if is_acknowledged { Fate::Acknowledged } else { Fate::Unknown };
-        Some(teller)
+        Some(reporter)
     }
 
-    /// The place of a sequence, `None` below the floor and, which [`crate::wire`] lets nobody ask for, beyond the window.
+    /// Returns the place of a sequence, or `None` below the floor, or beyond the window, where
+    /// [`crate::wire`] lets no frame be.
     fn fate(&mut self, sequence: u64) -> Option<&mut Fate> {
         let at = sequence.checked_sub(self.floor).filter(|&ahead| ahead < WINDOW)?;
         let at = usize::try_from(at).ok()?;
@@ -127,20 +132,20 @@ mod tests {
         let mut seen = Seen::default();
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Drop);
-        assert_eq!(seen.decided(5, false), Some(Teller::Lane(0)));
+        assert_eq!(seen.decided(5, false), Some(Reporter::Lane(0)));
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
-        assert_eq!(seen.decided(5, true), Some(Teller::Lane(0)));
+        assert_eq!(seen.decided(5, true), Some(Reporter::Lane(0)));
         assert_eq!(seen.arrived_by(0, 5, 2), Arrival::Acknowledge);
         assert_eq!(seen.arrived_by(0, 3, 6), Arrival::Acknowledge);
     }
 
     #[test]
-    fn whoever_brought_it_tells() {
+    fn the_lanes_that_brought_a_frame_report_the_decision() {
         let mut seen = Seen::default();
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
         assert_eq!(seen.arrived_by(3, 5, 1), Arrival::Drop);
-        assert_eq!(seen.decided(5, true), Some(Teller::All));
-        // Once is enough, and nobody waits for what is below the floor or has never come.
+        assert_eq!(seen.decided(5, true), Some(Reporter::All));
+        // A decision is reported once, and not for frames below the floor, or that have never come.
         assert_eq!((seen.decided(5, true), seen.decided(5, false)), (None, None));
         assert_eq!(seen.arrived_by(1, 6, 1), Arrival::Deliver);
         assert_eq!(seen.arrived_by(1, 9, 8), Arrival::Deliver);
@@ -149,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_all_there_is() {
+    fn no_more_than_a_window_is_remembered() {
         let mut seen = Seen::default();
         assert_eq!(seen.arrived_by(0, 10 + WINDOW - 1, 10), Arrival::Deliver);
         assert_eq!(seen.fates.len() as u64, WINDOW);
@@ -160,13 +165,13 @@ mod tests {
         assert_eq!(seen.fates.len() as u64, WINDOW);
         assert_eq!(seen.arrived_by(0, u64::MAX, u64::MAX), Arrival::Deliver);
         assert_eq!(seen.fates.len(), 1);
-        assert!(seen.rest() <= 64);
+        assert!(seen.shrink() <= 64);
     }
 
     proptest! {
-        /// Next to a map that forgets nothing.
+        /// Compares with a map that forgets nothing.
         #[test]
-        fn nothing_is_delivered_twice(steps in prop::collection::vec((0..5_u8, 0..40_u64, 0..8_u64, 0..3_u16), 1..300)) {
+        fn no_frame_is_delivered_twice(steps in prop::collection::vec((0..5_u8, 0..40_u64, 0..8_u64, 0..3_u16), 1..300)) {
             let mut seen = Seen::default();
             let mut model: HashMap<u64, Fate> = HashMap::new();
             let mut floor = 0;
@@ -190,8 +195,8 @@ mod tests {
                     }
                     1 | 2 => {
                         let told = match model.get(&sequence) {
-                            Some(&Fate::Taken(lane)) => Some(Teller::Lane(lane.into())),
-                            Some(Fate::TakenOften) => Some(Teller::All),
+                            Some(&Fate::Taken(lane)) => Some(Reporter::Lane(lane.into())),
+                            Some(Fate::TakenOften) => Some(Reporter::All),
                             _ => None,
                         };
                         let (answer, fate) = match step {

@@ -1,4 +1,4 @@
-//! Which addresses may connect. Whoever may not is refused before anything is read from it, or kept
+//! Admission of senders by their address. Nothing is read from a sender that is refused, or kept
 //! for it.
 
 use std::fmt;
@@ -13,18 +13,18 @@ use tokio_util::task::TaskTracker;
 use crate::handshake::{Answer, Refusal, RefusalCode, encode};
 use crate::tls::{NOT_ADMITTED, drain_and_close};
 
-/// Connections that have been refused and are kept open for a moment, so that the refusal arrives;
-/// others are closed at once.
+/// Most refused connections that are kept open for a moment, so that the refusal arrives. Others
+/// are closed at once.
 const LINGERING: usize = 16;
 
 type Admits = dyn Fn(IpAddr) -> Result<(), String> + Send + Sync;
 
-/// The caller's rule, if there is one.
+/// The program's rule, if it has one.
 #[derive(Clone, Default)]
 pub(super) struct Admission(Option<Arc<Admits>>);
 
-/// Tells senders that they are refused.
-pub(super) struct Door {
+/// Refuses connections.
+pub(super) struct Refuser {
     is_tls: bool,
     lingering: Arc<Semaphore>,
 }
@@ -45,24 +45,24 @@ impl fmt::Debug for Admission {
     }
 }
 
-impl Door {
+impl Refuser {
     pub(super) fn new(is_tls: bool) -> Self {
         Self { is_tls, lingering: Arc::new(Semaphore::new(LINGERING)) }
     }
 
-    /// Says why, without a handshake, and closes the connection.
+    /// Sends a refusal without a handshake, and closes the connection.
     pub(super) fn refuse(&self, stream: TcpStream, reason: &str, tasks: &TaskTracker) {
-        let said = if self.is_tls {
+        let refusal = if self.is_tls {
             NOT_ADMITTED.to_vec()
         } else {
             encode(&Answer::Refuse(Refusal::new(RefusalCode::Sender, reason))).unwrap_or_default()
         };
         // A socket that has just been accepted has room for so little.
-        let _ = SockRef::from(&stream).send(&said);
-        if let Ok(place) = Arc::clone(&self.lingering).try_acquire_owned() {
+        let _ = SockRef::from(&stream).send(&refusal);
+        if let Ok(permit) = Arc::clone(&self.lingering).try_acquire_owned() {
             tasks.spawn(async move {
                 drain_and_close(stream).await;
-                drop(place);
+                drop(permit);
             });
         }
     }

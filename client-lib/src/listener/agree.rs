@@ -1,14 +1,16 @@
-//! Which transport a sender gets: RDMA if both sides can and may, else TCP if both may.
+//! Choice of the transport that a sender is offered: RDMA if both sides have and allow it, or else
+//! TCP if both allow that.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::Shared;
-use super::accept::Decision;
-use super::late::{KEPT, Late};
-use super::receive::Ended;
-use super::slots::Slots;
+use super::control::Connection;
+use super::decision::Decision;
+use super::ended::Ended;
+use super::slots::{Newcomer, Slots};
+use super::spares::{KEPT, Spares};
 use crate::blocking::drop_blocking;
 use crate::fallback::{NO_ENCRYPTION, NoRdma, try_rdma};
 use crate::handshake::{Hello, RdmaEnd, Refusal, RefusalCode, TransportKind, sanitize_message};
@@ -17,26 +19,36 @@ use crate::transport::Transport;
 
 /// Slots that a newcomer was granted, and registered memory that is ready for it.
 pub(super) struct Granted {
-    /// Of the machine's memory: by TCP, frames come there.
-    pub(super) slots: Slots,
-    /// Of the GPU's, for payloads by RDMA.
-    pub(super) gpu: Option<Slots>,
-    /// It is accounted for by `gpu`, if that is there, or else by `slots`.
+    /// In the machine's memory, where frames by TCP come.
+    pub(super) slots: Slots<Connection>,
+    /// In the GPU's memory, for payloads by RDMA.
+    pub(super) gpu: Option<Slots<Connection>>,
+    /// Accounted for by `gpu`, if that is there, or else by `slots`.
     pub(super) spare: Option<ReceiveMemory>,
 }
 
-/// RDMA as it is offered to a sender.
+/// A sender that may come in, with all that the answer says.
+pub(super) struct Agreed {
+    pub(super) decision: Decision,
+    /// RDMA, if it is offered.
+    pub(super) offer: Option<Offer>,
+    /// Slots in the machine's memory.
+    pub(super) slots: Slots<Connection>,
+}
+
+/// RDMA that is offered to a sender.
 pub(super) struct Offer {
     /// Connected already.
     pub(super) pair: QueuePair<Ended>,
-    /// The slots, if payloads come to the GPU. Given back after what the sender may write to.
-    pub(super) gpu: Option<Slots>,
+    /// The slots, if payloads come to the GPU. Dropped after `pair`, which lets the sender write
+    /// there.
+    pub(super) gpu: Option<Slots<Connection>>,
 }
 
-/// Our end, or why there is none.
+/// This end of RDMA, or why there is none.
 type Made = Result<(Offer, RdmaEnd), String>;
 
-/// Returns the sender's end if frames may go by RDMA, or why they may not.
+/// Returns the sender's end of RDMA if frames may go by it, or else why they may not.
 pub(super) fn offered(shared: &Shared, hello: &Hello) -> Result<Result<RdmaEnd, String>, Refusal> {
     let config = &shared.config;
     let offers = |kind| hello.transports.contains(&kind);
@@ -53,69 +65,72 @@ pub(super) fn offered(shared: &Shared, hello: &Hello) -> Result<Result<RdmaEnd, 
     })
 }
 
-/// Makes our end at the first address for a sender at the second one, if it is to be RDMA.
+/// Agrees on a transport with a sender. For RDMA, makes an end at the first address, for the
+/// sender's at the second one.
 pub(super) async fn agree(
     shared: &Shared,
     mut decision: Decision,
     granted: Granted,
     (addresses, theirs): ((IpAddr, IpAddr), Result<RdmaEnd, String>),
-) -> Result<(Decision, Slots), Refusal> {
+) -> Result<Agreed, Refusal> {
     let transport = shared.config.transport;
     let offers = |kind| decision.hello.transports.contains(&kind);
     let (may_rdma, may_tcp) = (offers(TransportKind::Rdma), offers(TransportKind::Tcp));
     let (slots, made) = match theirs {
         Ok(theirs) => connect(shared, granted, addresses, theirs).await?,
         Err(reason) => {
-            // It had slots, and does not use the memory.
+            // The sender needs the slots only, not the memory that is registered for them.
             if let Some(spare) = granted.spare {
                 drop_blocking(spare).await;
             }
             (granted.slots, Err(reason))
         }
     };
-    match made {
+    let accept = &mut decision.accept;
+    let offer = match made {
         Ok((offer, end)) => {
             // As many by either transport, for the sender has not chosen yet.
-            [Some(&slots), offer.gpu.as_ref()].into_iter().flatten().for_each(|slots| {
+            for slots in [Some(&slots), offer.gpu.as_ref()].into_iter().flatten() {
                 slots.lower(end.places.into());
-            });
-            decision.accept.rdma_only = transport == Transport::Rdma;
-            (decision.accept.transport, decision.accept.rdma) = (TransportKind::Rdma, Some(end));
-            decision.offer = Some(offer);
+            }
+            accept.rdma_only = transport == Transport::Rdma;
+            (accept.transport, accept.rdma) = (TransportKind::Rdma, Some(end));
+            Some(offer)
         }
         Err(reason) if may_tcp && transport != Transport::Rdma => {
-            decision.accept.reason = may_rdma.then(|| sanitize_message(reason));
+            accept.reason = may_rdma.then(|| sanitize_message(reason));
+            None
         }
         Err(reason) => {
             return Err(Refusal::new(RefusalCode::Transport, format!("RDMA cannot be used: {reason}")));
         }
-    }
-    // Others than were granted at first, perhaps.
-    decision.accept.slots = slots.count();
-    Ok((decision, slots))
+    };
+    accept.slots = slots.count();
+    Ok(Agreed { decision, offer, slots })
 }
 
-/// Returns how many payloads may lie in the GPU: as many as have slots there, and none without. More
-/// than the machine's memory has would be too many, should the sender choose TCP.
-fn gpu_count(slots: &Slots, gpu: Option<&Slots>) -> Option<u32> {
-    gpu.map(|gpu| gpu.count().min(slots.count()))
+/// Returns how many payloads may lie in the GPU: as many as have slots there. There are no more
+/// than slots in the machine's memory, as the sender may still choose TCP.
+fn gpu_count(slots: u32, gpu: Option<&Slots<Connection>>) -> Option<u32> {
+    gpu.map(|gpu| gpu.count().min(slots))
 }
 
-/// Has the device make our end. The memory is accounted for until it has, whoever still waits for it.
+/// Makes this end of RDMA and connects it. The device may take longer than this waits; its memory
+/// stays accounted for meanwhile.
 async fn connect(
     shared: &Shared,
     granted: Granted,
     (ours, theirs): (IpAddr, IpAddr),
     their_end: RdmaEnd,
-) -> Result<(Slots, Made), Refusal> {
+) -> Result<(Slots<Connection>, Made), Refusal> {
     let limits = &shared.config.limits;
     let (frame_size, patience) = (limits.frame_size, limits.patience / 2);
     let gpu = shared.config.gpu.clone();
-    let (devices, late) = (Arc::clone(&shared.rdma_devices), Arc::clone(&shared.late));
-    // The sender waits for the answer as long as it may take for the whole, as a rule.
+    let (devices, spares) = (Arc::clone(&shared.rdma_devices), Arc::clone(&shared.spares));
+    // The sender's patience for the whole handshake is usually the same as the listener's.
     let until = Instant::now() + patience;
-    let turn = Arc::clone(&shared.turns).acquire_owned();
-    let Ok(Ok(turn)) = tokio::time::timeout_at(until.into(), turn).await else {
+    let permit = Arc::clone(&shared.preparing).acquire_owned();
+    let Ok(Ok(permit)) = tokio::time::timeout_at(until.into(), permit).await else {
         if let Some(spare) = granted.spare {
             drop_blocking((spare, granted.gpu)).await;
         }
@@ -124,11 +139,11 @@ async fn connect(
     let making = try_rdma(until.saturating_duration_since(Instant::now()), move || {
         let extra_pairs = their_end.further.len();
         let Granted { slots, gpu: gpu_slots, spare } = granted;
-        let gpu = gpu.zip(gpu_count(&slots, gpu_slots.as_ref()));
+        let gpu = gpu.zip(gpu_count(slots.count(), gpu_slots.as_ref()));
         let role = Role::Receiver { slots: slots.count(), frame_size, extra_pairs, gpu };
         let prepared = devices.prepare(ours, theirs, role, spare);
-        drop(turn);
-        // Payloads may have to come to the machine's memory all the same.
+        drop(permit);
+        // Payloads may come to the machine's memory after all.
         let gpu = gpu_slots.filter(|_| prepared.as_ref().is_ok_and(|own| own.end().payloads.is_some()));
         let made = match prepared {
             Ok(own) if Instant::now() < until => {
@@ -137,8 +152,8 @@ async fn connect(
                 pair.map(|pair| (Offer { pair, gpu }, end))
             }
             Ok(own) => {
-                late.keep(Instant::now(), gpu.unwrap_or(slots), own.into_spare());
-                expire(&late);
+                spares.keep(Instant::now(), gpu.unwrap_or(slots), own.into_spare());
+                expire(&spares);
                 return Ok(None);
             }
             Err(error) => Err(error),
@@ -148,19 +163,20 @@ async fn connect(
     let reason = match making.await {
         Ok(Some(made)) => return Ok(made),
         Err(NoRdma { reason, .. }) if Instant::now() < until => reason,
-        // Part of the time may have been somebody else's turn.
+        // Other senders may have had a part of the time.
         Ok(None) | Err(_) => format!("the device takes more than {patience:?}"),
     };
-    Ok((shared.memory.grant(theirs, limits.slots, false)?, Err(reason)))
+    let newcomer = Newcomer { address: theirs, wanted: limits.slots, is_lasting: false };
+    Ok((shared.memory.grant(newcomer)?, Err(reason)))
 }
 
-/// Has what is kept let go of, if nobody comes for it. The listener may end before.
-fn expire(late: &Arc<Late>) {
-    let late = Arc::downgrade(late);
+/// Frees spare memory when its time is over. The listener may end before.
+fn expire(spares: &Arc<Spares>) {
+    let spares = Arc::downgrade(spares);
     tokio::spawn(async move {
         tokio::time::sleep(KEPT).await;
-        if let Some(late) = late.upgrade() {
-            drop_blocking(late.overdue(Instant::now())).await;
+        if let Some(spares) = spares.upgrade() {
+            drop_blocking(spares.overdue(Instant::now())).await;
         }
     });
 }
@@ -175,12 +191,13 @@ mod tests {
 
     #[test]
     fn payloads_lie_in_a_gpu_only_with_slots_there() {
-        let granted = |count| {
-            let memory = Arc::new(Memory::new(Budget::given(1000), 10, 1));
-            memory.grant(Ipv4Addr::LOCALHOST.into(), count, false).unwrap()
+        let memory = Arc::new(Memory::new(Budget::given(1000), 10, 2));
+        let granted = |wanted| {
+            let newcomer = Newcomer { address: Ipv4Addr::LOCALHOST.into(), wanted, is_lasting: false };
+            memory.grant(newcomer).unwrap()
         };
-        assert_eq!(gpu_count(&granted(4), None), None);
-        assert_eq!(gpu_count(&granted(4), Some(&granted(3))), Some(3));
-        assert_eq!(gpu_count(&granted(4), Some(&granted(8))), Some(4));
+        assert_eq!(gpu_count(4, None), None);
+        assert_eq!(gpu_count(4, Some(&granted(3))), Some(3));
+        assert_eq!(gpu_count(4, Some(&granted(8))), Some(4));
     }
 }

@@ -1,4 +1,4 @@
-//! What a listener is to do, and how it begins.
+//! Settings of a listener, and its start.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use tracing::info;
 use super::Received;
 use super::admission::Admission;
 use super::budget::Budget;
+use super::limits::Limits;
 use super::sockets::sockets;
 use super::{Acknowledge, Handle, Listener, Shared, accept, room};
 use crate::error::BindError;
@@ -21,7 +22,7 @@ use crate::nic::Keeper;
 use crate::tls::Tls;
 use crate::transport::{Rdma, Transport};
 
-/// What a [`Listener`] is to do. Every setting has a default that suits most.
+/// Settings of a [`Listener`]. Each has a default that suits most programs.
 ///
 /// # Examples
 ///
@@ -50,27 +51,16 @@ pub struct ListenerBuilder {
     pub(super) tls: Option<Tls>,
 }
 
-/// What strangers can make grow, and how far.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) frame_size: u32,
-    pub(super) slots: u32,
-    /// `None`: by what this process may take.
-    pub(super) memory: Option<usize>,
-    pub(super) connections: usize,
-    pub(super) patience: Duration,
-    pub(super) silence: Duration,
-}
-
 impl ListenerBuilder {
-    /// Listens on this address; may be called several times. Default: the addresses of all second NICs ([`second_nics`](crate::nic::second_nics)). Those that
-    /// cannot be listened on are left out with a warning then: another host has them, or they have just gone.
+    /// Adds an address to listen on. Default: the addresses of all second NICs
+    /// ([`second_nics`](crate::nic::second_nics)). Of those, the listener leaves out with a warning
+    /// any that another host has, or that have just gone.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // By one of several second NICs only.
+    /// // On one of several second NICs only.
     /// let listener = Listener::builder().address("192.168.112.5".parse()?).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -79,7 +69,8 @@ impl ListenerBuilder {
         self
     }
 
-    /// Where there is no second NIC: listens on all addresses, of IPv4 and IPv6, the default network's included. Default: no.
+    /// Allows the default network: without a second NIC, the listener uses all addresses, of IPv4
+    /// and IPv6. Default: no.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,13 +85,13 @@ impl ListenerBuilder {
         self
     }
 
-    /// The port; 0 lets the kernel choose. Default: 18515.
+    /// Sets the port; 0 lets the kernel choose. Default: 18515.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // For a test, whichever port is free.
+    /// // For a test, any port that is free.
     /// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
     /// assert_ne!(listener.local_addresses()[0].port(), 0);
     /// # Ok(()) }
@@ -110,13 +101,14 @@ impl ListenerBuilder {
         self
     }
 
-    /// The largest payload of a frame, in bytes. Default: 8 MiB.
+    /// Sets the largest payload of a frame, in bytes. Default: 8 MiB.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// let listener = Listener::builder().frame_size(3840 * 2160 * 3).bind().await?; // pictures in 4K, not compressed
+    /// // Uncompressed pictures in 4K.
+    /// let listener = Listener::builder().frame_size(3840 * 2160 * 3).bind().await?;
     /// # Ok(()) }
     /// ```
     pub fn frame_size(mut self, bytes: u32) -> Self {
@@ -124,14 +116,16 @@ impl ListenerBuilder {
         self
     }
 
-    /// How many frames of each connection are kept until they are dropped: the credit that a sender gets, as long as [`memory`](Self::memory) is enough for
-    /// that. Default: 16. Under RDMA there are no more of them than 4096, and than 256 MiB hold.
+    /// Sets the number of slots of each connection: how many frames it holds until they are
+    /// dropped, and so the credit of its sender. Default: 16. Where [`memory`](Self::memory) is not
+    /// enough for that, a connection gets fewer. Under RDMA, it gets at most 4096, and at most as
+    /// many as 256 MiB hold.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // This program takes 64 frames at a time, and meanwhile 64 more may come.
+    /// // This program holds 64 frames at a time, and meanwhile 64 more may come.
     /// let listener = Listener::builder().slots(128).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -140,30 +134,48 @@ impl ListenerBuilder {
         self
     }
 
-    /// The most memory for frames of all connections together, in bytes; with a [`gpu`](Self::gpu), as much again of the GPU's, for payloads that come there.
-    /// Default: a quarter of what this process may take, which is the least limit of its control group and those above it, or what the machine has;
-    /// 4 GiB at most, and 4 GiB of a GPU's.
+    /// Sets the most memory for frames of all connections together, in bytes. With a
+    /// [`gpu`](Self::gpu), as much again of its memory is used for payloads that come there.
     ///
-    /// A slot takes [`frame_size`](Self::frame_size) and 4.3 KiB, and each connection has [`slots`](Self::slots) of them: with the defaults, 4 GiB are
-    /// enough for 31 senders with 16 slots of 8 MiB, and the 128 MiB of a container of 512 MiB are 15 slots in all. Where they are not enough, a
-    /// newcomer gets an even share. Senders give back slots for it that they have not used lately, then those beyond an even share; when
-    /// others go, those that use all that they have get more. A sender by RDMA, whose slots are its own, or of a version before, cannot give back a part:
-    /// it gets half of what is free at most, and is closed for newcomers when nothing of it is unacknowledged, and comes back. If nobody has more than one
-    /// slot, or there are [`max_connections`](Self::max_connections), a newcomer takes the place of a sender whose address has the most
-    /// connections, if nothing of that is unacknowledged, and its own address would still have fewer; else it is refused with [`RefusalCode::Full`](crate::RefusalCode::Full), and tries again.
+    /// By default, it is a quarter of the memory that this process may use, and at most 4 GiB; of a
+    /// GPU's, 4 GiB. The process may use the least limit of its control group and of those above
+    /// it, or what the machine has.
     ///
-    /// By TCP, memory is not used before a frame needs it, and as much again may lie in the kernel, until it is read. By RDMA it is used, and locked, from the
-    /// beginning of a connection until its last frame is dropped; what a slow device has ready too late stays for the next
-    /// connections, for two of them at most, and for half a minute.
+    /// A slot takes [`frame_size`](Self::frame_size) and 4.3 KiB, and each connection has
+    /// [`slots`](Self::slots) of them. With the defaults, 4 GiB are enough for 31 senders with 16
+    /// slots of 8 MiB, and the 128 MiB of a container of 512 MiB are 15 slots in all. Where the
+    /// slots are too few:
     ///
-    /// Beside it, at least once, a listener remembers which frames it has had: of each sender that is connected, some hundred bytes as a rule, 128 KiB at most;
-    /// of all that have gone, 64 MiB together at most. Who was connected for the shortest time is forgotten first.
+    /// - A newcomer gets an even share. Senders give back slots for it that they have not used
+    ///   lately, and then those beyond an even share. When others leave, senders that use all of
+    ///   theirs get more.
+    /// - A sender by RDMA, or of a version before, cannot give back some of its slots. By RDMA, it
+    ///   gets at most half of those that are free. If it has more than an even share, the listener
+    ///   closes its connection for a newcomer once it has sent nothing for a second or two. It
+    ///   comes back, and gets fewer.
+    /// - If no connection has more than one slot, or there are
+    ///   [`max_connections`](Self::max_connections), a newcomer takes the place of another
+    ///   connection, of which nothing is unacknowledged. It is one of the address with the most
+    ///   connections, if the newcomer's address still has fewer; one that has sent nothing lately
+    ///   is closed before others.
+    /// - Otherwise the newcomer is refused with [`RefusalCode::Full`](crate::RefusalCode::Full),
+    ///   and tries again.
+    ///
+    /// By TCP, memory is not used before a frame needs it. As much again may lie in the kernel
+    /// until it is read. By RDMA, it is used, and locked, from the beginning of a connection until
+    /// its last frame is dropped. Memory that a slow device has ready too late is kept for the next
+    /// connections, for half a minute and at most two of them.
+    ///
+    /// Beside this memory, a listener remembers which frames it has had, at least once: usually
+    /// some hundred bytes for each connected sender, and at most 128 KiB; for all senders that have
+    /// gone, at most 64 MiB together. It forgets first the one that was connected for the shortest
+    /// time.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // The container may have 2 GiB. The program itself takes little, so that half of it is for frames, and not 512 MiB.
+    /// // The container has 2 GiB, and the program needs little: half is for frames, not a quarter.
     /// let listener = Listener::builder().memory(1 << 30).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -172,13 +184,14 @@ impl ListenerBuilder {
         self
     }
 
-    /// The most connections. Default: 1024. Who is closed for a newcomer if there are so many, [`memory`](Self::memory) says.
+    /// Sets the most connections. Default: 1024. [`memory`](Self::memory) says which one is closed
+    /// for a newcomer if there are so many.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // There are 16 senders. Each may be connected twice for a while, when it is replaced.
+    /// // For 16 senders. While a pod is replaced, the old and the new one may both be connected.
     /// let listener = Listener::builder().max_connections(32).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -187,7 +200,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// How long a sender may take for its handshake, and again to try RDMA. Default: 5 s.
+    /// Sets how long a sender may take for its handshake, and again to try RDMA. Default: 5 s.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -195,7 +208,7 @@ impl ListenerBuilder {
     ///
     /// use multinet_client::Listener;
     ///
-    /// // Whoever connects and says nothing takes a place from others for a second only.
+    /// // A client that connects and sends nothing is closed after a second.
     /// let listener = Listener::builder().patience(Duration::from_secs(1)).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -204,13 +217,17 @@ impl ListenerBuilder {
         self
     }
 
-    /// Wants payloads in this GPU: [`Received::gpu`] has them there. A device that can writes them there by itself; the memory of a connection is the GPU's then.
+    /// Sets the GPU that payloads are wanted in, from where [`Received::gpu`] returns them. RDMA
+    /// devices that can write to it do so. Other payloads are copied when the program asks for
+    /// them.
     ///
     /// ```no_run
-    /// # async fn example(gpu: std::sync::Arc<dyn multinet_client::Gpu>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     gpu: std::sync::Arc<dyn multinet_client::Gpu>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // With the feature cuda, `gpu` is what Cuda::device(0)? gives.
+    /// // With the feature cuda, `gpu` is Cuda::device(0)?.
     /// let listener = Listener::builder().gpu(gpu).bind().await?;
     /// let frame = listener.recv().await?;
     /// println!("{} bytes at {:#x}", frame.len(), frame.gpu()?.address());
@@ -221,9 +238,10 @@ impl ListenerBuilder {
         self
     }
 
-    /// After how long without a sign of life from its host a sender counts as gone. Default: 10 s; at least 4 s.
+    /// Sets the time without any packet from a sender's host after which the sender counts as gone.
+    /// Default: 10 s; at least 4 s.
     ///
-    /// This end keeps its senders waiting if its runtime has one thread, and its code computes for long: the senders'
+    /// If this program's runtime has one thread, and computes for long, its senders wait; their
     /// [`silence`](crate::ConnectorBuilder::silence) says what to do then.
     ///
     /// ```no_run
@@ -232,7 +250,7 @@ impl ListenerBuilder {
     ///
     /// use multinet_client::Listener;
     ///
-    /// // The memory of senders whose nodes have lost their power is free after 4 s.
+    /// // The memory of a sender whose node has lost its power is free after 4 s.
     /// let listener = Listener::builder().silence(Duration::from_secs(4)).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -241,7 +259,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// When a frame is acknowledged. Default: [`Acknowledge::Explicitly`].
+    /// Sets when a frame is acknowledged. Default: [`Acknowledge::Explicitly`].
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -250,7 +268,7 @@ impl ListenerBuilder {
     /// let listener = Listener::builder().acknowledge(Acknowledge::OnDrop).bind().await?;
     /// let frame = listener.recv().await?;
     /// println!("{} bytes", frame.len());
-    /// drop(frame); // its sender need not keep it any longer
+    /// drop(frame); // acknowledges it
     /// # Ok(()) }
     /// ```
     pub fn acknowledge(mut self, acknowledge: Acknowledge) -> Self {
@@ -258,13 +276,13 @@ impl ListenerBuilder {
         self
     }
 
-    /// Who this process is. Default: [`Identity::from_env`].
+    /// Sets the identity of this process. Default: [`Identity::from_env`].
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Identity, Listener};
     ///
-    /// // The uid from somewhere else than the environment: senders that mean another pod are told so.
+    /// // The uid from a file. A sender that expects another pod at this address is refused.
     /// let uid = std::fs::read_to_string("/etc/podinfo/uid")?;
     /// let identity = Identity::from_env().uid(uid.trim_end());
     /// let listener = Listener::builder().identity(identity).bind().await?;
@@ -275,15 +293,17 @@ impl ListenerBuilder {
         self
     }
 
-    /// Lets in only senders that asked for this service, as its name begins: `infer.vision` fits `infer.vision.svc.multinet`, and
-    /// `rail0._net.infer.vision.svc.multinet`. May be called several times. Default: whatever they asked for.
+    /// Adds a service, and lets in only senders that have asked for one of those added. The first
+    /// labels of its name are enough: `infer.vision` stands for `infer.vision.svc.multinet`, and
+    /// `rail0._net.infer.vision.svc.multinet`. Default: any service.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // A sender with the wrong name in its configuration hears so, instead of sending its frames here.
-    /// let listener = Listener::builder().service("infer.vision").service("infer-canary.vision").bind().await?;
+    /// // A sender with a wrong name in its configuration is refused.
+    /// let builder = Listener::builder().service("infer.vision").service("infer-canary.vision");
+    /// let listener = builder.bind().await?;
     /// # Ok(()) }
     /// ```
     pub fn service(mut self, name: impl Into<String>) -> Self {
@@ -291,14 +311,15 @@ impl ListenerBuilder {
         self
     }
 
-    /// Asks this of the address of everybody that connects, before anything is read or TLS is spoken; an error is what the sender is told. It is called
-    /// by the task that accepts, and must not wait. Default: any address may connect.
+    /// Sets a rule for the addresses that may connect, applied before anything is read. The sender
+    /// is told the error that the rule returns. The task that accepts connections calls it, so it
+    /// must not block. Default: any address may connect.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // The port is open to the whole network, but frames come from one rack only.
+    /// // The whole network reaches the port, but only one rack may send.
     /// let rack: ipnet::IpNet = "192.168.111.0/26".parse()?;
     /// let builder = Listener::builder().admit(move |address| match rack.contains(&address) {
     ///     true => Ok(()),
@@ -312,15 +333,17 @@ impl ListenerBuilder {
         self
     }
 
-    /// Which ways of moving frames senders may use. Default: [`Transport::Auto`].
+    /// Sets the transports that senders may use. Default: [`Transport::Auto`].
     ///
-    /// What comes by RDMA is written to the slots directly, so that each connection has all memory of its slots from the beginning, and locked.
+    /// By RDMA, a sender's device writes to the slots directly, so that all of a connection's slots
+    /// are allocated and locked from its beginning.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Listener, Transport};
     ///
-    /// // For hundreds of senders that seldom send: their slots take no memory before a frame needs it, and go to those that need them.
+    /// // For hundreds of senders that seldom send. By TCP, slots take no memory before frames need
+    /// // it, and go to the senders that use them.
     /// let listener = Listener::builder().transport(Transport::Tcp).bind().await?;
     /// # Ok(()) }
     /// ```
@@ -329,7 +352,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// How RDMA is used, where it is.
+    /// Sets the options of RDMA.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -343,14 +366,15 @@ impl ListenerBuilder {
         self
     }
 
-    /// Speaks mutual TLS with all senders.
+    /// Requires mutual TLS of all senders.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{Listener, Tls};
     ///
     /// // Only the pods of this namespace may send.
-    /// let tls = Tls::from_files("/var/run/tls/tls.crt", "/var/run/tls/tls.key", "/var/run/tls/ca.crt")?
+    /// let file = |name| std::path::Path::new("/var/run/tls").join(name);
+    /// let tls = Tls::from_files(file("tls.crt"), file("tls.key"), file("ca.crt"))?
     ///     .expect("spiffe://cluster.local/ns/vision/*")?;
     /// let listener = Listener::builder().tls(tls).bind().await?;
     /// # Ok(()) }
@@ -360,14 +384,16 @@ impl ListenerBuilder {
         self
     }
 
-    /// Listens. What connects is served from now on.
+    /// Starts to listen.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::{BindError, Listener};
     ///
     /// let listener = match Listener::builder().bind().await {
-    ///     Err(BindError::NoSecondNic { .. }) => return Err("this pod needs the annotation k8s.v1.cni.cncf.io/networks".into()),
+    ///     Err(BindError::NoSecondNic { .. }) => {
+    ///         return Err("this pod lacks the annotation k8s.v1.cni.cncf.io/networks".into());
+    ///     }
     ///     bound => bound?,
     /// };
     /// # Ok(()) }
@@ -407,7 +433,7 @@ impl ListenerBuilder {
         tasks.spawn({
             let shared = Arc::clone(&shared);
             async move {
-                shared.shutdown.run_until_cancelled(shared.notices.run()).await;
+                shared.shutdown.run_until_cancelled(shared.log_limit.run()).await;
             }
         });
         for memory in [&shared.memory].into_iter().chain(&shared.gpu_memory).map(Arc::clone) {
@@ -427,13 +453,14 @@ impl ListenerBuilder {
         })
     }
 
-    /// Sockets that listen where [`bind`](Self::bind) would, for another protocol on second NICs.
+    /// Returns sockets that listen where [`bind`](Self::bind) would, for another protocol on second
+    /// NICs.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
-    /// // A protocol of our own, where connections by the default network would not be wanted either.
+    /// // For a protocol of the program's own, off the default network, too.
     /// let builder = Listener::builder().port(0);
     /// # let builder = builder.address("127.0.0.1".parse()?);
     /// for socket in builder.sockets()? {

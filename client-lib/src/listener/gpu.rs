@@ -1,42 +1,45 @@
-//! Memory of a GPU for payloads that have come to the machine's: used when a program asks for one, and used again.
+//! Copies payloads from the machine's memory to a GPU, when the program asks for one. The GPU's
+//! memory is used again.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use multinet_memory::{Gpu, GpuError, GpuMemory, GpuSlice};
 
-/// What is kept to be used again, at most. How much there is in all is bounded by the slots of all connections.
+/// Most pieces of memory that are kept to be used again. The total is bounded by the slots of all
+/// connections.
 const POOL: usize = 32;
 
-/// Payloads of all sizes up to this one use the same memory.
+/// Smallest piece of memory. Payloads up to this size use the same pieces.
 const LEAST: usize = 64 << 10;
 
-pub(super) struct GpuSlots {
+/// Memory of a GPU for payloads that are copied there.
+pub(super) struct UploadPool {
     gpu: Arc<dyn Gpu>,
     free: Mutex<Vec<Arc<dyn GpuMemory>>>,
 }
 
-/// Where a frame's payload is in a GPU, once somebody has asked.
-pub(super) struct Uploaded {
-    slots: Arc<GpuSlots>,
+/// Copy of a frame's payload in a GPU, made when it is first asked for.
+pub(super) struct Upload {
+    pool: Arc<UploadPool>,
     payload: OnceLock<GpuSlice>,
 }
 
-impl GpuSlots {
+impl UploadPool {
     pub(super) fn new(gpu: Arc<dyn Gpu>) -> Self {
         Self { gpu, free: Mutex::default() }
     }
 
     fn take(&self, length: usize) -> Result<Arc<dyn GpuMemory>, GpuError> {
         let free = {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = self.free();
             let fitting = free.iter().position(|memory| memory.length() >= length);
             fitting.map(|place| free.swap_remove(place))
         };
         match free {
             Some(memory) => Ok(memory),
-            // A payload is not longer than 4 GiB.
             None => {
+                // Does not overflow, as payloads are at most 4 GiB long.
                 let length = length.max(LEAST).next_power_of_two();
                 self.gpu.allocate(NonZeroUsize::MIN.saturating_add(length - 1))
             }
@@ -45,39 +48,44 @@ impl GpuSlots {
 
     fn give_back(&self, mut memory: Arc<dyn GpuMemory>) {
         if Arc::get_mut(&mut memory).is_none() {
-            // Somebody has it still.
+            // The program still uses it.
             return;
         }
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free();
         if free.len() < POOL {
             free.push(memory);
         }
     }
+
+    /// Locks the free memory. No code panics while it holds the lock.
+    fn free(&self) -> MutexGuard<'_, Vec<Arc<dyn GpuMemory>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Uploaded {
-    pub(super) fn new(slots: Arc<GpuSlots>) -> Self {
-        Self { slots, payload: OnceLock::new() }
+impl Upload {
+    pub(super) fn new(pool: Arc<UploadPool>) -> Self {
+        Self { pool, payload: OnceLock::new() }
     }
 
-    /// The payload in the GPU, copied there the first time.
+    /// Returns the payload in the GPU, and copies it there the first time.
     pub(super) fn payload(&self, payload: &[u8]) -> Result<&GpuSlice, GpuError> {
         if let Some(known) = self.payload.get() {
             return Ok(known);
         }
-        let memory = self.slots.take(payload.len())?;
+        let memory = self.pool.take(payload.len())?;
         memory.write(0, payload)?;
         let slice = GpuSlice::new(memory, 0..payload.len());
         let slice = slice.ok_or_else(|| GpuError::new("the GPU gives less memory than was asked for"))?;
-        // Who comes second copies the same.
+        // Another thread may have been faster. Its copy is the same.
         Ok(self.payload.get_or_init(|| slice))
     }
 }
 
-impl Drop for Uploaded {
+impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(payload) = self.payload.take() {
-            self.slots.give_back(payload.into_memory());
+            self.pool.give_back(payload.into_memory());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Frames that have come and that nobody has received yet. The senders' credits bound it.
+//! Received frames that the program has not taken yet. The senders' credits bound them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,19 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
 use super::control::Connection;
-use super::slots::Slot;
+use super::slot::Slot;
 use crate::wire::Data;
 
-/// A frame that our code has not got. Where it is dropped, nobody has decided on it, and its sender is told nothing: it has it still, or has lost it.
+/// A frame that the program has not taken. If it is dropped, no decision on it is reported: its
+/// sender still has it, or, at most once, has lost it.
 pub(super) struct Arrived {
     pub(super) header: Data,
     pub(super) slot: Slot,
     pub(super) connection: Arc<Connection>,
 }
 
+/// Queue of frames, from all connections to all tasks that receive.
 pub(super) struct Queue {
     frames: Mutex<VecDeque<Arrived>>,
-    /// A permit for each frame.
+    /// Has a permit for each frame, added after the frame.
     count: Semaphore,
 }
 
@@ -32,24 +34,25 @@ impl Queue {
         self.count.add_permits(1);
     }
 
-    /// The next frame, if one is there.
+    /// Takes the next frame, if there is one.
     pub(super) fn try_pop(&self) -> Option<Arrived> {
         self.count.try_acquire().ok()?.forget();
         self.frames().pop_front()
     }
 
-    /// The next frame; `None` when the queue has been closed. Cancelling it loses nothing.
+    /// Waits for the next frame. Returns `None` when the queue has been closed. Cancellation loses
+    /// nothing.
     pub(super) async fn pop(&self) -> Option<Arrived> {
         self.count.acquire().await.ok()?.forget();
         self.frames().pop_front()
     }
 
-    /// Nobody gets a frame any more.
+    /// Closes the queue: no frame is given out any more.
     pub(super) fn close(&self) {
         self.count.close();
     }
 
-    /// No code panics while it holds the lock.
+    /// Locks the frames. No code panics while it holds the lock.
     fn frames(&self) -> MutexGuard<'_, VecDeque<Arrived>> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }

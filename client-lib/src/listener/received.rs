@@ -1,4 +1,4 @@
-//! A frame that has come.
+//! Received frames, as the program has them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,23 +8,26 @@ use multinet_memory::{GpuError, GpuSlice};
 
 use super::Acknowledge;
 use super::control::Connection;
-use super::gpu::{GpuSlots, Uploaded};
+use super::gpu::{Upload, UploadPool};
 use super::queue::Arrived;
-use super::slots::Slot;
+use super::slot::Slot;
 use crate::frame::FrameId;
 use crate::handshake::Delivery;
 use crate::wire::Data;
 
-/// A frame that has come. Dropping it gives its memory, and the credit for it, back to the sender.
+/// A received frame. To drop it gives its memory, and the credit for that, back to the sender.
 ///
-/// Under [at least once](Delivery::AtLeastOnce), the sender keeps the frame until it is [acknowledged](Self::acknowledge).
+/// Under [at least once](Delivery::AtLeastOnce), the sender keeps the frame until it is
+/// [acknowledged](Self::acknowledge).
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(
+/// #     listener: &multinet_client::Listener,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let frame = listener.recv().await?;
-/// // If this fails, the frame is dropped, and goes to another receiver.
+/// // If this fails, the frame is dropped, and its sender sends it to another receiver.
 /// std::fs::write("/data/picture", frame.bytes())?;
 /// frame.acknowledge();
 /// # Ok(()) }
@@ -35,17 +38,19 @@ pub struct Received {
     /// Empty once it has been given back.
     slot: Slot,
     connection: Arc<Connection>,
-    /// If a GPU is set.
-    uploaded: Option<Uploaded>,
+    /// Set if the listener has a GPU.
+    upload: Option<Upload>,
     is_acknowledged: bool,
 }
 
-/// Who sent a frame.
+/// The sender of a frame.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(
+/// #     listener: &multinet_client::Listener,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let frame = listener.recv().await?;
 /// // Its name and its address.
 /// println!("a frame from {:?}", frame.sender());
@@ -55,17 +60,19 @@ pub struct Received {
 pub struct Sender<'r>(&'r Connection);
 
 impl Received {
-    /// Our code has it now.
-    pub(super) fn take(Arrived { header, slot, connection }: Arrived, gpu: Option<&Arc<GpuSlots>>) -> Self {
-        connection.taken();
-        let uploaded = gpu.map(|slots| Uploaded::new(Arc::clone(slots)));
-        Self { header, slot, connection, uploaded, is_acknowledged: false }
+    /// Takes a frame from the queue for the program, and tells its sender so.
+    pub(super) fn take(Arrived { header, slot, connection }: Arrived, gpu: Option<&Arc<UploadPool>>) -> Self {
+        connection.take();
+        let upload = gpu.map(|pool| Upload::new(Arc::clone(pool)));
+        Self { header, slot, connection, upload, is_acknowledged: false }
     }
 
-    /// Length of the payload in bytes, wherever it lies.
+    /// Returns the length of the payload in bytes, wherever that lies.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut total = 0;
     /// while let Ok(frame) = listener.recv().await {
     ///     total += frame.len(); // also of frames that lie in a GPU, which bytes() does not have
@@ -76,7 +83,7 @@ impl Received {
         self.header.payload as usize
     }
 
-    /// Whether there is no payload.
+    /// Returns whether the frame has no payload.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -91,45 +98,53 @@ impl Received {
         self.header.payload == 0
     }
 
-    /// The payload in the GPU that the listener [was given](super::ListenerBuilder::gpu), until the frame is dropped. If a device has written it there, it is where it
-    /// was written; else this copies it, the first time, and returns when that is done: for large frames not a thing for an async task that others wait for.
+    /// Returns the payload in the GPU that the listener [was given](super::ListenerBuilder::gpu).
+    /// If a device has written it there, it is where it was written. Otherwise the first call
+    /// copies it, and returns when that is done; for large frames, do not call it in an async task
+    /// that others wait for.
     ///
-    /// All that the GPU is to do with it has to be done before the frame is dropped or acknowledged: then its place is used again. What a sender may still do to it is
-    /// said at [`bytes`](Self::bytes).
+    /// The GPU must be done with the payload before the frame is dropped or acknowledged, as its
+    /// place is used again then. [`bytes`](Self::bytes) says what a sender may still do to it.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
     /// let payload = frame.gpu()?;
     /// println!("{} bytes at {:#x}", payload.len(), payload.address());
-    /// // The frame is kept until the GPU is done with them.
+    /// // The frame is kept until the GPU is done with it.
     /// frame.acknowledge();
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if no GPU was given, it has no memory left, or it has failed.
+    /// [`GpuError`], if the listener has no GPU, or the GPU has no memory left, or has failed.
     pub fn gpu(&self) -> Result<&GpuSlice, GpuError> {
-        match (self.slot.gpu(), &self.uploaded) {
+        match (self.slot.gpu(), &self.upload) {
             (Some(landed), _) => {
                 landed.memory().flush()?;
                 Ok(landed)
             }
-            (None, Some(uploaded)) => uploaded.payload(self.bytes()),
+            (None, Some(upload)) => upload.payload(self.bytes()),
             (None, None) => {
                 Err(GpuError::new("the listener has no GPU: give it one by ListenerBuilder::gpu"))
             }
         }
     }
 
-    /// The payload, where the processor can read it: nothing of one that a device has written to a GPU, where [`gpu`](Self::gpu) has it.
+    /// Returns the payload, where the processor can read it. It is empty if a device has written
+    /// the payload to a GPU, where [`gpu`](Self::gpu) has it.
     ///
-    /// Under RDMA it is read where the sender's device has written it. A sender that breaks the protocol can go on writing there until the frame is dropped, so
-    /// whoever does not trust its senders copies first what it decides by. Key and metadata are copies.
+    /// Under RDMA, it is read where the sender's device has written it. A sender that breaks the
+    /// protocol can go on writing there until the frame is dropped. If you do not trust your
+    /// senders, copy what you decide by before you look at it. Key and metadata are copies.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
     /// // A sender that is not trusted might write to the payload between two looks at it.
     /// let header: [u8; 16] = *frame.bytes().first_chunk().ok_or("a frame without its header")?;
@@ -140,7 +155,7 @@ impl Received {
         self.slot.payload(&self.header)
     }
 
-    /// The key that it was sent with; empty if there was none.
+    /// Returns the key that the frame was sent with; empty if there was none.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -156,7 +171,7 @@ impl Received {
         self.slot.key(&self.header)
     }
 
-    /// The metadata that it was sent with; empty if there was none.
+    /// Returns the metadata that the frame was sent with; empty if there was none.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -173,12 +188,14 @@ impl Received {
         self.slot.metadata(&self.header)
     }
 
-    /// The time that it was sent with.
+    /// Returns the timestamp that the sender has given the frame, if it has.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
-    /// // Of two nodes whose clocks do not quite agree, this may be an error.
+    /// // An error, if the clocks of the two nodes differ by more than the age.
     /// if let Some(Ok(age)) = frame.timestamp().map(|taken| taken.elapsed()) {
     ///     println!("{} ms old", age.as_millis());
     /// }
@@ -193,7 +210,8 @@ impl Received {
         }
     }
 
-    /// Which frame it is. It has the same id whenever, and to whomever, it is sent.
+    /// Returns the frame's id, which stays the same when the frame is sent again, also to another
+    /// receiver.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -201,19 +219,23 @@ impl Received {
     /// # let (listener, peers) = loopback().await?;
     /// let sent = peers.send("a frame").await?;
     /// let frame = listener.recv().await?;
-    /// assert_eq!(frame.id(), sent.id()); // by which the two ends' logs can be laid side by side
+    /// assert_eq!(frame.id(), sent.id()); // joins the logs of the two ends
     /// # Ok(()) }
     /// ```
     pub fn id(&self) -> FrameId {
         FrameId { session: self.connection.session(), sequence: self.header.sequence }
     }
 
-    /// Whether it has been sent before, to this receiver, which did not get or want it, or to another, which may have.
+    /// Returns whether the frame has been sent before: to this receiver, which did not get it or
+    /// rejected it, or to another, which may have it.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener, is_done: fn(multinet_client::FrameId) -> bool) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// #     is_done: fn(multinet_client::FrameId) -> bool,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
-    /// // Only of repeats it has to be looked up whether another receiver has done the work.
+    /// // Only for repeats, check whether another receiver has done the work.
     /// if !(frame.is_repeat() && is_done(frame.id())) {
     ///     println!("{} bytes", frame.len());
     /// }
@@ -224,10 +246,12 @@ impl Received {
         self.header.is_repeat
     }
 
-    /// Who sent it.
+    /// Returns the sender of the frame.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
     /// println!("{} bytes from {}", frame.len(), frame.sender().name());
     /// # Ok(()) }
@@ -236,13 +260,15 @@ impl Received {
         Sender(&self.connection)
     }
 
-    /// Tells the sender that it need not keep the frame any longer: whatever had to be done with it has been done.
+    /// Tells the sender that the frame has been dealt with, so that it need not keep it any longer.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
     /// std::fs::write("/data/picture", frame.bytes())?;
-    /// // Not before, or the frame would be lost with this pod.
+    /// // Not earlier, or the frame would be lost with this pod.
     /// frame.acknowledge();
     /// # Ok(()) }
     /// ```
@@ -259,17 +285,19 @@ impl Drop for Received {
             Delivery::AtLeastOnce => {
                 let is_acknowledged =
                     self.is_acknowledged || self.connection.acknowledge_mode() == Acknowledge::OnDrop;
-                self.connection.settle(slot, self.header.sequence, is_acknowledged);
+                self.connection.decide(slot, self.header.sequence, is_acknowledged);
             }
         }
     }
 }
 
 impl<'r> Sender<'r> {
-    /// What it calls itself: its pod's name, as a rule.
+    /// Returns the name that the sender gives itself, usually that of its pod.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::collections::BTreeMap;
     ///
     /// let mut frames = BTreeMap::new();
@@ -282,14 +310,14 @@ impl<'r> Sender<'r> {
         self.0.name()
     }
 
-    /// Its address.
+    /// Returns the address that the sender is connected from.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (listener, peers) = loopback().await?;
     /// peers.send("a frame").await?;
-    /// // It tells which network the frame came by.
+    /// // The address shows by which network the frame came.
     /// assert!(listener.recv().await?.sender().address().ip().is_loopback());
     /// # Ok(()) }
     /// ```
@@ -297,13 +325,18 @@ impl<'r> Sender<'r> {
         self.0.address()
     }
 
-    /// Whom its certificate is for, whatever it calls itself: its URI, as those of SPIFFE have one, or else its DNS names. None without TLS.
+    /// Returns the names that the sender's certificate is for: its URI, as in certificates of
+    /// SPIFFE, or else its DNS names. Empty without TLS. Unlike [`name`](Self::name), the sender
+    /// cannot choose them.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
-    /// // All pods of the namespace may send, but only one of their kinds has weights for us.
-    /// if frame.key() == b"weights" && frame.sender().certificate_names() != ["spiffe://cluster.local/ns/vision/sa/train"] {
+    /// // All pods of the namespace may send, but only those of one service account send weights.
+    /// let trainer = ["spiffe://cluster.local/ns/vision/sa/train"];
+    /// if frame.key() == b"weights" && frame.sender().certificate_names() != trainer {
     ///     return Err(format!("weights from {:?}", frame.sender()).into());
     /// }
     /// # Ok(()) }
@@ -312,13 +345,16 @@ impl<'r> Sender<'r> {
         &self.0.owner
     }
 
-    /// Uid of its pod, if it told.
+    /// Returns the uid of the sender's pod, if the sender knows it.
     ///
     /// ```no_run
-    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     listener: &multinet_client::Listener,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
-    /// // The name of a StatefulSet's pod stays, its uid does not.
-    /// println!("{} with uid {}", frame.sender().name(), frame.sender().uid().unwrap_or("unknown"));
+    /// // A StatefulSet's new pod has the name of the old one, but another uid.
+    /// let (name, uid) = (frame.sender().name(), frame.sender().uid());
+    /// println!("{name} with uid {}", uid.unwrap_or("unknown"));
     /// # Ok(()) }
     /// ```
     pub fn uid(&self) -> Option<&'r str> {

@@ -1,4 +1,5 @@
-//! Makes room for newcomers, and has slots that are free used: [`shares`] decides, connections do it.
+//! Makes room for newcomers, and gives free slots to connections that need more. [`shares`]
+//! decides, and the connections do it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,46 +8,52 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::control::Connection;
-use super::late::Late;
 use super::shares::{self, Share, Step};
-use super::slots::{Holder, Memory, Newcomer, Slots};
+use super::slots::{self, Newcomer, Slots};
+use super::spares::Spares;
 use crate::handshake::Refusal;
 
-/// Time between two ticks, at which slots that are free go to those that need them.
+type Memory = slots::Memory<Connection>;
+type Holder = slots::Holder<Connection>;
+
+/// Time between two ticks, at which connections get more slots and their use is noted.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A sender that has not answered for so long may be one that never will: nothing is expected of it any more.
+/// Time limit for a sender's answer to a limit. One that has not answered by then may never answer,
+/// and no slots are expected of it any more.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// Grants slots to a newcomer. One that can use memory that is ready gets that. Otherwise, if less than
-/// an even share is free, makes room first and waits for it, for at most `patience`.
-pub(super) async fn slots<S>(
+/// Grants slots to a newcomer. One that may use RDMA gets spare memory first, which is registered
+/// already. Otherwise, if less than an even share is free, makes room and waits for it, for at most
+/// `patience`.
+pub(super) async fn grant<S>(
     memory: &Arc<Memory>,
-    late: &Late<S>,
+    spares: &Spares<S>,
     newcomer: Newcomer,
     patience: Duration,
-) -> Result<(Slots, Option<S>), Refusal> {
+) -> Result<(Slots<Connection>, Option<S>), Refusal> {
     let until = Instant::now() + patience;
     loop {
-        // Enabled before anything is looked at, so that no release in between is missed.
+        // Enabled before the checks, so that no release in between is missed.
         let mut released = pin!(memory.released().notified());
         released.as_mut().enable();
         if newcomer.is_lasting
-            && let Some(ready) = late.take(memory)
+            && let Some(spare) = spares.take(memory)
         {
-            return Ok(ready);
+            return Ok(spare);
         }
-        // At a tick, a sender may count as quiet that did not before; one that has not answered in
-        // time is not waited for.
+        // After a tick, more connections may count as quiet; after a while, one that has not
+        // answered is no longer waited for.
         let again = Instant::now() + TICK;
         if memory.has_room_for(newcomer.wanted) || !make_room(memory, newcomer) || Instant::now() >= until {
-            return late.grant(memory, newcomer);
+            return spares.grant(memory, newcomer);
         }
         let _ = timeout_at(again.min(until), released).await;
     }
 }
 
-/// Has others give back what a newcomer needs. Whether there is something to wait for.
+/// Makes other connections give back what a newcomer needs. Returns whether slots, or a place, are
+/// about to become free.
 fn make_room(memory: &Memory, Newcomer { address, wanted, .. }: Newcomer) -> bool {
     let holders = memory.holders();
     let shares: Vec<_> = holders.iter().map(share).collect();
@@ -57,8 +64,7 @@ fn make_room(memory: &Memory, Newcomer { address, wanted, .. }: Newcomer) -> boo
     is_something
 }
 
-/// Gives free slots to the connections that use all of theirs, and notes what each has used, at each
-/// tick, for ever.
+/// Gives free slots to connections that use all of theirs and want more, at each tick, for ever.
 pub(super) async fn tend(memory: &Memory, wanted: u32) {
     loop {
         sleep(TICK).await;
@@ -66,14 +72,14 @@ pub(super) async fn tend(memory: &Memory, wanted: u32) {
         let shares: Vec<_> = holders.iter().map(share).collect();
         shares::grow(memory.total(), &shares, wanted).into_iter().for_each(|step| act(&holders, step));
         for connection in holders.iter().filter_map(|(_, holder)| holder.connection.upgrade()) {
-            connection.go_on();
+            connection.tick();
         }
     }
 }
 
 fn share((id, holder): &(u64, Holder)) -> Share {
     let (id, &Holder { address, slots, .. }) = (*id, holder);
-    // In its handshake, there is nothing to be had of it.
+    // Nothing can be taken back during a handshake.
     let fixed = Share {
         id,
         address,
@@ -105,7 +111,7 @@ fn act(holders: &[(u64, Holder)], step: Step) {
     let Some(connection) = found.and_then(|(_, holder)| holder.connection.upgrade()) else { return };
     match step {
         Step::Limit { to, .. } => set_limit(&connection, to),
-        // Once the sender keeps to nothing, nothing that it sends is lost.
+        // It ends when the sender has answered, so that no frame on its way is lost.
         Step::Close { .. } if connection.is_limitable() && connection.asked().is_none() => {
             connection.limit(0);
         }
@@ -113,8 +119,8 @@ fn act(holders: &[(u64, Holder)], step: Step) {
     }
 }
 
+/// Sets the limit of a connection, unless another newcomer has been faster.
 fn set_limit(connection: &Arc<Connection>, to: u32) {
-    // Others may have been quicker.
     if connection.asked().is_none() && (to < connection.slots().count() || connection.slots().raise(to)) {
         connection.limit(to);
     }
@@ -140,7 +146,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A connection that can give back slots, and the sender's end of it.
-    async fn connection(slots: Slots) -> (Arc<Connection>, TcpStream) {
+    async fn connection(slots: Slots<Connection>) -> (Arc<Connection>, TcpStream) {
         let listening = TcpListener::bind((HERE, 0)).await.unwrap();
         let address = listening.local_addr().unwrap();
         let (sender, accepted) = tokio::join!(TcpStream::connect(address), listening.accept());
@@ -168,30 +174,31 @@ mod tests {
     }
 
     /// Memory of which one connection has all but a slot, which is being made ready for another.
-    async fn full() -> (Arc<Memory>, Slots, Arc<Connection>, TcpStream) {
+    async fn full() -> (Arc<Memory>, Slots<Connection>, Arc<Connection>, TcpStream) {
         let memory = Arc::new(Memory::new(Budget::given(90), 10, 10));
-        let being_made = memory.grant(HERE, 1, true).unwrap();
-        let (connection, sender) = connection(memory.grant(HERE, 8, false).unwrap()).await;
+        let being_made = memory.grant(Newcomer { wanted: 1, ..NEWCOMER }).unwrap();
+        let all = memory.grant(Newcomer { is_lasting: false, ..NEWCOMER }).unwrap();
+        let (connection, sender) = connection(all).await;
         (memory, being_made, connection, sender)
     }
 
     #[tokio::test]
     async fn memory_that_is_ready_is_used_before_others_are_asked_for_slots() {
         let (memory, being_made, connection, _sender) = full().await;
-        let late = Late::new();
-        late.keep(std::time::Instant::now(), being_made, "ready");
-        let (_, spare) = slots(&memory, &late, NEWCOMER, PATIENCE).await.unwrap();
+        let spares = Spares::new();
+        spares.keep(std::time::Instant::now(), being_made, "ready");
+        let (_, spare) = grant(&memory, &spares, NEWCOMER, PATIENCE).await.unwrap();
         assert_eq!((spare, connection.asked()), (Some("ready"), None));
     }
 
     #[tokio::test]
     async fn a_newcomer_that_waits_gets_memory_as_soon_as_it_is_ready() {
         let (memory, being_made, connection, _sender) = full().await;
-        let late = Late::new();
+        let spares = Spares::new();
         connection.close();
-        let mut waiting = pin!(slots(&memory, &late, NEWCOMER, PATIENCE));
+        let mut waiting = pin!(grant(&memory, &spares, NEWCOMER, PATIENCE));
         assert!(poll!(waiting.as_mut()).is_pending(), "slots are about to become free");
-        late.keep(std::time::Instant::now(), being_made, "ready");
+        spares.keep(std::time::Instant::now(), being_made, "ready");
         let Poll::Ready(Ok((_, spare))) = poll!(waiting) else { panic!("it waits for a tick") };
         assert_eq!(spare, Some("ready"));
     }

@@ -1,8 +1,13 @@
-//! Memory for received frames: accounted for when a connection is let in, used when a frame comes, and used again.
+//! Memory for received frames: promised to a connection when it is let in, used when a frame comes,
+//! and used again.
 //!
-//! By TCP, slots are of this process alone, and a connection may have some more or fewer of them later: those that it gives back are somebody else's once its sender
-//! has said that it keeps to the limit, and our code has let go of what is in them. By RDMA, the sender's device writes to them; they are memory that
-//! was registered for that connection, and are accounted for until it has been torn down and that memory let go of: no other connection ever has the same.
+//! By TCP, slots are memory of this process alone, and a connection can get more of them, or give
+//! some back. Those are free for others when its sender has answered that it keeps to the limit,
+//! and the program has let go of the frames in them.
+//!
+//! By RDMA, the sender's device writes to the slots. They were registered for that connection, and
+//! stay promised until they have been deregistered and freed. No other connection ever has the
+//! same.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,164 +15,122 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use multinet_memory::GpuSlice;
 use tokio::sync::Notify;
 
 use super::budget::Budget;
-use super::control::Connection;
 use super::shares;
 use crate::handshake::{Refusal, RefusalCode};
-use crate::rdma::ReceivedFrame;
-use crate::wire::Data;
 
-/// Where a frame is that has come.
-pub(super) enum Slot {
-    /// Memory of our own, with key, metadata and payload; the rest is of earlier frames.
-    Own(Vec<u8>),
-    /// The memory that its sender has written it to.
-    Landed(ReceivedFrame),
-}
-
-/// What all connections of a listener may use together.
-pub(super) struct Memory {
+/// Slots that all connections of a listener, of type `C`, share.
+pub(super) struct Memory<C> {
     budget: Budget,
-    /// The length of a slot in bytes.
+    /// Length of a slot in bytes.
     slot: usize,
-    /// How many there are.
+    /// Number of slots.
     total: u32,
-    /// How many connections there may be.
+    /// Most connections.
     most: usize,
-    used: Mutex<Used>,
-    /// Some has been given back.
+    used: Mutex<Used<C>>,
+    /// Notified when slots or a connection's place become free.
     released: Notify,
 }
 
-#[derive(Default)]
-struct Used {
+struct Used<C> {
     promised: u32,
     next: u64,
-    holders: BTreeMap<u64, Holder>,
+    holders: BTreeMap<u64, Holder<C>>,
 }
 
-/// Owner of slots.
-#[derive(Clone)]
-pub(super) struct Holder {
+/// Connection that slots are promised to.
+pub(super) struct Holder<C> {
     pub(super) address: IpAddr,
     pub(super) slots: u32,
-    /// `None` as long as it is in its handshake.
-    pub(super) connection: Weak<Connection>,
+    /// Dangling during the handshake.
+    pub(super) connection: Weak<C>,
 }
 
 /// Sender that is about to be let in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Newcomer {
     pub(super) address: IpAddr,
-    /// How many slots it gets where there are enough.
+    /// Number of slots that it gets where there are enough.
     pub(super) wanted: u32,
-    /// It keeps what it gets until it ends, as under RDMA.
+    /// Whether it keeps what it gets until it ends, as under RDMA.
     pub(super) is_lasting: bool,
 }
 
-/// A connection's share; it is given back when this is dropped.
-pub(super) struct Slots {
-    memory: Arc<Memory>,
+/// Slots of one connection, given back on drop.
+pub(super) struct Slots<C> {
+    memory: Arc<Memory<C>>,
     id: u64,
     free: Mutex<Free>,
-    /// A frame is on its way into one.
+    /// Whether a part of a frame has been read into one of them.
     is_reading: AtomicBool,
 }
 
-/// By RDMA only the limit is of use.
+/// State of a connection's slots. By RDMA, only the limit counts.
 struct Free {
-    /// Those that are free and have been used before, the latest last: what it wrote is in the caches still.
+    /// Free slots that have been used before. The latest is last, and taken first: it is still in
+    /// the caches.
     used_before: Vec<Vec<u8>>,
     usage: Usage,
 }
 
-/// How many slots are used, and may be.
+/// Numbers of slots that a connection uses, and may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) in_use: u32,
-    /// The most at a time, lately.
+    /// The most in use at a time, lately.
     pub(super) peak: u32,
-    /// The most that may be: so many are promised.
+    /// Slots that are promised to it.
     pub(super) most: u32,
-    /// It is to come down to that.
+    /// Slots that it may keep: those beyond are given back as they become free.
     pub(super) limit: u32,
 }
 
-impl Slot {
-    pub(super) fn key(&self, data: &Data) -> &[u8] {
-        match self {
-            Self::Own(slot) => &slot[..usize::from(data.key)],
-            Self::Landed(landed) => landed.key(data),
-        }
-    }
-
-    pub(super) fn metadata(&self, data: &Data) -> &[u8] {
-        match self {
-            Self::Own(slot) => &slot[usize::from(data.key)..data.prefix()],
-            Self::Landed(landed) => landed.metadata(data),
-        }
-    }
-
-    /// The payload, if it has come to a GPU.
-    pub(super) fn gpu(&self) -> Option<&GpuSlice> {
-        match self {
-            Self::Own(_) => None,
-            Self::Landed(landed) => landed.gpu(),
-        }
-    }
-
-    /// The payload, unless it has come to a GPU.
-    pub(super) fn payload(&self, data: &Data) -> &[u8] {
-        match self {
-            Self::Own(slot) => &slot[data.prefix()..data.body()],
-            Self::Landed(landed) => landed.payload(),
-        }
+impl<C> Clone for Holder<C> {
+    fn clone(&self) -> Self {
+        Self { connection: Weak::clone(&self.connection), ..*self }
     }
 }
 
-impl Default for Slot {
-    fn default() -> Self {
-        Self::Own(Vec::new())
-    }
-}
-
-impl Memory {
-    /// One slot at least, whatever the header takes beside its frame.
+impl<C> Memory<C> {
+    /// Divides the budget into slots. There is at least one: a budget for one frame may be too
+    /// small for what a slot has beside it.
     pub(super) fn new(budget: Budget, slot: usize, most: usize) -> Self {
         let total = u32::try_from(budget.bytes / slot).unwrap_or(u32::MAX).max(1);
-        Self { budget, slot, total, most, used: Mutex::default(), released: Notify::new() }
+        let used = Mutex::new(Used { promised: 0, next: 0, holders: BTreeMap::new() });
+        Self { budget, slot, total, most, used, released: Notify::new() }
     }
 
+    /// Returns the number of connections, with those in their handshake.
     pub(super) fn connections(&self) -> usize {
         self.used().holders.len()
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(super) fn total(&self) -> u32 {
         self.total
     }
 
-    /// Whether there are as many connections as there may be.
+    /// Returns whether there are as many connections as allowed.
     pub(super) fn is_crowded(&self) -> bool {
         self.connections() >= self.most
     }
 
-    /// Whether a newcomer that wants so many slots gets all of them, or an even share.
+    /// Returns whether a newcomer gets all slots that it wants, or an even share.
     pub(super) fn has_room_for(&self, wanted: u32) -> bool {
         let used = self.used();
         let enough = wanted.min(shares::even(self.total, used.sharing() + 1));
         used.holders.len() < self.most && self.total - used.promised >= enough
     }
 
-    /// How many bytes are promised.
+    /// Returns the number of bytes that are promised.
     pub(super) fn promised(&self) -> usize {
         self.used().promised as usize * self.slot
     }
 
-    pub(super) fn holders(&self) -> Vec<(u64, Holder)> {
+    pub(super) fn holders(&self) -> Vec<(u64, Holder<C>)> {
         self.used().holders.iter().map(|(id, holder)| (*id, holder.clone())).collect()
     }
 
@@ -175,13 +138,12 @@ impl Memory {
         &self.released
     }
 
-    /// Slots for a newcomer: as many as are wanted, or as it gets where there are not so many; at least one. `is_lasting`: it keeps them until it ends.
+    /// Grants a newcomer the slots that it wants, or fewer where there are not so many; at least
+    /// one.
     pub(super) fn grant(
         self: &Arc<Self>,
-        address: IpAddr,
-        wanted: u32,
-        is_lasting: bool,
-    ) -> Result<Slots, Refusal> {
+        Newcomer { address, wanted, is_lasting }: Newcomer,
+    ) -> Result<Slots<C>, Refusal> {
         let mut used = self.used();
         let others = used.holders.len();
         if others >= self.most {
@@ -214,7 +176,7 @@ impl Memory {
         format!("{connections} senders share {self}")
     }
 
-    /// Promises a connection more, if there is so much.
+    /// Promises a connection more slots, if so many are free.
     fn promise(&self, id: u64, more: u32) -> bool {
         let mut used = self.used();
         let Used { promised, holders, .. } = &mut *used;
@@ -228,7 +190,7 @@ impl Memory {
         }
     }
 
-    /// A connection has given back so many.
+    /// Takes back slots of a connection.
     fn release(&self, id: u64, count: u32) {
         if count == 0 {
             return;
@@ -243,56 +205,55 @@ impl Memory {
         self.released.notify_waiters();
     }
 
-    /// No code panics while it holds the lock.
-    fn used(&self) -> MutexGuard<'_, Used> {
+    /// Locks what is used. No code panics while it holds the lock.
+    fn used(&self) -> MutexGuard<'_, Used<C>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Display for Memory {
+impl<C> fmt::Display for Memory<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} slots of {} bytes ({})", self.total, self.slot, self.budget)
     }
 }
 
-impl Used {
-    /// Returns how many connections share the slots. One that has ended, and given back all of its
-    /// slots, does not.
+impl<C> Used<C> {
+    /// Returns how many connections share the slots. One that has ended and given back all of its
+    /// slots does not.
     fn sharing(&self) -> usize {
         self.holders.values().filter(|holder| holder.slots > 0).count()
     }
 }
 
-impl Slots {
-    /// How many its sender is to have.
+impl<C> Slots<C> {
+    /// Returns how many slots the sender may use.
     pub(super) fn count(&self) -> u32 {
         self.free().usage.limit
     }
 
-    /// The memory that they are of.
-    pub(super) fn memory(&self) -> &Arc<Memory> {
+    /// Returns the memory that the slots are of.
+    pub(super) fn memory(&self) -> &Arc<Memory<C>> {
         &self.memory
     }
 
-    /// Sets the connection that owns the slots.
-    pub(super) fn belong_to(&self, connection: Weak<Connection>) {
+    /// Sets the connection that holds the slots.
+    pub(super) fn belong_to(&self, connection: Weak<C>) {
         if let Some(holder) = self.memory.used().holders.get_mut(&self.id) {
             holder.connection = connection;
         }
     }
 
-    /// How many are used, and may be.
     pub(super) fn usage(&self) -> Usage {
         self.free().usage
     }
 
-    /// Some time has passed.
+    /// Halves the peak, as it becomes older.
     pub(super) fn forget_peak(&self) {
         let usage = &mut self.free().usage;
         usage.peak = usage.in_use.max(usage.peak / 2);
     }
 
-    /// Whether nothing has come that our code has not let go of: what is on its way does not count.
+    /// Returns whether the program has let go of all frames. One that is being read does not count.
     pub(super) fn is_idle(&self) -> bool {
         let reading = u32::from(self.is_reading.load(Ordering::Relaxed));
         self.free().usage.in_use <= reading
@@ -303,7 +264,8 @@ impl Slots {
         self.memory.described(self.memory.connections())
     }
 
-    /// Room for so many bytes; `None` if no slot is free, so that the sender has not kept to its credit.
+    /// Takes a slot, with room for so many bytes. Returns `None` if none is free, so that the
+    /// sender has sent more than it has credit for.
     pub(super) fn take(&self, length: usize) -> Option<Vec<u8>> {
         let mut slot = {
             let Free { used_before, usage } = &mut *self.free();
@@ -315,21 +277,22 @@ impl Slots {
             used_before.pop().unwrap_or_default()
         };
         self.is_reading.store(true, Ordering::Relaxed);
-        // It only ever grows: what a frame leaves in it is overwritten by the next, not zeroed.
+        // A slot only ever grows: what a frame leaves in it is overwritten by the next, not zeroed.
         if slot.len() < length {
-            // New memory of the kernel's is zero already; to make the old longer would be to write all of it first. There are never both.
+            // New memory from the kernel is zero already. To extend the old one would be to write
+            // all of it first. The two never exist at a time.
             drop(slot);
             slot = vec![0; length];
         }
         Some(slot)
     }
 
-    /// All of a frame is in its slot.
+    /// Takes note that all of a frame has been read into its slot.
     pub(super) fn has_read(&self) {
         self.is_reading.store(false, Ordering::Relaxed);
     }
 
-    /// Takes a slot back. Whether it was the last one that there may be.
+    /// Takes a slot back. Returns whether the connection has none left.
     pub(super) fn give_back(&self, slot: Vec<u8>) -> bool {
         let Free { used_before, usage } = &mut *self.free();
         usage.in_use = usage.in_use.saturating_sub(1);
@@ -342,7 +305,7 @@ impl Slots {
         usage.most == 0
     }
 
-    /// Has so many, of which it did not have all before. Whether there are.
+    /// Raises the limit, if the slots that are missing are free. Returns whether they were.
     pub(super) fn raise(&self, to: u32) -> bool {
         let usage = &mut self.free().usage;
         let is_promised = self.memory.promise(self.id, to.saturating_sub(usage.most));
@@ -352,7 +315,9 @@ impl Slots {
         is_promised
     }
 
-    /// Its sender uses no more than so many from now on: those that it gives back are free when they are. Whether none is left.
+    /// Lowers the limit, to which the sender keeps from now on. Slots beyond it are given back at
+    /// once, or when the program lets go of the frames in them. Returns whether the connection has
+    /// none left.
     pub(super) fn lower(&self, to: u32) -> bool {
         let mut free = self.free();
         let Free { used_before, usage } = &mut *free;
@@ -362,18 +327,19 @@ impl Slots {
         usage.most = most;
         let unused = used_before.split_off(used_before.len().min((most - usage.in_use.min(most)) as usize));
         drop(free);
-        // Before somebody else has as much.
+        // Before another connection gets as much.
         drop(unused);
         self.memory.release(self.id, count);
         most == 0
     }
 
+    /// Locks the state. No code panics while it holds the lock.
     fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Slots {
+impl<C> Drop for Slots<C> {
     fn drop(&mut self) {
         let mut used = self.memory.used();
         if let Some(holder) = used.holders.remove(&self.id) {
@@ -390,14 +356,18 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn memory(total: usize, most: usize) -> Arc<Memory> {
+    fn memory(total: usize, most: usize) -> Arc<Memory<()>> {
         Arc::new(Memory::new(Budget::given(total * 10), 10, most))
     }
 
+    fn newcomer(wanted: u32) -> Newcomer {
+        Newcomer { address: HERE, wanted, is_lasting: false }
+    }
+
     #[test]
-    fn connections_share_what_there_is() {
+    fn connections_share_the_slots_until_none_is_left() {
         let memory = memory(10, 4);
-        let grant = |wanted| memory.grant(HERE, wanted, false);
+        let grant = |wanted| memory.grant(newcomer(wanted));
         let first = grant(8).unwrap();
         let second = grant(8).unwrap();
         assert_eq!((first.count(), second.count()), (8, 2));
@@ -418,17 +388,17 @@ mod tests {
     #[test]
     fn a_connection_that_has_given_back_all_slots_has_no_share() {
         let memory = memory(8, 3);
-        let ended = memory.grant(HERE, 4, false).unwrap();
-        let _other = memory.grant(HERE, 4, false).unwrap();
+        let ended = memory.grant(newcomer(4)).unwrap();
+        let _other = memory.grant(newcomer(4)).unwrap();
         assert!(!memory.has_room_for(16));
         ended.lower(0);
         assert!(memory.has_room_for(16));
-        assert_eq!(memory.grant(HERE, 16, false).unwrap().count(), 4);
+        assert_eq!(memory.grant(newcomer(16)).unwrap().count(), 4);
     }
 
     #[test]
-    fn a_slot_is_used_again() {
-        let slots = memory(10, 1).grant(HERE, 2, false).unwrap();
+    fn a_free_slot_is_used_again_by_the_next_frame() {
+        let slots = memory(10, 1).grant(newcomer(2)).unwrap();
         let slot = slots.take(10).unwrap();
         let place = slot.as_ptr();
         let other = slots.take(4).unwrap();
@@ -439,9 +409,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_is_given_back_when_it_is_free() {
+    fn slots_beyond_a_lower_limit_are_given_back_when_they_are_free() {
         let memory = memory(10, 2);
-        let slots = memory.grant(HERE, 8, false).unwrap();
+        let slots = memory.grant(newcomer(8)).unwrap();
         let taken: Vec<_> = (0..5).map(|_| slots.take(1).unwrap()).collect();
         assert!(!slots.lower(3));
         assert_eq!((memory.promised(), slots.count(), slots.usage().peak), (50, 3, 5));
@@ -464,8 +434,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_not_unacknowledged() {
-        let slots = memory(10, 1).grant(HERE, 2, false).unwrap();
+    fn a_frame_that_is_being_read_leaves_a_connection_idle() {
+        let slots = memory(10, 1).grant(newcomer(2)).unwrap();
         let slot = slots.take(1).unwrap();
         assert!(slots.is_idle());
         slots.has_read();

@@ -1,10 +1,10 @@
-//! What a listener has done so far.
+//! Counts of what a listener has received.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::wire::Data;
 
-/// Counted as it happens.
+/// Counts so far.
 #[derive(Default)]
 pub(super) struct Counts {
     frames: AtomicU64,
@@ -13,12 +13,14 @@ pub(super) struct Counts {
     refused: AtomicU64,
 }
 
-/// What a [`Listener`](super::Listener) has done so far.
+/// Counts of what a [`Listener`](super::Listener) has received so far, and what it uses now.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(
+/// #     listener: &multinet_client::Listener,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
 /// let before = listener.statistics();
@@ -33,13 +35,14 @@ pub struct ListenerStatistics {
     pub frames: u64,
     /// Bytes of their payloads.
     pub bytes: u64,
-    /// Frames that had come before, and were passed over (at least once).
+    /// Frames that had come before, and were dropped (at least once).
     pub duplicates: u64,
     /// Connections that were not let in.
     pub refused: u64,
-    /// Connections that there are now, and those that have ended, but whose frames our code still has.
+    /// Connections that exist now, and those that have ended, but whose frames the program still
+    /// has.
     pub connections: usize,
-    /// Bytes of memory that are promised to these: slots, whether there are frames in them or not.
+    /// Bytes of memory that are promised to these: slots, with or without frames in them.
     pub promised: usize,
 }
 
@@ -61,7 +64,7 @@ impl Counts {
         self.bytes.fetch_add(data.payload.into(), Ordering::Relaxed);
     }
 
-    pub(super) fn passed_over(&self) {
+    pub(super) fn dropped(&self) {
         self.duplicates.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
-use crate::inbound::{Arrival, Seen, Sessions, Teller};
+use crate::inbound::{Arrival, Reporter, Seen, Sessions};
 use crate::outbound::PeerId;
 
 pub(super) type Memory = Arc<Mutex<Seen>>;
@@ -162,12 +162,12 @@ impl Process {
     /// Queues the outcome of a frame on the connections that have to report it.
     fn report_outcome(&mut self, held: &Held, verdict: Verdict, connections: &mut [Connection]) {
         let is_acked = verdict != Verdict::Reject;
-        let teller = held.memory.lock().unwrap().decided(held.sequence, is_acked);
+        let reporter = held.memory.lock().unwrap().decided(held.sequence, is_acked);
         self.had.insert((held.session, held.sequence), is_acked);
         let is_it = |it: &&mut Connection| {
             it.at_receiver == Side::Open
                 && it.session == held.session
-                && (teller == Some(Teller::All) || teller == Some(Teller::Lane(it.lane)))
+                && (reporter == Some(Reporter::All) || reporter == Some(Reporter::Lane(it.lane)))
                 && self.sessions.is_latest(&it.session, it.lane, it.link.epoch)
         };
         for connection in connections.iter_mut().filter(is_it) {

@@ -52,7 +52,7 @@ impl World {
         match admitted {
             // The earlier connection of this index is ended all the same.
             Ok(_) if !has_room => {
-                process.sessions.leave(*now, &connection.session, |seen| seen.lock().unwrap().rest());
+                process.sessions.leave(*now, &connection.session, |seen| seen.lock().unwrap().shrink());
                 Ok(Some(DownReason::Refused))
             }
             Ok((memory, lane)) => {
@@ -109,7 +109,7 @@ impl World {
             connection.cut_control();
         }
         let (process, session) = (connection.process, connection.session);
-        self.processes[process].sessions.leave(self.now, &session, |seen| seen.lock().unwrap().rest());
+        self.processes[process].sessions.leave(self.now, &session, |seen| seen.lock().unwrap().shrink());
         log_event!(self, "receiver knows the end of {:?}", self.connections[at]);
         self.sweep(at);
         Ok(())

@@ -1,59 +1,60 @@
-//! Frames that come by RDMA: they are in their slots already when this hears of them.
+//! Receives frames by RDMA. Their sender has written them to slots before this is told of them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Shared;
 use super::control::Connection;
-use super::receive::{Ended, take_in};
-use super::slots::Slot;
+use super::ended::Ended;
+use super::receive::take_in;
+use super::slot::Slot;
 use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, Immediate, QueuePair, StripeAssembly, Violation};
 use crate::wire::Header;
 
-/// Hears what comes on a connection.
-pub(super) struct Landing {
+/// Receiver of a connection's completions.
+pub(super) struct RdmaReceiver {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
-    /// The pairs by which the sender has tried the way, a bit for each.
+    /// Queue pairs by which the sender has sent its ping, a bit for each.
     tried: AtomicU8,
-    /// If there are further pairs: frames of which parts are still to come, and those behind them.
+    /// With extra queue pairs, frames of which parts are missing, and those behind them.
     assembly: Option<Mutex<StripeAssembly>>,
 }
 
-impl Landing {
-    /// Hears from now on, if this is a connection by RDMA, until it is let go of.
-    pub(super) fn watch(shared: &Arc<Shared>, connection: &Arc<Connection>) -> Option<Arc<Self>> {
+impl RdmaReceiver {
+    /// Starts to receive, if the connection is by RDMA, until this is dropped.
+    pub(super) fn start(shared: &Arc<Shared>, connection: &Arc<Connection>) -> Option<Arc<Self>> {
         let pair = pair_of(connection)?;
         let gather = |extra_pairs| Mutex::new(StripeAssembly::new(pair.slot_count(), extra_pairs));
-        let landing = Arc::new(Self {
+        let receiver = Arc::new(Self {
             shared: Arc::clone(shared),
             connection: Arc::clone(connection),
             tried: AtomicU8::new(0),
             assembly: Some(pair.extra_pairs()).filter(|extra| *extra > 0).map(gather),
         });
-        let by: Arc<dyn CompletionHandler> = Arc::<Self>::clone(&landing);
+        let by: Arc<dyn CompletionHandler> = Arc::<Self>::clone(&receiver);
         pair.watch(Arc::downgrade(&by));
-        Some(landing)
+        Some(receiver)
     }
 
-    /// Hears what is here already.
-    pub(super) fn hear_out(&self) {
+    /// Receives what has come already.
+    pub(super) fn receive_rest(&self) {
         if let Some(pair) = pair_of(&self.connection) {
             pair.poll_all(|| self.poll());
         }
     }
 
-    /// What one of the pairs brings, from 0.
+    /// Handles an immediate of one of the queue pairs, the first of which is 0.
     fn on_immediate(&self, pair: &QueuePair<Ended>, by: u8, immediate: u32) -> Result<(), Ended> {
         match (by, Immediate::decode(immediate)?, &self.assembly) {
             (0, Immediate::Frame(slot), None) => {
                 self.connection.landed(slot)?;
                 self.take(pair, slot)
             }
-            (0, told @ (Immediate::Frame(slot) | Immediate::Striped(slot)), Some(assembly)) => {
+            (0, frame @ (Immediate::Frame(slot) | Immediate::Striped(slot)), Some(assembly)) => {
                 self.connection.landed(slot)?;
-                let is_striped = matches!(told, Immediate::Striped(_));
+                let is_striped = matches!(frame, Immediate::Striped(_));
                 self.gather(pair, assembly, |assembly| {
                     assembly.announce(slot, is_striped);
                     Ok(())
@@ -72,14 +73,14 @@ impl Landing {
         }
     }
 
-    /// Takes note of something, and takes in what is complete now.
+    /// Notes a frame or a part of one, and takes in the frames that are complete now.
     fn gather(
         &self,
         pair: &QueuePair<Ended>,
         assembly: &Mutex<StripeAssembly>,
         note: impl FnOnce(&mut StripeAssembly) -> Result<(), Violation>,
     ) -> Result<(), Ended> {
-        // Only whoever looks comes here, and one looks at a time.
+        // Never contended: one thread polls at a time, and only polling leads here.
         let mut assembly = assembly.lock().unwrap_or_else(PoisonError::into_inner);
         note(&mut assembly)?;
         while let Some(slot) = assembly.next_complete() {
@@ -98,7 +99,7 @@ impl Landing {
     }
 }
 
-impl CompletionHandler for Landing {
+impl CompletionHandler for RdmaReceiver {
     fn poll(&self) -> bool {
         let poll = |pair: &QueuePair<Ended>| {
             pair.poll(&*self.connection, |by, immediate| self.on_immediate(pair, by, immediate))

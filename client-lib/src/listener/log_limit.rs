@@ -1,4 +1,5 @@
-//! Log lines that strangers can cause: some of each kind in a second, and a count of the others.
+//! Limits log lines that senders can cause: some of each kind are written in a second, and the
+//! others counted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,18 +12,18 @@ use tracing::warn;
 
 use crate::handshake::RefusalCode;
 
-/// For so long lines are counted together.
+/// Time in which lines are counted together.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How many lines of one kind are written in that time.
+/// Most lines of one kind that are written in that time.
 const LINES: u32 = 4;
 
-/// The same of connections that come and go as they should.
+/// The same for connections that begin and end in the usual way.
 const ORDINARY_LINES: u32 = 64;
 
-/// Kinds of lines. There are few, whatever strangers do.
+/// Kinds of lines. They are few, whatever senders do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum LineKind {
     Connected,
     Ended,
     Protocol,
@@ -34,11 +35,11 @@ pub(super) enum Kind {
     Exhausted,
 }
 
-/// What has been written of each kind.
+/// Counts of the lines of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
-    kinds: Mutex<HashMap<Kind, Lines>>,
-    /// A line has been left out.
+pub(super) struct LogLimit {
+    kinds: Mutex<HashMap<LineKind, Lines>>,
+    /// Notified when a line has been left out.
     wake: Notify,
 }
 
@@ -49,16 +50,16 @@ struct Lines {
     left_out: u64,
 }
 
-impl Notices {
-    /// Whether a line of this kind may be written now; else it is counted.
-    pub(super) fn may(&self, kind: Kind) -> bool {
+impl LogLimit {
+    /// Returns whether a line of this kind may be written now. If not, it is counted.
+    pub(super) fn allows(&self, kind: LineKind) -> bool {
         let now = Instant::now();
         let mut kinds = self.kinds();
         let lines = kinds.entry(kind).or_insert(Lines { since: now, written: 0, left_out: 0 });
         if now - lines.since >= WINDOW {
             (lines.since, lines.written) = (now, 0);
         }
-        let most = if matches!(kind, Kind::Connected | Kind::Ended) { ORDINARY_LINES } else { LINES };
+        let most = if matches!(kind, LineKind::Connected | LineKind::Ended) { ORDINARY_LINES } else { LINES };
         if lines.written >= most {
             lines.left_out += 1;
             self.wake.notify_one();
@@ -68,7 +69,7 @@ impl Notices {
         true
     }
 
-    /// Says how many have been left out, for ever.
+    /// Logs how many lines have been left out, for ever.
     pub(super) async fn run(&self) {
         loop {
             self.wake.notified().await;
@@ -79,20 +80,20 @@ impl Notices {
         }
     }
 
-    /// How many lines of each kind have been left out since this was asked last.
-    fn left_out(&self) -> Vec<(Kind, u64)> {
+    /// Returns how many lines of each kind have been left out since the last call.
+    fn left_out(&self) -> Vec<(LineKind, u64)> {
         let mut kinds = self.kinds();
         let counts = kinds.iter_mut().map(|(&kind, lines)| (kind, std::mem::take(&mut lines.left_out)));
         counts.filter(|&(_, count)| count > 0).collect()
     }
 
-    /// No code panics while it holds the lock.
-    fn kinds(&self) -> MutexGuard<'_, HashMap<Kind, Lines>> {
+    /// Locks the counts. No code panics while it holds the lock.
+    fn kinds(&self) -> MutexGuard<'_, HashMap<LineKind, Lines>> {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for LineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connected => f.write_str("connected"),
@@ -113,17 +114,17 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn some_lines_a_second_and_a_count_of_the_others() {
-        let notices = Notices::default();
-        let written = |kind, count: u32| (0..count).filter(|_| notices.may(kind)).count();
-        assert_eq!(written(Kind::Slow, 1000), 4);
-        assert_eq!(written(Kind::Connected, 1000), 64);
-        assert_eq!(written(Kind::Tls, 3), 3);
-        let mut left_out = notices.left_out();
+    async fn some_lines_are_written_in_a_second_and_the_others_counted() {
+        let limit = LogLimit::default();
+        let written = |kind, count: u32| (0..count).filter(|_| limit.allows(kind)).count();
+        assert_eq!(written(LineKind::Slow, 1000), 4);
+        assert_eq!(written(LineKind::Connected, 1000), 64);
+        assert_eq!(written(LineKind::Tls, 3), 3);
+        let mut left_out = limit.left_out();
         left_out.sort_by_key(|&(_, count)| count);
-        assert_eq!(left_out, [(Kind::Connected, 936), (Kind::Slow, 996)]);
-        assert!(notices.left_out().is_empty());
+        assert_eq!(left_out, [(LineKind::Connected, 936), (LineKind::Slow, 996)]);
+        assert!(limit.left_out().is_empty());
         sleep(WINDOW).await;
-        assert_eq!(written(Kind::Slow, 1000), 4);
+        assert_eq!(written(LineKind::Slow, 1000), 4);
     }
 }

@@ -1,0 +1,81 @@
+//! Decision whether a sender is let in, before it is known whether there is memory for it.
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::control::Connection;
+use super::session::{SessionKey, SessionState};
+use crate::handshake::{Accept, Hello, Refusal, RefusalCode, TransportKind};
+use crate::resolve::{List, service_of};
+
+/// A sender that may come in, and the answer to it, as far as it is known.
+pub(super) struct Decision {
+    pub(super) hello: Hello,
+    pub(super) membership: Membership,
+    pub(super) accept: Accept,
+}
+
+/// A connection's place in its session, which it leaves when this is dropped.
+pub(super) struct Membership {
+    shared: Arc<Shared>,
+    pub(super) key: SessionKey,
+    pub(super) state: Arc<SessionState<Connection>>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let now = tokio::time::Instant::now().into_std();
+        self.shared.sessions().leave(now, &self.key, |state| state.shrink());
+    }
+}
+
+/// Decides whether a sender, whose certificate is for the names in `owner`, may come in. An earlier
+/// connection of its lane ends then.
+pub(super) fn decide(
+    shared: &Arc<Shared>,
+    mut hello: Hello,
+    owner: Vec<String>,
+) -> Result<Decision, Refusal> {
+    let config = &shared.config;
+    let me = &config.identity;
+    if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
+        && expected != mine
+    {
+        let message =
+            format!("this is pod {} with uid {mine}, not {expected}: the address has a new owner", me.name);
+        return Err(Refusal::new(RefusalCode::Pod, message));
+    }
+    if !config.services.is_empty() && !config.services.iter().any(|name| is_asked_for(name, &hello.service)) {
+        let message =
+            format!("{} is no endpoint of {}, but of {}", me.name, hello.service, List(&config.services));
+        return Err(Refusal::new(RefusalCode::Service, message));
+    }
+    let now = tokio::time::Instant::now().into_std();
+    let lane = (hello.peer, hello.lane);
+    let key = SessionKey { id: hello.session, owner: owner.into() };
+    let (state, lane) = shared.sessions().admit(now, &key, lane, hello.epoch)?;
+    // From here on, the lane has this listener's number for it.
+    hello.lane = lane;
+    state.supersede(lane, hello.epoch);
+    let membership = Membership { shared: Arc::clone(shared), key, state };
+    let accept = Accept {
+        uid: me.uid.clone(),
+        name: me.name.clone(),
+        frame_size: config.limits.frame_size,
+        // Set when they have been granted.
+        slots: 0,
+        transport: TransportKind::Tcp,
+        rdma: None,
+        rdma_only: false,
+        reason: None,
+    };
+    Ok(Decision { hello, membership, accept })
+}
+
+/// Returns whether a sender has asked for a service, of which the first labels are enough, by any
+/// of its networks.
+fn is_asked_for(service: &str, asked: &str) -> bool {
+    let asked = service_of(asked);
+    let rest = asked.strip_prefix(service_of(service).as_str());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}

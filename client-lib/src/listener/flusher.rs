@@ -1,0 +1,91 @@
+//! Flushes connections: sends what they have collected, as [`ack`](super::ack) decides.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::ack::{LONGEST_PAUSE, PAUSE};
+
+/// Connection that collects what it has to send.
+pub(super) trait Flush {
+    /// Sends it, or returns how long to wait for more.
+    fn flush(&self) -> Option<Duration>;
+
+    /// Sends it, as the program is idle.
+    fn flush_idle(&self);
+}
+
+/// Connections that have something to send. They are not kept alive for that.
+pub(super) struct Flusher<C> {
+    /// Those that wait for a flush.
+    waiting: Mutex<Vec<Weak<C>>>,
+    /// Those that wait for the program to be idle.
+    urgent: Mutex<Vec<Weak<C>>>,
+    /// Wakes [`run`](Self::run).
+    wake: Notify,
+}
+
+impl<C> Default for Flusher<C> {
+    fn default() -> Self {
+        Self { waiting: Mutex::default(), urgent: Mutex::default(), wake: Notify::new() }
+    }
+}
+
+impl<C: Flush> Flusher<C> {
+    /// Flushes a connection after a pause.
+    pub(super) fn flush_later(&self, connection: Weak<C>) {
+        lock(&self.waiting).push(connection);
+        self.wake.notify_one();
+    }
+
+    /// Flushes a connection when the program is idle.
+    pub(super) fn flush_when_idle(&self, connection: Weak<C>) {
+        lock(&self.urgent).push(connection);
+    }
+
+    /// Flushes the connections that have waited for the program to be idle. Nothing is sent under
+    /// the lock, which receiving threads take, too.
+    pub(super) fn flush_idle(&self) {
+        let next = || lock(&self.urgent).pop();
+        while let Some(connection) = next() {
+            if let Some(connection) = connection.upgrade() {
+                connection.flush_idle();
+            }
+        }
+    }
+
+    /// Flushes connections that wait, for ever.
+    pub(super) async fn run(&self) {
+        let mut flushed = Vec::new();
+        loop {
+            self.wake.notified().await;
+            let mut due = Instant::now() + PAUSE;
+            while !lock(&self.waiting).is_empty() {
+                tokio::select! {
+                    () = sleep_until(due) => {}
+                    // A connection that is new here does not wait longer because of others.
+                    () = self.wake.notified() => {
+                        due = due.min(Instant::now() + PAUSE);
+                        continue;
+                    }
+                }
+                std::mem::swap(&mut flushed, &mut *lock(&self.waiting));
+                let mut pause = LONGEST_PAUSE;
+                flushed.retain(|connection: &Weak<C>| {
+                    let wait = connection.upgrade().and_then(|connection| connection.flush());
+                    pause = pause.min(wait.unwrap_or(pause));
+                    wait.is_some()
+                });
+                lock(&self.waiting).append(&mut flushed);
+                due = Instant::now() + pause;
+            }
+        }
+    }
+}
+
+/// Locks one of the lists. No code panics while it holds the lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

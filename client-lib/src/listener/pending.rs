@@ -1,0 +1,71 @@
+//! Handshakes that have not ended, of which only so many may be at a time.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most handshakes at a time.
+const MOST: usize = 256;
+
+/// Most handshakes with one address at a time.
+const MOST_EACH: usize = 32;
+
+/// Number of handshakes with each address.
+#[derive(Default)]
+pub(super) struct PendingHandshakes(Mutex<HashMap<IpAddr, usize>>);
+
+/// One handshake, which is no longer counted after this is dropped.
+pub(super) struct PendingHandshake {
+    all: Arc<PendingHandshakes>,
+    address: IpAddr,
+}
+
+impl PendingHandshakes {
+    /// Begins a handshake with an address, unless there are too many.
+    pub(super) fn begin(self: &Arc<Self>, address: IpAddr) -> Option<PendingHandshake> {
+        let mut counts = self.counts();
+        let all: usize = counts.values().sum();
+        let count = counts.get(&address).copied().unwrap_or_default();
+        if all >= MOST || count >= MOST_EACH {
+            return None;
+        }
+        counts.insert(address, count + 1);
+        Some(PendingHandshake { all: Arc::clone(self), address })
+    }
+
+    /// Locks the counts. No code panics while it holds the lock.
+    fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for PendingHandshake {
+    fn drop(&mut self) {
+        let mut counts = self.all.counts();
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handshakes_are_bounded_for_each_address_and_for_all() {
+        let pending = Arc::<PendingHandshakes>::default();
+        let begin = |host: u8| pending.begin([10, 0, 0, host].into());
+        let mut first: Vec<_> = std::iter::from_fn(|| begin(1)).collect();
+        assert_eq!(first.len(), MOST_EACH);
+        let others: Vec<_> = (2..100).flat_map(|host| std::iter::from_fn(move || begin(host))).collect();
+        assert_eq!(first.len() + others.len(), MOST);
+        first.pop();
+        assert!(begin(1).is_some());
+        drop((first, others));
+        assert!(pending.counts().is_empty());
+    }
+}

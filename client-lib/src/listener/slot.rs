@@ -1,0 +1,53 @@
+//! The place of a received frame.
+
+use multinet_memory::GpuSlice;
+
+use crate::rdma::ReceivedFrame;
+use crate::wire::Data;
+
+/// Slot with a frame in it.
+pub(super) enum Slot {
+    /// Memory of this process with key, metadata and payload. What follows is left from earlier
+    /// frames.
+    Own(Vec<u8>),
+    /// Memory that the sender has written to, by RDMA.
+    Landed(ReceivedFrame),
+}
+
+impl Slot {
+    pub(super) fn key(&self, data: &Data) -> &[u8] {
+        match self {
+            Self::Own(slot) => &slot[..usize::from(data.key)],
+            Self::Landed(landed) => landed.key(data),
+        }
+    }
+
+    pub(super) fn metadata(&self, data: &Data) -> &[u8] {
+        match self {
+            Self::Own(slot) => &slot[usize::from(data.key)..data.prefix()],
+            Self::Landed(landed) => landed.metadata(data),
+        }
+    }
+
+    /// Returns the payload, if it has come to a GPU.
+    pub(super) fn gpu(&self) -> Option<&GpuSlice> {
+        match self {
+            Self::Own(_) => None,
+            Self::Landed(landed) => landed.gpu(),
+        }
+    }
+
+    /// Returns the payload, unless it has come to a GPU.
+    pub(super) fn payload(&self, data: &Data) -> &[u8] {
+        match self {
+            Self::Own(slot) => &slot[data.prefix()..data.body()],
+            Self::Landed(landed) => landed.payload(),
+        }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self::Own(Vec::new())
+    }
+}
