@@ -1,20 +1,22 @@
-//! How much memory this process may take: the least that its control group, or one above it, is limited to, or else what the machine has.
+//! Finds how much memory this process may use: the least limit of its control group and those above
+//! it, or what the machine has.
 //!
-//! A container sees the groups below its own root only, if it has a namespace of control groups: the limit of a pod as a whole is not among them. Version 1
-//! counts the groups above in all the same (`hierarchical_memory_limit`). Where groups are not mounted, and no process that may be looked at has them, it
-//! is what the machine has.
+//! A container with its own namespace of control groups does not see the groups above, and so not
+//! the limit of the whole pod. Version 1 shows that limit all the same, in
+//! `hierarchical_memory_limit`. Without a mount of the groups, the machine's memory counts; mounts
+//! of the first process and of the parent are tried, too.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-/// The least limit, and where it is written.
+/// Limit of memory, and the file that it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) bytes: u64,
     file: PathBuf,
 }
 
-/// A mounted hierarchy that counts memory.
+/// Mounted hierarchy of control groups that limits memory.
 struct Mount {
     /// The group that is mounted.
     root: PathBuf,
@@ -23,12 +25,13 @@ struct Mount {
 }
 
 impl Limit {
-    /// The limit of this process, where the kernel tells of one.
+    /// Reads the limit of this process, if the kernel shows one.
     pub(crate) fn read() -> Option<Self> {
         let read = |file: &Path| std::fs::read_to_string(file).ok();
         let text = |file: &str| read(Path::new(file)).unwrap_or_default();
         let groups = text("/proc/self/cgroup");
-        // `ip netns exec` puts another /sys in the place of the one in which groups are mounted: the first process, or whoever has started this one, has it still.
+        // `ip netns exec` mounts another /sys over the one that has the groups. The first process,
+        // or this one's parent, may still see that.
         let others = [1, std::os::unix::process::parent_id()].map(|process| format!("/proc/{process}"));
         let of_others = others.iter().map(|process| {
             let files = files(&groups, &text(&format!("{process}/mountinfo")));
@@ -54,10 +57,10 @@ impl fmt::Display for Limit {
     }
 }
 
-/// File that tells the machine's memory.
+/// File with the machine's memory.
 const MACHINE: &str = "/proc/meminfo";
 
-/// The least of what these files say.
+/// Returns the least limit in these files.
 fn least(files: impl IntoIterator<Item = PathBuf>, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
     let limits = files.into_iter().filter_map(|file| Some(Limit { bytes: value(&read(&file)?)?, file }));
     limits.min_by_key(|limit| limit.bytes)
@@ -77,7 +80,8 @@ fn value(text: &str) -> Option<u64> {
     }
 }
 
-/// The files that may have a limit, of our groups and those above them, by what the kernel says of both groups and mounts.
+/// Returns the files that may have a limit of this process's groups, and of those above them, given
+/// the kernel's lists of groups and mounts.
 fn files(groups: &str, mounts: &str) -> Vec<PathBuf> {
     mounts.lines().filter_map(Mount::parse).flat_map(|mount| mount.files(groups)).collect()
 }
@@ -106,7 +110,8 @@ impl Mount {
         folders.flat_map(|folder| names.iter().map(move |name| folder.join(name))).collect()
     }
 
-    /// Our group, below the one that is mounted. If it is elsewhere, the kernel names it as another namespace sees it, and what is mounted is ours.
+    /// Returns this process's group, relative to the one that is mounted. If it is not below that,
+    /// the kernel has named it as another namespace sees it, and the mounted one is this process's.
     fn group<'a>(&self, groups: &'a str) -> &'a Path {
         let is_ours = |controllers: &str| match self.is_v2 {
             true => controllers.is_empty(),
@@ -124,7 +129,7 @@ impl Mount {
     }
 }
 
-/// A path as mountinfo writes it, where blanks are octal numbers.
+/// Decodes a path of mountinfo, which has blanks as octal numbers.
 fn unescaped(path: &str) -> PathBuf {
     let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     codes.iter().fold(path.to_owned(), |path, (code, character)| path.replace(code, character)).into()
@@ -136,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// The least of some files, and which it was; all others are missing.
+    /// Returns the least limit in some files, and its file. All others are missing.
     fn found(groups: &str, mounts: &str, machine: &str, there: &[(&str, &str)]) -> Option<(u64, String)> {
         let there: HashMap<_, _> = there.iter().copied().chain([(MACHINE, machine)]).collect();
         let files = files(groups, mounts).into_iter().chain([PathBuf::from(MACHINE)]);
@@ -150,22 +155,23 @@ mod tests {
     const MACHINE_OF_4_GIB: &str = "MemTotal:        4194304 kB\nMemFree:          100 kB\n";
 
     #[test]
-    fn the_least_limit_counts_of_the_group_and_those_above() {
+    fn the_least_limit_of_the_group_and_those_above_counts() {
         let check = |groups: &str, mounts: &str, there: &[(&str, &str)], expected: (u64, &str)| {
             let found = found(groups, mounts, MACHINE_OF_4_GIB, there);
             assert_eq!(found, Some((expected.0, expected.1.to_owned())), "{groups} {mounts}");
         };
         let own = "/sys/fs/cgroup/memory.max";
-        // With a namespace of its own, as pods have it; what is tighter than the hard limit counts.
+        // With a namespace of its own, as pods have it. A soft limit counts if it is lower.
         check("0::/\n", V2, &[(own, "536870912\n")], (512 << 20, own));
         let high = "/sys/fs/cgroup/memory.high";
         check("0::/\n", V2, &[(own, "536870912\n"), (high, "1000000\n")], (1_000_000, high));
-        // Without one: the pod's limit is tighter than the container's.
+        // Without one. The pod's limit is lower than the container's.
         let pod = "/sys/fs/cgroup/kubepods/pod7/memory.max";
         let container = "/sys/fs/cgroup/kubepods/pod7/c/memory.max";
         let there = [(pod, "1048576\n"), (container, "max\n"), (own, "max\n")];
         check("0::/kubepods/pod7/c\n", V2, &there, (1 << 20, pod));
-        // Version 1, whose folder is the container's own, and which names groups as the node sees them.
+        // Version 1, whose folder is the container's own, and which names groups as the node sees
+        // them.
         let docker = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
         let limit = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
         let groups = "4:memory:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n";
@@ -173,24 +179,24 @@ mod tests {
         let stat = "/sys/fs/cgroup/memory/memory.stat";
         let above = "cache 0\nhierarchical_memory_limit 1048576\nhierarchical_memsw_limit 5\n";
         check(groups, docker, &[(limit, "9223372036854771712\n"), (stat, above)], (1 << 20, stat));
-        // Both versions at a time, of which one counts memory.
+        // Both versions at a time, of which one limits memory.
         let both = format!("{OTHER_V1}\n{V1}\n38 31 0:41 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw");
         let nested = "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes";
         check("5:cpu,cpuacct:/\n4:memory:/a/b\n0::/\n", &both, &[(nested, "4096\n")], (4096, nested));
-        // Somewhere else, and with a blank.
+        // Mounted in another place, and with a blank.
         let blank = "30 23 0:26 /x\\040y /mnt/a\\040b ro - cgroup2 none rw";
         let there = [("/mnt/a b/z/memory.max", "4096")];
         check("0::/x y/z\n", blank, &there, (4096, "/mnt/a b/z/memory.max"));
     }
 
     #[test]
-    fn without_a_limit_it_is_what_the_machine_has() {
+    fn without_a_limit_the_machines_memory_counts() {
         let machine = Some((4 << 30, MACHINE.to_owned()));
         type Files<'f> = &'f [(&'f str, &'f str)];
         let cases: [(&str, &str, Files<'_>); 6] = [
             ("0::/\n", V2, &[("/sys/fs/cgroup/memory.max", "max\n")]),
             ("4:memory:/\n", V1, &[("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")]),
-            // Not mounted, not counted, not readable, or nonsense.
+            // Not mounted, not for memory, not readable, or malformed.
             ("0::/\n", "", &[("/sys/fs/cgroup/memory.max", "1\n")]),
             ("5:cpu:/\n", OTHER_V1, &[("/sys/fs/cgroup/cpu/memory.limit_in_bytes", "1\n")]),
             ("", V2, &[]),
@@ -202,9 +208,8 @@ mod tests {
         assert_eq!(found("", "", "nonsense", &[]), None);
     }
 
-    /// The group is outside of what this process sees: what is mounted is what it has.
     #[test]
-    fn a_group_that_is_not_mounted_is_the_mounted_one() {
+    fn a_group_outside_of_the_mounted_one_is_taken_for_that() {
         let own = "/sys/fs/cgroup/memory.max";
         let there = [(own, "4096"), ("/sys/fs/cgroup/../x/memory.max", "1"), ("/x/memory.max", "1")];
         for groups in ["0::/../x", "0::x", "", "4:memory:/x"] {

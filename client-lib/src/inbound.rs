@@ -55,8 +55,8 @@ struct Session<T> {
 }
 
 impl<T> Session<T> {
-    /// Returns the place of a lane. One that is new, or has been forgotten, begins with the latest
-    /// epoch of all forgotten lanes.
+    /// Returns the index of a lane. A new one begins with the latest epoch of all forgotten lanes,
+    /// of which it may be one.
     fn place(&mut self, lane: (u64, u16)) -> Result<u16, Refusal> {
         let known = self.lanes.iter().position(|&(known, _)| known == lane);
         let place = known.unwrap_or(self.lanes.len());
@@ -71,8 +71,8 @@ impl<T> Session<T> {
         Ok(place as u16)
     }
 
-    /// Forgets the lanes, when no connection is left. Each time the sender comes back, it may know
-    /// this listener by another number.
+    /// Forgets the lanes, when no connection is left. They would add up, as the sender may use
+    /// other numbers for them each time that it comes back.
     fn forget(&mut self) {
         let latest = std::mem::take(&mut self.lanes).into_iter().map(|(_, latest)| latest).max();
         self.forgotten = self.forgotten.max(latest.unwrap_or_default());
@@ -136,8 +136,8 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         self.sessions.iter().any(|(id, session)| session.connections > 0 && is_one(id))
     }
 
-    /// Takes note that a connection has ended. If it was the session's last, `shrink` gives back
-    /// memory of the session's state, and returns how many bytes are still used.
+    /// Records the end of a connection. If it was the session's last, `shrink` frees memory of the
+    /// session's state, and returns how many bytes are still used.
     pub(crate) fn leave(&mut self, now: Instant, id: &K, shrink: impl FnOnce(&T) -> usize) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.connections = session.connections.saturating_sub(1);

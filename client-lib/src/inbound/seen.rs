@@ -1,13 +1,13 @@
 //! Frames of a session that have come, so that the program gets none twice.
 //!
-//! Each frame says below which sequence the sender repeats none (its floor), and the sender keeps
-//! within [`WINDOW`] of that. So two bytes for each sequence between the two are all that has to be
-//! remembered, 128 KiB at most.
+//! Each frame carries its sender's floor, a sequence. The sender repeats no frame below it, and has
+//! none under way that is [`WINDOW`] or more above it. So two bytes for each sequence in between
+//! are all that has to be remembered, 128 KiB at most.
 //!
 //! The program's decision on a frame has to be reported by the connection on which the sender waits
-//! for it. If that one breaks, the sender repeats the frame; if another one breaks, it does not,
-//! and a report there would be lost for good. It is one of the connections that brought the frame,
-//! but not always the last of them, as an old connection may be slow.
+//! for it. If that connection breaks, the sender repeats the frame; a report that is lost on
+//! another connection is lost for good. It is one of the connections that brought the frame, but
+//! not always the last of them, as an old connection may be slow.
 
 use std::collections::VecDeque;
 
@@ -25,9 +25,9 @@ pub(crate) struct Seen {
 enum Fate {
     /// It has not come, or the program has rejected it.
     Unknown,
-    /// The program has it or is about to take it. The lane that brought it is below 256.
+    /// This lane, one of at most 256, has brought it. The program has not decided on it.
     Taken(u8),
-    /// The same, if several lanes brought it.
+    /// Several lanes have brought it. The program has not decided on it.
     TakenOften,
     Acknowledged,
 }
@@ -58,14 +58,13 @@ impl Seen {
         self.floor
     }
 
-    /// Gives back memory that is not needed without connections. Returns how many bytes are still
-    /// used.
+    /// Frees memory that is not needed without connections. Returns how many bytes are still used.
     pub(crate) fn shrink(&mut self) -> usize {
         self.fates.shrink_to_fit();
         self.fates.capacity() * size_of::<Fate>()
     }
 
-    /// Takes note of a frame that a lane has brought, with its sender's floor.
+    /// Records a frame that a lane has brought, and its sender's floor.
     pub(crate) fn arrived_by(&mut self, lane: u16, sequence: u64, floor: u64) -> Arrival {
         let by_lane = Fate::Taken(lane as u8);
         self.raise(floor);
@@ -86,8 +85,9 @@ impl Seen {
         }
     }
 
-    /// Takes note that the program has acknowledged a frame, or has rejected it, so that it may
-    /// come again. Returns `None` if the sender does not wait for the decision.
+    /// Records that the program has acknowledged a frame, or has rejected it, so that it may come
+    /// again. Returns the connections that report that, or `None` if the sender does not wait for
+    /// it.
     pub(crate) fn decided(&mut self, sequence: u64, is_acknowledged: bool) -> Option<Reporter> {
         let place = self.fate(sequence)?;
         let reporter = match *place {

@@ -1,8 +1,8 @@
-//! When a receiver tells a sender what has become of its frames: credits for slots that are free
-//! again, and acknowledgements. Pure: it has no lock, timer or socket.
+//! Schedules the control messages of a receiver: credits for slots that are free again, and
+//! acknowledgements. Pure: it has no lock, timer or socket.
 //!
 //! A program drops frames one at a time, but a message for each would cost as much as a small
-//! frame. So what has to be told is collected, and sent
+//! frame. So credits and acknowledgements are collected, and sent
 //!
 //! - at once, if half of the slots that the sender uses are free, a message is full, or its limit
 //!   changes;
@@ -38,7 +38,7 @@ const IDS_WITH_SLOTS: usize = SHORT / (size_of::<u64>() + size_of::<u16>());
 /// the window meanwhile or are repeated.
 const MOST_IDS: usize = 2 * WINDOW as usize;
 
-/// State of what one sender is told, and decision when.
+/// Scheduler of one sender's control messages, which collects what they have to say.
 #[derive(Default)]
 pub(super) struct AckScheduler {
     /// Slots that have become free since the connection began, and how many of them the sender
@@ -72,18 +72,21 @@ pub(super) struct AckScheduler {
     limit: Option<u32>,
 }
 
-/// When the sender is told.
+/// Time to send the next control message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// Now.
     Now,
-    /// At one of these times. What is false has been arranged before, or is not needed.
-    Later { at_flush: bool, when_idle: bool },
+    /// At the next flush, or as soon as the program is idle. One that is false is not needed, or
+    /// the connection waits for it already.
+    Later {
+        at_flush: bool,
+        when_idle: bool,
+    },
 }
 
 impl AckScheduler {
-    /// Starts for a sender with so many slots, which uses no more than its window. By RDMA, `local`
-    /// says which slots are free.
+    /// Creates the scheduler for a sender that has `slots` slots, and never more than `window`
+    /// frames under way. By RDMA, `local` keeps which slots are free.
     pub(super) fn new(slots: u32, window: Option<u32>, local: Option<LocalSlots>) -> Self {
         let mut this = Self { slots: local, ..Self::default() };
         this.set_room(slots, window);
@@ -106,7 +109,7 @@ impl AckScheduler {
         self.slots.as_ref()
     }
 
-    /// Takes note of a frame that the sender has written to a slot.
+    /// Records that the sender has written a frame to a slot.
     #[cfg(feature = "rdma")]
     pub(super) fn landed(&mut self, slot: u16) -> Result<(), crate::rdma::Violation> {
         self.slots.as_mut().map_or(Ok(()), |slots| slots.occupy(slot))
@@ -123,7 +126,7 @@ impl AckScheduler {
         }
     }
 
-    /// Takes the sender's answer. Returns whether it is one to what was asked.
+    /// Records the sender's answer. Returns whether it answers the limit that was asked for.
     pub(super) fn answered(&mut self, limit: u32, window: Option<u32>) -> bool {
         let is_right = self.asked.take().is_some_and(|(asked, _)| asked == limit);
         if is_right {
@@ -137,12 +140,12 @@ impl AckScheduler {
         self.asked
     }
 
-    /// The program has taken a frame.
+    /// Records that the program has taken a frame.
     pub(super) fn take(&mut self) {
         self.taken += 1;
     }
 
-    /// A slot has become free. It has a number if the sender has to know which.
+    /// Records a free slot, with its number if the sender has to know which it is.
     pub(super) fn free(&mut self, slot: Option<u16>) {
         self.freed += 1;
         if let (Some(slots), Some(slot)) = (&mut self.slots, slot) {
@@ -150,13 +153,12 @@ impl AckScheduler {
         }
     }
 
-    /// Tells the sender again that a frame has been acknowledged.
+    /// Adds the acknowledgement of a frame once more, as the sender has missed the first.
     pub(super) fn acknowledge_again(&mut self, sequence: u64) {
         self.acked.push(sequence);
     }
 
-    /// Tells the sender what the program has decided on a frame. The sender waits for none below
-    /// `floor`.
+    /// Adds the program's decision on a frame. The sender waits for none on frames below `floor`.
     pub(super) fn decide(&mut self, sequence: u64, is_acknowledged: bool, floor: u64) {
         let ids = if is_acknowledged { &mut self.acked } else { &mut self.rejected };
         ids.push(sequence);
@@ -170,7 +172,7 @@ impl AckScheduler {
         }
     }
 
-    /// Decides when to tell the sender of the last change.
+    /// Decides when to send the next message, after a change.
     pub(super) fn schedule(&mut self) -> When {
         if self.is_due() {
             return When::Now;
@@ -189,9 +191,9 @@ impl AckScheduler {
         is_full || self.limit.is_some() || self.freed - self.sent_freed >= self.enough
     }
 
-    /// Takes note of a flush. Returns how long to wait for the next one, or `None` if the message
-    /// is to be sent now. A sender that waits for the answer to each frame would otherwise get a
-    /// message for each slot.
+    /// Records a flush. Returns how long to wait for the next one, or `None` if the message is to
+    /// be sent now. A sender that waits for the answer to each frame would otherwise get a message
+    /// for each slot.
     pub(super) fn flush(&mut self) -> Option<Duration> {
         let has_more = std::mem::replace(&mut self.freed_at_flush, self.freed) != self.freed;
         self.flushes += 1;
@@ -199,12 +201,12 @@ impl AckScheduler {
         self.awaits_flush.then(|| PAUSE * (1 << self.flushes))
     }
 
-    /// The program is idle, and the message is sent.
+    /// Records that the program is idle, and the message is sent.
     pub(super) fn idle(&mut self) {
         self.awaits_idle = false;
     }
 
-    /// Sets a mark, by which [`is_quiet`](Self::is_quiet) knows what is recent. What was used
+    /// Sets a mark, by which [`is_quiet`](Self::is_quiet) tells what is recent. What was used
     /// before it counts for less.
     pub(super) fn mark(&mut self) {
         self.freed_at_marks = [self.freed_at_marks[1], self.freed];
@@ -226,13 +228,13 @@ impl AckScheduler {
         !self.acked.is_empty() || !self.rejected.is_empty()
     }
 
-    /// Returns whether there is anything to tell the sender.
+    /// Returns whether the sender has to be told anything.
     pub(super) fn has_message(&self) -> bool {
         let has_more = self.freed != self.sent_freed || self.taken != self.sent_taken;
         self.has_ids() || has_more || self.limit.is_some()
     }
 
-    /// Returns the next message, if there is anything to tell the sender.
+    /// Returns the next message, if the sender has to be told anything.
     pub(super) fn message(&mut self) -> Option<Message> {
         if !self.has_message() {
             return None;

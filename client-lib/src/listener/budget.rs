@@ -1,24 +1,25 @@
-//! How much memory the frames of all connections may take together.
+//! The memory that the frames of all connections may take together.
 
 use std::fmt;
 
 use crate::cgroup::Limit;
 
-/// The most, if nothing is said.
+/// The most by default.
 const MOST: usize = 4 << 30;
 
-/// This part of what the process may take. As much again may lie in the kernel, which keeps what senders have credit for until it is read; the rest is the program's.
+/// Divisor of the memory that the process may use. As much again may lie in the kernel, which keeps
+/// what senders have credit for until it is read. The rest is for the program.
 const PART: u64 = 4;
 
-/// How much it is, and why.
+/// Number of bytes, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) bytes: usize,
-    why: Why,
+    basis: Basis,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Why {
+enum Basis {
     Given,
     Most,
     Part(Limit),
@@ -27,7 +28,7 @@ enum Why {
 impl Budget {
     /// Returns the budget that the program sets.
     pub(super) fn given(bytes: usize) -> Self {
-        Self { bytes, why: Why::Given }
+        Self { bytes, basis: Basis::Given }
     }
 
     /// Returns the default budget: a part of the memory that this process may use.
@@ -35,15 +36,15 @@ impl Budget {
         Self::of(Limit::read())
     }
 
-    /// The most, whatever the process may take: a GPU's memory is not the machine's.
+    /// Returns the most by default, which is that of a GPU: it has its own memory.
     pub(super) fn most() -> Self {
-        Self { bytes: MOST, why: Why::Most }
+        Self { bytes: MOST, basis: Basis::Most }
     }
 
     fn of(limit: Option<Limit>) -> Self {
         let part = limit.and_then(|limit| Some((usize::try_from(limit.bytes / PART).ok()?, limit)));
         match part {
-            Some((bytes, limit)) if bytes < MOST => Self { bytes, why: Why::Part(limit) },
+            Some((bytes, limit)) if bytes < MOST => Self { bytes, basis: Basis::Part(limit) },
             _ => Self::most(),
         }
     }
@@ -52,10 +53,10 @@ impl Budget {
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.bytes)?;
-        match &self.why {
-            Why::Given => Ok(()),
-            Why::Most => f.write_str(", the most that is taken by default"),
-            Why::Part(limit) => write!(f, ", a quarter of the {limit}"),
+        match &self.basis {
+            Basis::Given => Ok(()),
+            Basis::Most => f.write_str(", the most that is taken by default"),
+            Basis::Part(limit) => write!(f, ", a quarter of the {limit}"),
         }
     }
 }
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_take_a_quarter_of_the_limit_and_four_gib_at_most() {
+    fn the_default_budget_is_a_quarter_of_the_limit_and_four_gib_at_most() {
         let limit = |bytes| Some(Limit::of(bytes, "/sys/fs/cgroup/memory.max"));
         let cases = [
             (

@@ -1,4 +1,4 @@
-//! A connection from a sender: its slots, what the sender is told, and how it ends.
+//! A connection from a sender: its slots, its control messages, and its end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,7 +127,7 @@ impl Connection {
         self.update(|acks| acks.ask(to, self.hello.window, Instant::now()));
     }
 
-    /// Takes the sender's answer: it keeps to a limit from here on.
+    /// Lowers the slots to a limit, as the sender has answered that it keeps to that from now on.
     pub(super) fn limited(&self, to: u32) -> Result<(), Ended> {
         {
             let mut acks = self.acks();
@@ -173,13 +173,13 @@ impl Connection {
         }
     }
 
-    /// Returns whether the program has let go of all frames that have come.
+    /// Returns whether the program has dropped all frames that have come.
     pub(super) fn is_idle(&self) -> bool {
         let by_rdma = self.acks().local_slots().map(LocalSlots::is_idle);
         by_rdma.unwrap_or_else(|| self.slots.is_idle())
     }
 
-    /// Returns whether the program has let go of no frame for a tick. A sender that is idle at this
+    /// Returns whether the program has dropped no frame for a tick. A sender that is idle at this
     /// moment may be about to send the next of many frames.
     pub(super) fn is_quiet(&self) -> bool {
         self.acks().is_quiet()
@@ -202,7 +202,7 @@ impl Connection {
     }
 
     /// Gives back the slots that hold no frame, at the end of the connection. By RDMA, none is
-    /// given back before the program has let go of all frames.
+    /// given back before the program has dropped all frames.
     pub(super) fn end(&self) {
         // Under the lock, so that the slots are not raised again.
         let _acks = self.acks();
@@ -226,12 +226,12 @@ impl Connection {
         }
     }
 
-    /// Tells the sender that the program has taken a frame.
+    /// Records that the program has taken a frame, of which the sender is told.
     pub(super) fn take(self: &Arc<Self>) {
         self.update(AckScheduler::take);
     }
 
-    /// Takes note of a frame that the sender has written to a slot, by RDMA.
+    /// Records that the sender has written a frame to a slot, by RDMA.
     #[cfg(feature = "rdma")]
     pub(super) fn landed(&self, slot: u16) -> Result<(), crate::rdma::Violation> {
         self.acks().landed(slot)
@@ -289,7 +289,8 @@ impl Connection {
         });
     }
 
-    /// Changes what the sender is to be told, and sends it or arranges that it is sent.
+    /// Makes a change to the control messages, and sends the next one now or leaves it to the
+    /// flusher.
     fn update(self: &Arc<Self>, change: impl FnOnce(&mut AckScheduler)) {
         let when = {
             let mut acks = self.acks();

@@ -34,7 +34,7 @@ pub(super) enum Ended {
     Unlimited,
     #[error("another connection of the same sender has taken its place")]
     Superseded,
-    /// Has the numbers of senders and slots.
+    /// Says how many senders share how many slots.
     #[error(
         "this sender, of which nothing was unacknowledged, has made room for another, and may come back: {0}"
     )]

@@ -1,4 +1,4 @@
-//! Handshakes that have not ended, of which only so many may be at a time.
+//! Limit on the handshakes that are under way.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

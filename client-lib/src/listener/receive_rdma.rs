@@ -1,4 +1,5 @@
-//! Receives frames by RDMA. Their sender has written them to slots before this is told of them.
+//! Receives frames by RDMA. The sender's device writes a frame to a slot, and then completes a
+//! receive request, whose immediate names the slot.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +13,11 @@ use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, Immediate, QueuePair, StripeAssembly, Violation};
 use crate::wire::Header;
 
-/// Receiver of a connection's completions.
+/// Handler of a connection's completions.
 pub(super) struct RdmaReceiver {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
-    /// Queue pairs by which the sender has sent its ping, a bit for each.
+    /// Queue pairs by which the sender has sent a ping, a bit for each.
     tried: AtomicU8,
     /// With extra queue pairs, frames of which parts are missing, and those behind them.
     assembly: Option<Mutex<StripeAssembly>>,

@@ -73,7 +73,7 @@ impl<C> SessionState<C> {
         lock(&self.seen).arrived_by(lane, data.sequence, data.floor)
     }
 
-    /// Takes note of the program's decision on a frame. Returns the connections that report it to
+    /// Records the program's decision on a frame. Returns the connections that report it to
     /// the sender, and the sender's floor. Without any, the sender asks by sending the frame again.
     pub(super) fn decided(
         &self,

@@ -1,56 +1,59 @@
-//! Shares of a listener's slots: how many each sender gets, gives back, and when a connection is
-//! closed, where there are not enough for all. Pure.
+//! Shares of a listener's slots: how many each sender gets and gives back, and which connection is
+//! closed, where the slots are too few for all. Pure.
 //!
 //! - As long as there are enough, each sender gets as many as the listener wants it to have.
-//! - After that, newcomers get what is free, and no more than an even share. If that is less, others give slots back: at first those that they have not used
-//!   lately, then those beyond an even share. An address that has no more slots than the newcomer's gives none.
+//! - After that, newcomers get what is free, up to an even share. If that is less, others give
+//!   slots back: first those that they have not used lately, then those beyond an even share. An
+//!   address that has no more slots than the newcomer's gives none.
 //! - A sender that cannot give back some of its slots (by RDMA, or of a version before) is closed
 //!   for that when it has sent nothing lately: it comes back, and gets an even share.
 //! - If all that does not help, one connection is closed for another, if nothing of it is
-//!   unacknowledged: of the address that has the most, and only for an address that has fewer, the
-//!   newcomer counted. So no two are closed for each other in turn. One that has sent nothing lately
-//!   is closed before others.
+//!   unacknowledged: one of the address that has the most, and only for an address that has fewer,
+//!   the newcomer counted. So no two are closed for each other in turn. One that has sent nothing
+//!   lately is closed before others.
 //!
 //! An address with many connections loses its own first, so it cannot displace other addresses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Slots of one connection, as the decision sees them.
+/// Slots of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) id: u64,
     pub(super) address: IpAddr,
-    /// Promised to it: nobody else can have them.
+    /// Slots that are promised to it, so that no other connection can have them.
     pub(super) slots: u32,
-    /// As many as it is to have: fewer than promised while it gives some back.
+    /// Slots that it may keep: fewer than promised while it gives some back.
     pub(super) limit: u32,
-    /// The most that it has used at a time, lately.
+    /// The most slots that it has used at a time, lately.
     pub(super) used: u32,
     /// Whether it gives back slots when it is told to.
     pub(super) is_limitable: bool,
-    /// It has just been told a limit, and has not answered yet.
+    /// Whether it has been told a limit, and has not answered yet.
     pub(super) is_asked: bool,
-    /// It ends, and gives back all of its slots: it has been told to, or a later connection of its
+    /// Whether it ends, and gives back all slots: it has been told to, or a later connection of its
     /// sender takes its place.
     pub(super) is_over: bool,
-    /// Nothing of it is unacknowledged.
+    /// Whether nothing of it is unacknowledged.
     pub(super) is_idle: bool,
-    /// No frame of it has come lately. One that is idle, but not quiet, is between two frames.
+    /// Whether no frame of it has come lately. One that is idle, but not quiet, is between two
+    /// frames.
     pub(super) is_quiet: bool,
 }
 
-/// Step that makes room for other connections.
+/// Change to one connection, for others or for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Has so many slots from now on.
+    /// Tells the sender that it has `to` slots from now on.
     Limit { id: u64, to: u32 },
-    /// Ends; its sender may come back.
+    /// Closes the connection; its sender may come back.
     Close { id: u64 },
 }
 
 impl Share {
-    /// How many slots it is about to give back. Those that our code has may take their time.
+    /// Returns how many slots it is about to give back. The program may keep frames in some for
+    /// longer.
     fn coming(&self) -> u32 {
         if self.is_asked { self.slots.saturating_sub(self.limit) } else { 0 }
     }
@@ -60,12 +63,13 @@ impl Share {
     }
 }
 
-/// How many slots each of so many connections has if all have as many.
+/// Returns how many slots each connection has if all have as many, but at least one.
 pub(super) fn even(total: u32, connections: usize) -> u32 {
     total.checked_div(u32::try_from(connections).unwrap_or(u32::MAX)).unwrap_or(total).max(1)
 }
 
-/// How many slots a newcomer gets beside so many others. What is `lasting` cannot be taken back while it is used: there, half of what is free stays so.
+/// Returns how many slots a newcomer gets beside the others. Of those that it keeps until it
+/// ends (`is_lasting`), it gets at most half of what is free, so that some are left for the next.
 pub(super) fn first(total: u32, free: u32, others: usize, wanted: u32, is_lasting: bool) -> u32 {
     match free {
         _ if is_lasting => wanted.min(free.div_ceil(2)),
@@ -74,9 +78,9 @@ pub(super) fn first(total: u32, free: u32, others: usize, wanted: u32, is_lastin
     }
 }
 
-/// Returns the steps that make room for a newcomer, which finds less than an even share, or as many
-/// connections as there may be (`is_crowded`). There are none if enough is on its way already, or if
-/// nothing can be taken back.
+/// Returns the steps that make room for a newcomer, which finds less than an even share free, or as
+/// many connections as allowed (`is_crowded`). There are none if enough is about to become free
+/// already, or if nothing can be taken back.
 pub(super) fn make_room(
     total: u32,
     shares: &[Share],
@@ -111,8 +115,8 @@ pub(super) fn make_room(
             return steps;
         }
     }
-    // One that is about to end makes the listener less crowded. Those whose frames our code has may
-    // take their time.
+    // One that is about to end makes the listener less crowded. A connection lasts until the
+    // program has dropped its frames, though, for which no newcomer should wait.
     let is_ending = |share: &Share| match share.is_over {
         true => share.is_idle,
         false => share.is_asked && share.limit == 0,
@@ -133,20 +137,21 @@ pub(super) fn make_room(
     let one_more = count(&newcomer) + 1;
     let least_used = || {
         let others = idle().filter(|share| count(&share.address) > one_more);
-        // Of those that are alike, the latest. Activity does not protect an address that has more
-        // connections than the newcomer's: it could keep all others out.
+        // The latest of those that are alike. To be active does not protect an address that has
+        // more connections than the newcomer's, or it could keep all others out.
         others.max_by_key(|share| (count(&share.address), share.is_quiet, u32::MAX - share.used, share.id))
     };
     let closed = too_much.or_else(least_used);
     closed.map(|share| Step::Close { id: share.id }).into_iter().collect()
 }
 
-/// The limits by which so many slots are given back, evenly from those that have the most, but not below a floor of each; fewer, if there are not so many.
+/// Returns the limits by which `needed` slots are given back, or as many as possible: evenly from
+/// those that have the most, but not below each one's floor.
 fn take_back(shares: &[Share], needed: u32, floor: impl Fn(&Share) -> u32) -> Vec<Step> {
     let givers = || shares.iter().filter(|share| share.may_give());
     let limit = |share: &Share, level: u32| level.max(floor(share)).min(share.limit);
     let gives = |level: u32| givers().map(|share| share.limit - limit(share, level)).sum::<u32>();
-    // The highest level that is low enough.
+    // Searches the highest level that is low enough.
     let (mut low, mut high) = (1, givers().map(|share| share.limit).max().unwrap_or(1));
     while low < high {
         let middle = low + (high - low).div_ceil(2);
@@ -160,7 +165,7 @@ fn take_back(shares: &[Share], needed: u32, floor: impl Fn(&Share) -> u32) -> Ve
     steps.map(|(share, to)| Step::Limit { id: share.id, to }).collect()
 }
 
-/// How many slots these steps give.
+/// Returns how many slots are given back by these steps.
 fn given(shares: &[Share], steps: &[Step]) -> u32 {
     let of = |step: &Step| match step {
         Step::Limit { id, to } => {
@@ -171,7 +176,7 @@ fn given(shares: &[Share], steps: &[Step]) -> u32 {
     steps.iter().map(of).sum()
 }
 
-/// Slots that are free go to those that use all that they have, and may have more.
+/// Returns the steps that give free slots to the connections that use all of theirs and want more.
 pub(super) fn grow(total: u32, shares: &[Share], wanted: u32) -> Vec<Step> {
     let promised: u32 = shares.iter().map(|share| share.slots).sum();
     let mut free = total.saturating_sub(promised);

@@ -3,7 +3,7 @@
 //!
 //! By TCP, slots are memory of this process alone, and a connection can get more of them, or give
 //! some back. Those are free for others when its sender has answered that it keeps to the limit,
-//! and the program has let go of the frames in them.
+//! and the program has dropped the frames in them.
 //!
 //! By RDMA, the sender's device writes to the slots. They were registered for that connection, and
 //! stay promised until they have been deregistered and freed. No other connection ever has the
@@ -45,7 +45,7 @@ struct Used<C> {
 pub(super) struct Holder<C> {
     pub(super) address: IpAddr,
     pub(super) slots: u32,
-    /// Dangling during the handshake.
+    /// Set after the handshake. Until then, it cannot be upgraded.
     pub(super) connection: Weak<C>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Slots<C> {
     memory: Arc<Memory<C>>,
     id: u64,
     free: Mutex<Free>,
-    /// Whether a part of a frame has been read into one of them.
+    /// Whether a frame is being read into one of them.
     is_reading: AtomicBool,
 }
 
@@ -176,7 +176,7 @@ impl<C> Memory<C> {
         format!("{connections} senders share {self}")
     }
 
-    /// Promises a connection more slots, if so many are free.
+    /// Promises a connection more slots, if they are free.
     fn promise(&self, id: u64, more: u32) -> bool {
         let mut used = self.used();
         let Used { promised, holders, .. } = &mut *used;
@@ -253,7 +253,7 @@ impl<C> Slots<C> {
         usage.peak = usage.in_use.max(usage.peak / 2);
     }
 
-    /// Returns whether the program has let go of all frames. One that is being read does not count.
+    /// Returns whether the program has dropped all frames. One that is being read does not count.
     pub(super) fn is_idle(&self) -> bool {
         let reading = u32::from(self.is_reading.load(Ordering::Relaxed));
         self.free().usage.in_use <= reading
@@ -264,7 +264,7 @@ impl<C> Slots<C> {
         self.memory.described(self.memory.connections())
     }
 
-    /// Takes a slot, with room for so many bytes. Returns `None` if none is free, so that the
+    /// Takes a slot, with room for `length` bytes. Returns `None` if none is free, so that the
     /// sender has sent more than it has credit for.
     pub(super) fn take(&self, length: usize) -> Option<Vec<u8>> {
         let mut slot = {
@@ -287,7 +287,7 @@ impl<C> Slots<C> {
         Some(slot)
     }
 
-    /// Takes note that all of a frame has been read into its slot.
+    /// Records that all of a frame has been read into its slot.
     pub(super) fn has_read(&self) {
         self.is_reading.store(false, Ordering::Relaxed);
     }
@@ -316,7 +316,7 @@ impl<C> Slots<C> {
     }
 
     /// Lowers the limit, to which the sender keeps from now on. Slots beyond it are given back at
-    /// once, or when the program lets go of the frames in them. Returns whether the connection has
+    /// once, or when the program drops the frames in them. Returns whether the connection has
     /// none left.
     pub(super) fn lower(&self, to: u32) -> bool {
         let mut free = self.free();

@@ -1,4 +1,4 @@
-//! Which addresses a listener has, and the sockets that listen there.
+//! Chooses the addresses of a listener, and makes the sockets that listen there.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
@@ -11,20 +11,20 @@ use tracing::{info, warn};
 use crate::error::BindError;
 use crate::nic::{self, AddressState, Interface, LocalAddress};
 
-/// Connections that wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Where one listens.
+/// Address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     address: IpAddr,
     vrf: Option<String>,
-    /// The kernel does not let others have the address yet.
+    /// Whether the kernel still checks that no other host has the address.
     is_tentative: bool,
 }
 
-/// One at each of these addresses, else at those of all second NICs, else at all of this host's if that is allowed; all with
-/// the same port.
+/// Listens at each of these addresses, all with the same port. Without any, listens at those of all
+/// second NICs, or else, if that is allowed, at all of this host.
 pub(super) fn sockets(
     addresses: &[IpAddr],
     allow_default_network: bool,
@@ -39,7 +39,7 @@ pub(super) fn sockets(
     let sockets = at_each(&usable(second.clone()), port, false)?;
     match sockets.is_empty() {
         false => {
-            idle.iter().for_each(|idle| warn!("nothing comes by a second NIC: {idle}"));
+            idle.iter().for_each(|idle| warn!("a second NIC receives nothing: {idle}"));
             Ok(sockets)
         }
         true if allow_default_network => Ok(vec![anywhere(port)?]),
@@ -60,7 +60,7 @@ fn nowhere(second: &[LocalAddress], idle: &[String]) -> BindError {
     BindError::NoSecondNic { why }
 }
 
-/// The places that addresses mean, each once.
+/// Returns the places that addresses stand for, each once.
 fn named(addresses: &[IpAddr], interfaces: &[Interface]) -> Result<Vec<Place>, BindError> {
     let mut places = Vec::new();
     for &address in addresses {
@@ -69,7 +69,8 @@ fn named(addresses: &[IpAddr], interfaces: &[Interface]) -> Result<Vec<Place>, B
         }
         let mut found = nic::vrfs_of(address, interfaces);
         if found.is_empty() {
-            // All of 127.0.0.0/8 is the loopback interface's, which has but one of them. What is nobody's, the kernel refuses.
+            // All of 127.0.0.0/8 is local, though the loopback interface lists only one address.
+            // The kernel refuses those that are not local.
             found.push((None, AddressState::Usable));
         }
         for (vrf, state) in found {
@@ -82,7 +83,7 @@ fn named(addresses: &[IpAddr], interfaces: &[Interface]) -> Result<Vec<Place>, B
     Ok(places)
 }
 
-/// The places of second NICs that can be listened at, each once.
+/// Returns the places of second NICs that can be listened at, each once.
 fn usable(second: Vec<LocalAddress>) -> Vec<Place> {
     let mut places = Vec::new();
     for LocalAddress { ip: address, interface, state, vrf, .. } in second {
@@ -95,7 +96,7 @@ fn usable(second: Vec<LocalAddress>) -> Vec<Place> {
     places
 }
 
-/// An address of several interfaces is one place, and can be used if it can at one of them.
+/// Adds a place. An address of several interfaces is one, usable if it is at one of them.
 fn add(places: &mut Vec<Place>, place: Place) {
     match places.iter_mut().find(|it| (it.address, &it.vrf) == (place.address, &place.vrf)) {
         Some(it) => it.is_tentative &= place.is_tentative,
@@ -103,7 +104,7 @@ fn add(places: &mut Vec<Place>, place: Place) {
     }
 }
 
-/// An address that nobody has named, and that has gone, is left out.
+/// Listens at each place. One that has gone is left out, unless the program has named it.
 fn at_each(places: &[Place], mut port: u16, is_named: bool) -> Result<Vec<TcpListener>, BindError> {
     let mut sockets = Vec::with_capacity(places.len());
     for place in places {
@@ -116,14 +117,15 @@ fn at_each(places: &[Place], mut port: u16, is_named: bool) -> Result<Vec<TcpLis
             }
             outcome => outcome.map_err(error)?,
         };
-        // The kernel chooses once, for all addresses.
+        // The kernel chooses a port for the first; the others get the same.
         port = socket.local_addr().map_err(error)?.port();
         sockets.push(socket);
     }
     Ok(sockets)
 }
 
-/// Whether an address is left out for this error: it has gone, or its VRF has, or may not be used.
+/// Returns whether an address is left out for this error: it or its VRF has gone, or the VRF may
+/// not be used.
 fn is_passed_over(error: &io::Error, place: &Place) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || place.vrf.is_some()
@@ -133,7 +135,7 @@ fn is_passed_over(error: &io::Error, place: &Place) -> bool {
 fn listen_at(place: &Place, at: SocketAddr) -> io::Result<TcpListener> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     if let Some(vrf) = &place.vrf {
-        // What it accepts is in the VRF, too.
+        // Accepted connections are in the VRF, too.
         SockRef::from(&socket).bind_device(Some(vrf.as_bytes()))?;
     }
     if place.is_tentative {
@@ -143,12 +145,12 @@ fn listen_at(place: &Place, at: SocketAddr) -> io::Result<TcpListener> {
     listen(socket, at)
 }
 
-/// At all addresses: those of IPv6 with those of IPv4, or those of IPv4 alone on a host without IPv6.
+/// Listens at all addresses, of IPv6 and IPv4, or of IPv4 alone on a host without IPv6.
 fn anywhere(port: u16) -> Result<TcpListener, BindError> {
     let (v6, v4) = ((Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into());
     let both = || {
         let socket = TcpSocket::new_v6()?;
-        // Whatever net.ipv6.bindv6only says.
+        // Overrides net.ipv6.bindv6only.
         SockRef::from(&socket).set_only_v6(false)?;
         listen(socket, v6)
     };
@@ -162,22 +164,23 @@ fn anywhere(port: u16) -> Result<TcpListener, BindError> {
     outcome.map_err(|source| BindError::Bind { address, source })
 }
 
-/// Whether a wildcard address could not be bound because there are no sockets of that family, or none of its addresses.
+/// Returns whether a wildcard address could not be bound because the host has no sockets or no
+/// addresses of its family.
 fn has_no_ipv6(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw);
     matches!(code, Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
 }
 
 fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
-    // A restarted pod gets its port back at once.
+    // So that a restarted pod gets its port back at once.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Does not listen any more, whoever still has the socket.
+/// Stops listening, although tasks still hold the socket.
 pub(super) fn end(socket: &TcpListener) {
-    // One that is to be closed has no other way to fail.
+    // An error would mean that it does not listen.
     let _ = SockRef::from(socket).shutdown(Shutdown::Both);
 }
 
@@ -186,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_host_without_ipv6_has_ipv4_alone() {
+    fn ipv4_alone_is_used_only_on_a_host_without_ipv6() {
         let cases = [
             (Errno::EAFNOSUPPORT, true),
             (Errno::EADDRNOTAVAIL, true),
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_addresses_are_those_of_ipv4_too() {
+    async fn the_wildcard_address_accepts_ipv4_too() {
         let socket = anywhere(0).unwrap();
         let address = socket.local_addr().unwrap();
         assert!(address.ip().is_unspecified());
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_addresses_have_one_port() {
+    async fn several_addresses_get_one_port() {
         let sockets = sockets(&["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap()), false, 0).unwrap();
         let ports: Vec<u16> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
         assert!(ports.len() == 2 && ports[0] == ports[1] && ports[0] != 0, "{ports:?}");
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_named_twice_is_one_place() {
+    async fn an_address_that_is_named_twice_is_listened_at_once() {
         let sockets = sockets(&["127.0.0.1", "127.0.0.1"].map(|ip| ip.parse().unwrap()), false, 0).unwrap();
         assert_eq!(sockets.len(), 1);
     }
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn link_local_addresses_are_refused_with_what_to_use_instead() {
+    async fn a_link_local_address_is_refused_with_what_to_use_instead() {
         let error = sockets(&["fe80::5".parse().unwrap()], true, 0).unwrap_err().to_string();
         assert!(
             error.starts_with("cannot listen on fe80::5: link-local addresses are not supported"),

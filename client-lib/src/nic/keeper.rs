@@ -14,7 +14,7 @@ use super::stay::Stay;
 /// Keeps accepted connections off the default network, by what it has read of the interfaces.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Read again only when a route leads to one that is not among them.
+    /// As last read. They are read again when a route leads to another one.
     interfaces: Vec<Interface>,
     /// Addresses that second NICs have sent from, even if their routes have gone since.
     second: Vec<IpAddr>,
@@ -70,14 +70,14 @@ impl Keeper {
     }
 }
 
-/// Interface that has the address of an accepted connection, if the address must not answer by the
-/// default network. Bound to it, a connection cannot.
+/// Interface that has an accepted connection's local address. A connection that is bound to the
+/// interface cannot leave by the default network.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder<'a> {
     /// A NIC beside that of the default network.
     Nic(&'a str),
-    /// The loopback interface, or a dummy: second NICs or the default network send from the
-    /// address.
+    /// The loopback interface or a dummy. Second NICs may send from the address, or the default
+    /// network may.
     Virtual(&'a str),
     /// The default network's interface, or none.
     Other,

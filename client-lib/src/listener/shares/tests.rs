@@ -1,4 +1,4 @@
-//! By tables, and by chance: senders come and go, use what they have, and answer in their own time.
+//! Tests by tables, and by random worlds, in which senders come and go, use slots, and answer late.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ fn address(number: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, number])
 }
 
-/// A connection of an address with so many slots, of which it has used so many.
+/// Returns a connection of an address with so many slots, of which it has used so many.
 fn share(id: u64, host: u8, slots: u32, used: u32) -> Share {
     let address = address(host);
     let is_idle = used == 0;
@@ -16,12 +16,12 @@ fn share(id: u64, host: u8, slots: u32, used: u32) -> Share {
     Share { id, address, slots, limit: slots, used, is_limitable, is_asked, is_over, is_idle, is_quiet }
 }
 
-/// The same, by RDMA.
+/// Returns the same by RDMA.
 fn fixed(id: u64, host: u8, slots: u32, used: u32) -> Share {
     Share { is_limitable: false, ..share(id, host, slots, used) }
 }
 
-/// The same, when it is about to end.
+/// Returns the share of a connection that is about to end.
 fn over(share: Share) -> Share {
     Share { is_over: true, is_limitable: false, ..share }
 }
@@ -35,7 +35,7 @@ fn limits(steps: &[Step]) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn newcomers_get_what_is_wanted_then_an_even_share() {
+fn newcomers_get_what_they_want_and_then_an_even_share() {
     let cases = [
         // total, free, others, wanted, expected, and expected if it cannot be taken back
         (512, 512, 0, 16, 16, 16),
@@ -55,7 +55,7 @@ fn newcomers_get_what_is_wanted_then_an_even_share() {
 }
 
 #[test]
-fn slots_that_are_not_used_are_given_back_first() {
+fn unused_slots_are_given_back_before_used_ones() {
     let newcomer = (address(9), 16);
     // An even share of 15 for three is five.
     let shares = [share(1, 1, 8, 8), share(2, 2, 7, 1)];
@@ -71,7 +71,7 @@ fn slots_that_are_not_used_are_given_back_first() {
     // All are used: those that have more than an even share give that.
     let shares = [share(1, 1, 12, 12), share(2, 2, 3, 3)];
     assert_eq!(limits(&make_room(15, &shares, false, newcomer)), [(1, 7)]);
-    // What is on its way is not asked for again, nor somebody who has not answered yet.
+    // What is about to become free is not asked for again, nor from one that has not answered yet.
     let shares = [Share { limit: 7, is_asked: true, ..share(1, 1, 12, 12) }, share(2, 2, 3, 3)];
     assert_eq!(make_room(15, &shares, false, newcomer), []);
     let shares = [Share { limit: 11, is_asked: true, ..share(1, 1, 12, 12) }, share(2, 2, 3, 0)];
@@ -79,7 +79,7 @@ fn slots_that_are_not_used_are_given_back_first() {
 }
 
 #[test]
-fn a_sender_that_cannot_be_limited_is_closed_for_an_even_share_when_it_is_idle() {
+fn a_sender_that_cannot_be_limited_is_closed_for_an_even_share_when_it_is_quiet() {
     let newcomer = (address(9), 16);
     let shares = [fixed(1, 1, 8, 3), fixed(2, 2, 7, 0)];
     assert_eq!(make_room(15, &shares, false, newcomer), [Step::Close { id: 2 }]);
@@ -96,11 +96,12 @@ fn a_sender_that_cannot_be_limited_is_closed_for_an_even_share_when_it_is_idle()
 }
 
 #[test]
-fn who_has_the_most_connections_loses_one_for_who_has_fewer() {
+fn the_address_with_the_most_connections_loses_one_for_an_address_with_fewer() {
     let (stranger, honest, newcomer) = (1, 2, 3);
     let strangers = (1..=4).map(|id| share(id, stranger, 1, u32::from(id == 2)));
     let full: Vec<_> = strangers.chain([share(9, honest, 1, 0)]).collect();
-    // The latest of those that have nothing under way. The same where there are as many connections as there may be.
+    // The latest of those that have nothing under way. The same where there are as many connections
+    // as there may be.
     for is_crowded in [false, true] {
         let closed = |host| make_room(5, &full, is_crowded, (address(host), 1));
         assert_eq!(closed(newcomer), [Step::Close { id: 4 }]);
@@ -116,20 +117,20 @@ fn who_has_the_most_connections_loses_one_for_who_has_fewer() {
     assert_eq!(closed(&[1, 2, 3, 4]), [Step::Close { id: 4 }]);
     let busy: Vec<_> = full.iter().map(|it| Share { is_idle: it.id == 9, ..*it }).collect();
     assert_eq!(make_room(5, &busy, false, (address(newcomer), 1)), []);
-    // Nobody is closed for somebody who would have as many.
+    // None is closed for an address that would have as many.
     let pairs = [share(1, stranger, 1, 0), share(2, stranger, 1, 0), share(3, honest, 1, 0)];
     assert_eq!(make_room(3, &pairs, false, (address(honest), 1)), []);
 }
 
 #[test]
-fn who_has_many_connections_takes_slots_from_nobody_who_has_fewer() {
+fn an_address_with_many_slots_takes_none_from_those_with_fewer() {
     let (stranger, honest) = (1, 2);
     let strangers = (1..=6).map(|id| share(id, stranger, 2, 0));
     let shares: Vec<_> = strangers.chain([share(9, honest, 3, 0)]).collect();
     let asked = |host| limits(&make_room(15, &shares, false, (address(host), 16)));
     assert!(asked(stranger).iter().all(|&(id, _)| id < 9));
     assert!(asked(3).iter().any(|&(id, _)| id == 9));
-    // Nor is the honest one closed for that.
+    // The honest one is not closed for that either.
     let shares: Vec<_> = shares.iter().map(|it| Share { is_limitable: false, ..*it }).collect();
     for host in [stranger, 3] {
         assert_eq!(make_room(15, &shares, false, (address(host), 16)), [Step::Close { id: 6 }]);
@@ -140,7 +141,7 @@ fn who_has_many_connections_takes_slots_from_nobody_who_has_fewer() {
 }
 
 #[test]
-fn a_sender_that_comes_back_gets_the_slots_of_its_earlier_connection() {
+fn a_sender_that_reconnects_gets_the_slots_of_its_earlier_connection() {
     let (back, other) = (1, 2);
     let full = [over(share(1, back, 4, 4)), share(2, other, 4, 1)];
     assert_eq!(make_room(8, &full, false, (address(back), 16)), []);
@@ -156,7 +157,7 @@ fn a_sender_that_comes_back_gets_the_slots_of_its_earlier_connection() {
 }
 
 #[test]
-fn slots_that_are_free_go_to_those_that_need_them() {
+fn free_slots_go_to_those_that_use_all_of_theirs() {
     let shares = [share(1, 1, 2, 2), share(2, 2, 2, 1), share(3, 3, 4, 4), share(4, 4, 16, 16)];
     assert_eq!(limits(&grow(64, &shares, 16)), [(1, 16), (3, 16)]);
     assert_eq!(limits(&grow(27, &shares, 16)), [(1, 3), (3, 6)]);
@@ -165,19 +166,19 @@ fn slots_that_are_free_go_to_those_that_need_them() {
     assert_eq!(grow(64, &shares, 16), []);
 }
 
-/// A sender: what it has been told, and what it has under way.
+/// A sender, with what it has been told, and its frames under way.
 #[derive(Debug)]
 struct Sender {
     share: Share,
-    /// The limit that it observes.
+    /// The limit that it keeps to.
     obeys: u32,
-    /// Limits that it has not heard yet, and answers that have not come.
+    /// A limit that has not reached it, and an answer that has not reached the listener.
     told: Option<u32>,
     answer: Option<u32>,
     under_way: u32,
 }
 
-/// A listener and its senders, by chance.
+/// A listener and its senders, at random.
 struct World {
     chance: fastrand::Rng,
     total: u32,
@@ -209,7 +210,7 @@ impl World {
         self.staying().filter(|share| share.address == address).count()
     }
 
-    /// Whether it is let in.
+    /// Connects a sender. Returns whether it is let in.
     fn connect(&mut self, host: u8, is_limitable: bool) -> bool {
         let promised: u32 = self.senders.values().map(|sender| sender.share.slots).sum();
         let free = self.total - promised;
@@ -266,7 +267,8 @@ impl World {
         let some = self.chance.choice(ids);
         match self.chance.u32(..12) {
             0 | 1 => {
-                // Some come from one address, and many from few.
+                // Few addresses have many connections, as the lower of two numbers is more often
+                // low.
                 let host = self.chance.u8(1..6).min(self.chance.u8(1..6));
                 let is_limitable = self.chance.u8(..3) > 0;
                 if !self.connect(host, is_limitable) {
@@ -337,7 +339,8 @@ fn run(worlds: u64) {
         let mut world = World::new(seed);
         (0..2_000).for_each(|_| world.step());
         closed += world.closed;
-        // Everything comes to rest: then whoever has none yet gets in, unless all others have no more than one.
+        // Once all is at rest, an address without connections gets in, unless all others have at
+        // most one.
         let host = 200;
         let is_last = |world: &World| (1..6).all(|host| world.count(address(host)) <= 1);
         let mut rounds = 0;
@@ -361,12 +364,12 @@ fn run(worlds: u64) {
 }
 
 #[test]
-fn no_more_is_promised_than_there_is_and_newcomers_get_in() {
+fn no_more_slots_are_promised_than_exist_and_newcomers_get_in() {
     run(200);
 }
 
 #[test]
 #[ignore = "takes minutes: make soak"]
-fn soak_no_more_is_promised_than_there_is_and_newcomers_get_in() {
+fn soak_no_more_slots_are_promised_than_exist_and_newcomers_get_in() {
     run(50_000);
 }
