@@ -1,4 +1,4 @@
-//! The guest itself: what a script in it says comes out, whatever becomes of it.
+//! Tests of the guest itself: the output of a script arrives, however the script or the guest ends.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use multinet_testing::guest::{self, Guest};
 
 use super::{BOUND, LINK};
 
-/// Looks at what the guest promises, speaks on both streams, and fails.
+/// Checks what the guest provides, writes to both streams, and fails.
 const SCRIPT: &str = r#"
     test "$(id -u)" = 0
     touch /etc/written /tmp/written /dev/shm/written /run/written
@@ -19,7 +19,7 @@ const SCRIPT: &str = r#"
     echo never
 "#;
 
-/// Leaves as much as a script can.
+/// Leaves traces of many kinds behind.
 const LEAVE: &str = r#"
     rdma link show | grep -q rxe0
     touch /etc/left
@@ -30,7 +30,7 @@ const LEAVE: &str = r#"
     rmmod dummy rdma_rxe
 "#;
 
-/// Finds nothing of it.
+/// Checks that no trace is left.
 const LOOK: &str = r#"
     test ! -e /etc/left
     test -z "$(mount | grep ' /mnt ')"
@@ -60,14 +60,14 @@ async fn a_script_finds_nothing_of_the_one_before() -> Result<()> {
 
 #[tokio::test]
 async fn a_guest_that_takes_too_long_is_ended() -> Result<()> {
-    // Too short for it to boot.
+    // Too short a time to boot.
     let error = Guest::boot(Duration::from_millis(500)).await.unwrap_err();
     let error = format!("{error:#}");
     assert!(error.contains("waited 500ms for qemu-system-x86_64 to make booted"), "{error}");
     Ok(())
 }
 
-/// With a guest of its own.
+/// It has a guest of its own.
 #[tokio::test]
 #[ignore = "boots a guest to kill it: make soak"]
 async fn soak_a_guest_that_dies_is_not_waited_for() -> Result<()> {
@@ -75,7 +75,7 @@ async fn soak_a_guest_that_dies_is_not_waited_for() -> Result<()> {
     let error = Guest::boot(BOUND).await?.run(script, BOUND).await.unwrap_err();
     let error = format!("{error:#}");
     assert!(error.contains("qemu-system-x86_64 ended: exit status: 0"), "{error}");
-    // The end of the console is that of a panic, of which the head may have scrolled away.
+    // The console ends with a panic, whose beginning may have scrolled away.
     assert!(error.contains("Kernel ") && error.contains("before\n"), "{error}");
     Ok(())
 }

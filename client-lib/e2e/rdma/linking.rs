@@ -1,4 +1,4 @@
-//! Programs that can use RDMA start where there is none: nothing of it is linked.
+//! Programs that can use RDMA start on machines without it: they link none of its libraries.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn no_library_of_rdma_is_needed_to_start() -> Result<()> {
         workspace_binary("multinet-controller", "MULTINET_CONTROLLER_BIN")?,
         workspace_example("frames_source")?,
         workspace_example("frames_sink")?,
-        // This test's own binary calls verbs.
+        // The binary of this test calls verbs.
         std::env::current_exe()?,
     ];
     for binary in binaries {
@@ -27,7 +27,7 @@ fn no_library_of_rdma_is_needed_to_start() -> Result<()> {
     Ok(())
 }
 
-/// The libraries that the loader looks for before a program starts.
+/// Returns the libraries that the loader needs to start a program.
 fn needed(binary: &Path) -> Result<String> {
     let text = run(Command::new("readelf").arg("-d").arg(binary))?;
     Ok(text.lines().filter(|line| line.contains("(NEEDED)")).collect::<Vec<_>>().join("\n"))

@@ -1,12 +1,12 @@
-//! The subjects once more, at length.
+//! The other tests again, with larger amounts.
 
 use anyhow::{Context as _, Result};
 use multinet_testing::guest;
 
-/// Set in the guest, where [`amount`](super::amount) is to be the larger one.
+/// Set in the guest, where [`amount`](super::amount) then returns the larger amount.
 pub(crate) const AT_LENGTH: &str = "MULTINET_TEST_AT_LENGTH";
 
-/// Those that ask for an [`amount`](super::amount).
+/// The tests that use [`amount`](super::amount).
 const SUBJECTS: &[&str] = &[
     "fallback::peers_differ",
     "fork::frames_arrive_whole_while_children_are_forked",
