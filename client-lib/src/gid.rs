@@ -21,7 +21,9 @@ mod sysfs;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-pub(crate) use sysfs::{has_devices, kernel_has_rdma};
+pub(crate) use sysfs::has_devices;
+#[cfg(feature = "rdma")]
+pub(crate) use sysfs::kernel_has_rdma;
 pub use sysfs::{local_ports, port_gid};
 
 /// A port of an RDMA device.

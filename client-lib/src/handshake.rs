@@ -13,7 +13,9 @@ mod rdma;
 
 use std::fmt;
 
-pub(crate) use rdma::{Chosen, PairEnd, PayloadEnd, RdmaEnd};
+pub(crate) use rdma::{Chosen, RdmaEnd};
+#[cfg(feature = "rdma")]
+pub(crate) use rdma::{PairEnd, PayloadEnd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

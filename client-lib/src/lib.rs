@@ -65,15 +65,6 @@
 //!   verbs is re-exported as `verbs`.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(feature = "rdma"),
-    allow(
-        dead_code,
-        unused_imports,
-        unreachable_code,
-        reason = "without the feature rdma, code that only RDMA uses is unused"
-    )
-)]
 
 mod blocking;
 mod buffer;

@@ -42,8 +42,10 @@ pub(crate) use keeper::Keeper;
 pub use local::local_interfaces;
 pub use obstacle::Obstacle;
 pub use route::{Route, RouteError, route_from, route_to};
+#[cfg(feature = "rdma")]
+pub(crate) use second::interface_for;
 pub use second::{LocalAddress, second_nics};
-pub(crate) use second::{idle, interface_for, second_networks, vrfs_of};
+pub(crate) use second::{idle, second_networks, vrfs_of};
 
 /// Returns whether an address needs an interface beside it, as IPv6 link-local ones do.
 pub(crate) fn is_link_local_v6(ip: IpAddr) -> bool {

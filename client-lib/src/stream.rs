@@ -15,6 +15,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+#[cfg(feature = "rdma")]
 pub(crate) use handoff::HandoffLock;
 pub(crate) use read_task::ReadTask;
 pub(crate) use reader::MessageReader;

@@ -257,6 +257,7 @@ impl Control {
 pub(crate) struct ControlBody<'a> {
     acked: &'a [[u8; 8]],
     rejected: &'a [[u8; 8]],
+    #[cfg_attr(not(any(feature = "rdma", test)), expect(dead_code, reason = "only RDMA names slots"))]
     slots: &'a [[u8; 2]],
 }
 
@@ -282,6 +283,7 @@ impl<'a> ControlBody<'a> {
     }
 
     /// Returns the slots that have become free.
+    #[cfg(any(feature = "rdma", test))]
     pub(crate) fn slots(self) -> impl Iterator<Item = u16> {
         self.slots.iter().map(|&bytes| u16::from_be_bytes(bytes))
     }

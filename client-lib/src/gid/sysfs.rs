@@ -40,6 +40,7 @@ pub(crate) fn has_devices() -> bool {
 }
 
 /// Returns whether the kernel supports RDMA.
+#[cfg(feature = "rdma")]
 pub(crate) fn kernel_has_rdma() -> bool {
     Path::new(DEVICES).exists()
 }

@@ -11,6 +11,7 @@ pub(super) enum Slot {
     /// frames.
     Own(Vec<u8>),
     /// Memory that the sender has written to, by RDMA.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "only RDMA writes to slots"))]
     Landed(ReceivedFrame),
 }
 

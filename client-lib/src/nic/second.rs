@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::interfaces::{Address, AddressState, Interface, LinkState};
 use super::is_link_local;
 use super::local::local_interfaces;
-use super::lookup::{self, Question};
+use super::lookup;
 
 /// Address of a second NIC.
 ///
@@ -81,11 +81,13 @@ pub(crate) fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
 
 /// Returns the interface that has an address, unless that is the loopback interface. Of several,
 /// returns the one that leads to `peer`.
+#[cfg(feature = "rdma")]
 pub(crate) fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<String>> {
     let mut having = local_interfaces()?;
     having.retain(|interface| !interface.is_loopback && interface.has(address));
     if having.len() > 1
-        && let Ok(answer) = (Question { from: Some(address), ..Question::plain(peer) }).answer()
+        && let Ok(answer) =
+            (lookup::Question { from: Some(address), ..lookup::Question::plain(peer) }).answer()
         && having.iter().any(|interface| interface.index == answer.interface)
     {
         having.retain(|interface| interface.index == answer.interface);

@@ -2,7 +2,7 @@
 //! ours.
 //!
 //! ```text
-//!   try_flush ── MessageSource::next ──> reserve slot, memory, request ── copy or register ── post batch
+//!   try_flush ── MessageSource::next ──> reserve slot, memory, request ── copy or register ── post
 //!   poll ── completions ──┬─> of sent messages: free what they took, MessageSource::written
 //!                         └─> of received immediates: on_immediate, then post a receive request
 //! ```
@@ -18,8 +18,9 @@
 //! - `ledger` and `failure`: held for a few instructions.
 //!
 //! They are taken in this order. `polling` comes first: a handler of an immediate may flush, and
-//! add credits to the ledger. The locks of a [`MessageSource`] come last: its methods are called with any
-//! of these locks held, and it must not call into the queue pair while it holds one of its own.
+//! add credits to the ledger. The locks of a [`MessageSource`] come last: its methods are called
+//! with any of these locks held, and it must not call into the queue pair while it holds one of its
+//! own.
 //!
 //! # Wake-ups
 //!

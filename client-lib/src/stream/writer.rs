@@ -428,6 +428,7 @@ impl Message {
     }
 
     /// Returns the parts in the order of an RDMA slot: key and metadata before the header.
+    #[cfg(feature = "rdma")]
     pub(crate) fn pieces_in_place(&self) -> impl Iterator<Item = &[u8]> {
         self.prefix().chain(std::iter::once(&self.header[..])).chain(self.payload())
     }
@@ -455,6 +456,7 @@ impl Message {
     }
 
     /// Returns the payload if it is a single buffer, which RDMA may send without a copy.
+    #[cfg(feature = "rdma")]
     pub(crate) fn whole_payload(&self) -> Option<&Buffer> {
         match &self.body {
             Body::Frame(frame) if frame.rest.is_empty() => Some(&frame.payload),
