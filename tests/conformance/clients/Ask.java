@@ -13,8 +13,8 @@ import javax.naming.directory.DirContext;
 import javax.naming.directory.InitialDirContext;
 
 /**
- * Asks Java's resolvers, as programs in pods do: {@code java Ask.java SERVER KIND NAME ...} prints a line {@code KIND
- * NAME<tab>ANSWER} per answer. Where there is none, ANSWER says why. SERVER is {@code ADDRESS:PORT} for JNDI's resolver, or
+ * Queries Java's resolvers like a program in a pod: {@code java Ask.java SERVER KIND NAME ...} prints a line {@code KIND
+ * NAME<tab>ANSWER} per answer. Without an answer, ANSWER is the reason. SERVER is {@code ADDRESS:PORT} for JNDI's resolver, or
  * {@code -} for InetAddress, which has its own server.
  */
 class Ask {
@@ -62,7 +62,7 @@ class Ask {
         return answers.isEmpty() ? List.of("no records") : answers;
     }
 
-    /** As the other programs present it. */
+    /** Formats an answer like the other clients. */
     static String plain(String kind, String value) {
         return switch (kind) {
             case "txt" -> value.replace(" ", "");

@@ -1,8 +1,8 @@
-/* Asks the C library's resolver, as programs in pods do: `stub KIND NAME ...` prints a line `KIND NAME<tab>ANSWER` per answer.
- * Where there is none, ANSWER is what the library calls the reason.
+/* Queries the C library's resolver like a program in a pod: `stub KIND NAME ...` prints a line `KIND NAME<tab>ANSWER` per answer.
+ * Without an answer, ANSWER is the library's text of the error.
  *
  *   addresses, ipv4, ipv6   getaddrinfo
- *   canonical               getaddrinfo's idea of the whole name
+ *   canonical               getaddrinfo's canonical name
  *   name                    getnameinfo of an address
  *   srv, txt                res_query */
 #define _GNU_SOURCE
@@ -18,7 +18,7 @@
 
 static const char *kind, *name;
 
-/* A whole message, however long. */
+/* A message of any length. */
 static unsigned char message[65536];
 
 static void say(const char *answer) { printf("%s %s\t%s\n", kind, name, answer); }

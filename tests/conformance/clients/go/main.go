@@ -1,5 +1,5 @@
-// Asks Go's own resolver, as programs in pods do: `go SERVER KIND NAME ...` prints a line `KIND NAME<tab>ANSWER` per
-// answer. Where there is none, ANSWER says why. SERVER is `udp:ADDRESS` or `tcp:ADDRESS`, or `-` for that of resolv.conf.
+// Queries Go's own resolver like a program in a pod: `go SERVER KIND NAME ...` prints a line `KIND NAME<tab>ANSWER` per
+// answer. Without an answer, ANSWER is the reason. SERVER is `udp:ADDRESS` or `tcp:ADDRESS`, or `-` for that of resolv.conf.
 package main
 
 import (
