@@ -236,10 +236,16 @@ mod tests {
     const MARK: &str = "MULTINET_TEST_MARK";
 
     /// Makes the mess, and prints the name of the sandbox.
-    fn make_mess() -> Result<()> {
+    async fn make_mess() -> Result<()> {
         let mark = std::env::var(MARK)?;
         let status = Command::new("sh").args(["-c", MESS, &name()?, &mark]).status()?;
-        ensure!(status.success() && stray(&mark)?.is_some(), "no mess was made");
+        ensure!(status.success(), "the shell cannot make the mess");
+        // The shell ends before its background process executes `sleep`.
+        eventually("the stray process to start", Duration::from_secs(20), async || {
+            ensure!(stray(&mark)?.is_some(), "it does not run");
+            Ok(())
+        })
+        .await?;
         println!("mess in {}.", name()?);
         Ok(())
     }
@@ -291,7 +297,7 @@ mod tests {
     async fn a_sandbox_leaves_nothing_when_the_test_inside_dies() -> Result<()> {
         if std::env::var_os(MARK).is_some() {
             crate::sandboxed!();
-            make_mess()?;
+            make_mess().await?;
             std::process::abort();
         }
         if let Err(reason) = possible() {
@@ -308,7 +314,7 @@ mod tests {
     async fn a_sandbox_leaves_nothing_when_the_test_outside_is_killed() -> Result<()> {
         if std::env::var_os(MARK).is_some() {
             crate::sandboxed!();
-            make_mess()?;
+            make_mess().await?;
             std::future::pending::<()>().await;
         }
         if let Err(reason) = possible() {
