@@ -135,8 +135,8 @@ fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
 }
 
 impl Member {
-    /// Returns owners and data of the records of a type at names of a kind. `others` are all members
-    /// below `base`.
+    /// Returns owners and data of the records of a type at names of a kind. `others` are all
+    /// members below `base`.
     fn records(&self, kind: NameKind, rtype: u16, base: &str, others: &[&Self]) -> Vec<(String, String)> {
         let host = format!("{}.{base}", self.host);
         let owner = if kind == NameKind::Base { base.to_owned() } else { host.clone() };
