@@ -3,6 +3,7 @@
 #[cfg(feature = "rdma")]
 mod answers;
 pub(crate) mod dial;
+mod end_reason;
 mod handle;
 mod lock;
 pub(crate) mod manager;
@@ -314,7 +315,7 @@ impl PeerSet {
         let next = self.handle.shared.state().outbound.next_sequence();
         let outcome = |state: &mut State| match &state.outbound {
             outbound if outbound.is_idle_before(next) => Some(Ok(outbound.given_up())),
-            _ => state.is_closed.then_some(Err(Unacknowledged::Closed)),
+            _ => state.has_ended().then_some(Err(Unacknowledged::Closed)),
         };
         let given_up = self.handle.shared.until(outcome).await?;
         let before = self.given_up.fetch_max(given_up, Ordering::Relaxed);
@@ -337,7 +338,7 @@ impl PeerSet {
     pub async fn outstanding_at_most(&self, frames: u64) {
         let is_enough = |state: &mut State| {
             let outstanding: u64 = state.outbound.connected().map(|(_, frames)| frames).sum();
-            (state.is_closed || outstanding <= frames).then_some(())
+            (state.has_ended() || outstanding <= frames).then_some(())
         };
         self.handle.shared.until(is_enough).await;
     }
@@ -355,7 +356,7 @@ impl PeerSet {
     /// ```
     pub async fn connected(&self, count: usize) {
         let is_enough = |state: &mut State| {
-            (state.is_closed || state.outbound.connected().count() >= count).then_some(())
+            (state.has_ended() || state.outbound.connected().count() >= count).then_some(())
         };
         self.handle.shared.until(is_enough).await;
     }
@@ -375,14 +376,14 @@ impl PeerSet {
     /// # Ok(()) }
     /// ```
     pub async fn close(self, patience: Duration) -> Closed {
-        self.handle.shared.state().is_closing = true;
+        self.handle.shared.state().start_closing();
         // Whoever waits for room hears it.
         self.handle.shared.progress.notify_waiters();
         // Those that have been written are on their way; what the receivers have not taken yet is given time, too.
         let finished = self.handle.shared.until(|state| {
             let outstanding = state.outbound.connected().any(|(_, frames)| frames > 0);
             // Whoever else closes it may have had less patience.
-            (state.is_closed || state.outbound.is_idle() && !outstanding).then_some(())
+            (state.has_ended() || state.outbound.is_idle() && !outstanding).then_some(())
         });
         let _ = timeout(patience, finished).await;
         let unfinished = self.handle.shared.state().close();
@@ -407,7 +408,8 @@ impl PeerSet {
     pub async fn closed(&self) -> Closed {
         let shared = &self.handle.shared;
         shared.shutdown.cancelled().await;
-        Closed { unfinished: shared.state().unfinished }
+        let unfinished = shared.state().close();
+        Closed { unfinished }
     }
 }
 

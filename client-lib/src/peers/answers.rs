@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::serve::{Ended, settle};
+use super::end_reason::EndReason;
 use super::shared::Link;
 use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, QueuePair, Violation};
 use crate::wire::{ControlBody, Header, WireError};
 
 /// From now on the state machine is told.
-pub(super) fn watch(link: &Arc<Link>) {
+pub(super) fn attach(link: &Arc<Link>) {
     if let Some(pair) = link.pair() {
         let by: Arc<dyn CompletionHandler> = Arc::<Link>::clone(link);
         pair.watch(Arc::downgrade(&by));
@@ -17,7 +17,7 @@ pub(super) fn watch(link: &Arc<Link>) {
 }
 
 /// Tells it what is here already, and then nothing more.
-pub(super) fn hear_out(link: &Link) {
+pub(super) fn drain(link: &Link) {
     if let Some(pair) = link.pair() {
         pair.poll_all(|| link.poll());
         pair.stop();
@@ -43,7 +43,7 @@ impl CompletionHandler for Link {
 }
 
 impl Link {
-    fn pair(&self) -> Option<&QueuePair<Ended>> {
+    fn pair(&self) -> Option<&QueuePair<EndReason>> {
         match self.channel.get() {
             Some(DataChannel::Rdma(pair, _)) => Some(pair),
             _ => None,
@@ -51,21 +51,21 @@ impl Link {
     }
 }
 
-fn on_immediate(link: &Link, pair: &QueuePair<Ended>, by: u8, entry: u32) -> Result<(), Ended> {
+fn on_immediate(link: &Link, pair: &QueuePair<EndReason>, by: u8, entry: u32) -> Result<(), EndReason> {
     if by != 0 {
         return Err(Violation::QueuePair(by).into());
     }
     let message = pair.read_ring_entry(entry)?;
     // There is always a header's length.
     let Some((header, body)) = message.split_first_chunk() else { return Ok(()) };
-    let Header::Control(control) = Header::decode(header)? else { return Err(Ended::Data) };
+    let Header::Control(control) = Header::decode(header)? else { return Err(EndReason::UnexpectedFrame) };
     let (what, length, most) = ("control message", control.body(), body.len());
     if length > most {
         return Err(WireError::TooLong { what, length, most }.into());
     }
-    let said = ControlBody::new(&control, body);
+    let body = ControlBody::new(&control, body);
     // The state machine gives out as many frames as slots have become free.
-    pair.release_slots(said.slots())?;
-    settle(link, &control, said)?;
+    pair.release_slots(body.slots())?;
+    link.apply_control(&control, body)?;
     Ok(())
 }

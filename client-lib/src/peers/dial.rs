@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
+use super::end_reason::EndReason;
 use super::rails::{Preference, usable};
-use super::serve::Ended;
 use crate::blocking::drop_blocking;
 use crate::choose::hash;
 use crate::endpoint::{Endpoint, EndpointAddress};
@@ -37,7 +37,7 @@ pub(crate) struct Dialed {
     pub(crate) stream: Stream,
     pub(crate) accept: Accept,
     /// What frames go by, if it is not the connection itself.
-    pub(crate) pair: Option<QueuePair<Ended>>,
+    pub(crate) pair: Option<QueuePair<EndReason>>,
     /// Why there is none.
     pub(crate) instead_of_rdma: Option<String>,
 }

@@ -80,7 +80,7 @@ impl Sent {
     pub async fn acknowledged(&self) -> Result<(), Unacknowledged> {
         let sequence = self.sequence;
         let outcome = |state: &mut State| match &state.outbound {
-            outbound if outbound.holds(sequence) => state.is_closed.then_some(Err(Unacknowledged::Closed)),
+            outbound if outbound.holds(sequence) => state.has_ended().then_some(Err(Unacknowledged::Closed)),
             outbound if outbound.has_given_up(sequence) => Some(Err(Unacknowledged::GivenUp)),
             _ => Some(Ok(())),
         };
@@ -155,9 +155,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        // Who has closed it has been told what was not finished.
-        state.is_dropped = !state.is_closed;
-        state.close();
+        state.abandon();
         drop(state);
         self.shared.shutdown.cancel();
         self.shared.progress.notify_waiters();

@@ -1,64 +1,73 @@
-//! The lock of what a PeerSet's handles and tasks share. Frames that the state machine lets go of are dropped when it is free: their memory may be the caller's,
-//! whose code then runs, and may call the PeerSet.
+//! The lock around the state that a PeerSet's handles and tasks share. It drops frames that the state
+//! has released only after it is free: their memory may be the caller's, whose code then runs, and
+//! may call the PeerSet.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::shared::State;
 use crate::frame::Frame;
 
-pub(super) struct Lock {
-    state: Mutex<State>,
-    /// Empty, with room for what is let go of: memory of its own for that each time would cost more than the frames do.
+/// State that releases frames.
+pub(crate) trait Releases {
+    /// Returns the list of released frames, which the lock empties.
+    fn released(&mut self) -> &mut Vec<Frame>;
+}
+
+pub(super) struct Lock<S> {
+    state: Mutex<S>,
+    /// Empty list with capacity for released frames: allocating one each time would cost more than the
+    /// frames do.
     spare: Mutex<Vec<Frame>>,
 }
 
-/// Whoever has this may look and change. Its fields are dropped in their order.
-pub(crate) struct Guard<'l> {
-    state: MutexGuard<'l, State>,
-    gone: Gone<'l>,
+/// Access to the state. Fields are dropped in their order: `state` is unlocked before the frames in
+/// `released` are dropped.
+pub(crate) struct Guard<'l, S: Releases> {
+    state: MutexGuard<'l, S>,
+    released: Released<'l>,
 }
 
-struct Gone<'l> {
+/// Frames to drop after the lock.
+struct Released<'l> {
     frames: Vec<Frame>,
     spare: &'l Mutex<Vec<Frame>>,
 }
 
-impl Lock {
-    pub(super) fn new(state: State) -> Self {
+impl<S: Releases> Lock<S> {
+    pub(super) fn new(state: S) -> Self {
         Self { state: Mutex::new(state), spare: Mutex::default() }
     }
 
-    pub(super) fn lock(&self) -> Guard<'_> {
-        Guard { state: lock(&self.state), gone: Gone { frames: Vec::new(), spare: &self.spare } }
+    pub(super) fn lock(&self) -> Guard<'_, S> {
+        Guard { state: lock(&self.state), released: Released { frames: Vec::new(), spare: &self.spare } }
     }
 }
 
-impl Deref for Guard<'_> {
-    type Target = State;
+impl<S: Releases> Deref for Guard<'_, S> {
+    type Target = S;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &S {
         &self.state
     }
 }
 
-impl DerefMut for Guard<'_> {
-    fn deref_mut(&mut self) -> &mut State {
+impl<S: Releases> DerefMut for Guard<'_, S> {
+    fn deref_mut(&mut self) -> &mut S {
         &mut self.state
     }
 }
 
-impl Drop for Guard<'_> {
+impl<S: Releases> Drop for Guard<'_, S> {
     fn drop(&mut self) {
-        let gone = self.state.outbound.released();
-        if !gone.is_empty() {
-            self.gone.frames = mem::replace(gone, mem::take(&mut *lock(self.gone.spare)));
+        let released = self.state.released();
+        if !released.is_empty() {
+            self.released.frames = mem::replace(released, mem::take(&mut *lock(self.released.spare)));
         }
     }
 }
 
-impl Drop for Gone<'_> {
+impl Drop for Released<'_> {
     fn drop(&mut self) {
         if !self.frames.is_empty() {
             self.frames.clear();
@@ -67,7 +76,7 @@ impl Drop for Gone<'_> {
     }
 }
 
-/// No code panics while it holds one of these locks.
+/// Locks a mutex. No code panics while it holds one of these locks, so that poison has no meaning.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -85,7 +94,7 @@ mod tests {
     use crate::handshake::Delivery;
     use crate::outbound::{Action, Outbound, PeerInfo, Settings};
 
-    /// Says, when it ends, whether the lock was free.
+    /// Owner of a frame's memory, which reports on drop whether the lock was free.
     struct Owner(Arc<Shared>, mpsc::Sender<bool>);
 
     impl AsRef<[u8]> for Owner {
@@ -101,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_of_may_use_the_lock() {
+    fn frames_that_are_released_are_dropped_outside_of_the_lock() {
         let delivery = Delivery::AtLeastOnce;
         let settings = Settings { delivery, choice: Choice::RoundRobin, replay: 10, connections: 1 };
         let shared = Arc::new(Shared::new(Outbound::new(settings, 1)));
@@ -127,7 +136,7 @@ mod tests {
             assert_eq!(ended.try_recv(), Ok(true));
             places.push(shared.state().outbound.released().as_ptr());
         }
-        // Two lists take turns.
+        // Two lists take turns, without a further allocation.
         assert_eq!(places[1..3], places[3..]);
     }
 }

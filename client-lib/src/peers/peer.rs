@@ -120,7 +120,7 @@ impl Peer {
     pub async fn closed(&self) -> PeerClosed {
         let target = &self.endpoint.target;
         let has_gone = |state: &mut State| match state {
-            state if state.is_closed => Some(PeerClosed::PeerSet),
+            state if state.has_ended() => Some(PeerClosed::PeerSet),
             state if state.outbound.knows(self.id) => None,
             // The entry of this one itself may still be there.
             state if state.endpoints.iter().any(|(id, other)| *id != self.id && other.target == *target) => {

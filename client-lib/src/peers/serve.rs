@@ -4,20 +4,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::time::timeout;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use super::dial::{Dialed, Dialer};
-use super::shared::Link;
+use super::end_reason::EndReason;
+use super::shared::{Lifecycle, Link};
 use crate::channel::DataChannel;
 use crate::endpoint::Endpoint;
 use crate::gid;
 use crate::handshake::{Accept, TransportKind};
-use crate::outbound::{DownReason, InvalidReport};
-use crate::rdma::{QueuePairError, Violation};
+use crate::outbound::DownReason;
 use crate::stream::{Body, Message, MessageReader, MessageWriter, NoMessages, ReadTask};
-use crate::wire::{CloseCode, Control, ControlBody, HEADER, Header, MAX_TEXT, WireError};
+use crate::wire::{CloseCode, ControlBody, HEADER, Header, MAX_TEXT};
 
 /// What receivers say is short.
 const AHEAD: usize = 1 << 10;
@@ -27,31 +26,6 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 /// How long what was sent before the last handle went may take, and the goodbye behind it: nobody waits for it.
 const LEAVE: Duration = Duration::from_secs(10);
-
-/// Why a connection ended.
-#[derive(Debug, Error)]
-pub(crate) enum Ended {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("the peer closed the connection")]
-    Closed,
-    #[error("the peer closed the connection: {0}")]
-    Said(String),
-    #[error("the peer broke the protocol: {0}")]
-    Wire(#[from] WireError),
-    #[error("the peer broke the protocol: a frame, where only receivers' messages are allowed")]
-    Data,
-    #[error("the peer broke the protocol: {0}")]
-    InvalidReport(#[from] InvalidReport),
-    #[error("the peer broke the protocol: {0}")]
-    Rdma(#[from] Violation),
-    #[error("the peer broke the protocol: it answers by TCP, where RDMA was agreed")]
-    Beside,
-    #[error("RDMA has failed: {0}")]
-    Failed(#[from] QueuePairError),
-    #[error("it is no longer needed")]
-    NotNeeded,
-}
 
 /// Tells the state machine, when it is dropped, that the connection has ended: also if its task panics, as an application's log may. Nobody would make
 /// it again otherwise, and what waits for it would wait for ever.
@@ -94,7 +68,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                 info!(slots, frame_size, %transport, "connected");
                 say_once(&link, instead_of_rdma.as_deref(), dialer.wants_rdma());
                 match converse(&link, dialed).await {
-                    Ended::NotNeeded => info!("closed"),
+                    EndReason::NotNeeded => info!("closed"),
                     ended => {
                         warn!(target: "multinet_client::peers::ends", "the connection has ended: {ended}");
                         link.shared.state().breaks.insert(link.id.peer, ended.to_string());
@@ -131,7 +105,7 @@ fn say_once(link: &Link, reason: Option<&str>, is_wanted: bool) {
     }
 }
 
-async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
+async fn converse(link: &Arc<Link>, dialed: Dialed) -> EndReason {
     let Dialed { stream, accept: Accept { slots, frame_size, .. }, pair, .. } = dialed;
     let (reader, writer) = stream.split();
     let channel = link.channel.get_or_init(|| DataChannel::new(pair, MessageWriter::new(writer)));
@@ -143,12 +117,12 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     }
     link.shared.changed();
     #[cfg(feature = "rdma")]
-    super::answers::watch(link);
+    super::answers::attach(link);
     let mut reading = ReadTask::start(listen(Arc::clone(link), MessageReader::new(reader, AHEAD)));
     let ended = tokio::select! {
         biased;
         // What nobody needs any more may have ended by itself meanwhile: then that is no news.
-        () = link.end.cancelled() => Ok(Ended::NotNeeded),
+        () = link.end.cancelled() => Ok(EndReason::NotNeeded),
         ended = reading.ended() => Ok(ended),
         error = channel.run(&**link) => Err(error),
     };
@@ -158,26 +132,29 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
         Ok(ended) => ended,
         // What the receiver said before it went is here already: frames that it has taken are not lost.
         Err(error) => match timeout(GOODBYE, reading.ended()).await {
-            Ok(said @ Ended::Said(_)) => said,
+            Ok(said @ EndReason::ClosedWith(_)) => said,
             _ => error,
         },
     };
-    let is_left = matches!(ended, Ended::NotNeeded) && link.shared.state().is_dropped;
+    let is_left =
+        matches!(ended, EndReason::NotNeeded) && link.shared.state().lifecycle == Lifecycle::Abandoned;
     if is_left {
         // Whoever wants to know what becomes of it closes, or flushes.
         let _ = timeout(LEAVE, leave(link, channel, &mut reading)).await;
     }
     reading.stop().await;
     let goodbye = match &ended {
-        Ended::Wire(_) | Ended::Data | Ended::InvalidReport(_) | Ended::Rdma(_) | Ended::Beside => {
-            Some((CloseCode::Protocol, ended.to_string()))
-        }
+        EndReason::Wire(_)
+        | EndReason::UnexpectedFrame
+        | EndReason::InvalidReport(_)
+        | EndReason::Rdma(_)
+        | EndReason::WrongTransport => Some((CloseCode::Protocol, ended.to_string())),
         // It has been said.
-        Ended::NotNeeded if is_left => None,
-        Ended::NotNeeded => Some((CloseCode::Done, String::new())),
+        EndReason::NotNeeded if is_left => None,
+        EndReason::NotNeeded => Some((CloseCode::Done, String::new())),
         // The connection of the handshake is as good as ever.
-        Ended::Failed(_) => Some((CloseCode::Done, ended.to_string())),
-        Ended::Io(_) | Ended::Closed | Ended::Said(_) => None,
+        EndReason::Failed(_) => Some((CloseCode::Done, ended.to_string())),
+        EndReason::Io(_) | EndReason::Closed | EndReason::ClosedWith(_) => None,
     };
     if let Some((code, text)) = goodbye {
         // The other side learns of the end in any case; this only says why.
@@ -185,12 +162,16 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     }
     // What the receiver has said until now counts.
     #[cfg(feature = "rdma")]
-    super::answers::hear_out(link);
+    super::answers::drain(link);
     ended
 }
 
 /// Writes what the connection has been given, says goodbye, and waits until the receiver has heard that.
-async fn leave(link: &Link, channel: &DataChannel<Ended>, reading: &mut ReadTask<Ended>) -> io::Result<()> {
+async fn leave(
+    link: &Link,
+    channel: &DataChannel<EndReason>,
+    reading: &mut ReadTask<EndReason>,
+) -> io::Result<()> {
     channel.flush(link).await?;
     channel.finish(&NoMessages, close(CloseCode::Done, String::new())).await?;
     // What the receiver says is read until then: a connection that ends with something unread is reset, and what is on its way is lost.
@@ -205,7 +186,7 @@ pub(crate) fn close(code: CloseCode, mut text: String) -> Message {
 }
 
 /// Tells the state machine what the receiver says.
-async fn listen(link: Arc<Link>, mut reader: MessageReader) -> Ended {
+async fn listen(link: Arc<Link>, mut reader: MessageReader) -> EndReason {
     let mut body = Vec::new();
     loop {
         match hear(&link, &mut reader, &mut body).await {
@@ -215,53 +196,24 @@ async fn listen(link: Arc<Link>, mut reader: MessageReader) -> Ended {
     }
 }
 
-async fn hear(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8>) -> Result<(), Ended> {
-    let header: [u8; HEADER] = reader.header().await?.ok_or(Ended::Closed)?;
+async fn hear(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8>) -> Result<(), EndReason> {
+    let header: [u8; HEADER] = reader.header().await?.ok_or(EndReason::Closed)?;
     match Header::decode(&header)? {
-        Header::Data(_) | Header::Limited { .. } => Err(Ended::Data),
+        Header::Data(_) | Header::Limited { .. } => Err(EndReason::UnexpectedFrame),
         Header::Close { text, .. } => {
             body.resize(text, 0);
             reader.fill(body).await?;
             let said = String::from_utf8_lossy(body).escape_debug().to_string();
-            Err(if said.is_empty() { Ended::Closed } else { Ended::Said(said) })
+            Err(if said.is_empty() { EndReason::Closed } else { EndReason::ClosedWith(said) })
         }
         Header::Control(control) => {
             body.resize(control.body(), 0);
             reader.fill(body).await?;
             if link.channel.get().is_some_and(DataChannel::is_rdma) {
-                return Err(Ended::Beside);
+                return Err(EndReason::WrongTransport);
             }
-            settle(link, &control, ControlBody::new(&control, body))?;
+            link.apply_control(&control, ControlBody::new(&control, body))?;
             Ok(())
         }
     }
-}
-
-pub(super) fn settle(link: &Link, control: &Control, said: ControlBody<'_>) -> Result<(), InvalidReport> {
-    // Under RDMA there is none.
-    let limit = control.limit.filter(|_| !link.channel.get().is_some_and(DataChannel::is_rdma));
-    let is_something = {
-        let outbound = &mut link.shared.state().outbound;
-        outbound.on_control(
-            tokio::time::Instant::now().into_std(),
-            link.id,
-            (control.freed, control.taken),
-            said.acked(),
-            said.rejected(),
-        )?;
-        if let Some(limit) = limit {
-            outbound.on_limit(link.id, limit);
-        }
-        // A frame that was not wanted is to be sent again, in its time.
-        outbound.has_actions() || control.rejected > 0
-    };
-    if limit.is_some() {
-        link.try_flush();
-    }
-    link.shared.progress.notify_waiters();
-    // As a rule there is nothing to do but to let senders know, and this is the way of every frame.
-    if is_something {
-        link.shared.wake.notify_one();
-    }
-    Ok(())
 }

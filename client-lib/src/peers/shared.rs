@@ -11,18 +11,18 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::lock::{Guard, Lock};
-use super::serve::Ended;
+use super::end_reason::EndReason;
+use super::lock::{Guard, Lock, Releases};
 use crate::channel::DataChannel;
 use crate::endpoint::Endpoint;
 use crate::error::{DialError, SendError, TrySendError};
 use crate::frame::Frame;
 use crate::handshake::TransportKind;
-use crate::outbound::{LinkId, Outbound, Outgoing, PeerId, Refused};
+use crate::outbound::{InvalidReport, LinkId, Outbound, Outgoing, PeerId, Refused};
 use crate::resolve::ResolveError;
 use crate::staging::StagingPool;
 use crate::stream::{Body, Message, MessageSource};
-use crate::wire::{Data, Header};
+use crate::wire::{Control, ControlBody, Data, Header};
 
 /// The state machine, and what the shell knows beside it.
 pub(crate) struct State {
@@ -42,18 +42,27 @@ pub(crate) struct State {
     pub(crate) unresolved: Option<String>,
     /// Why DNS names no endpoint, if it does not.
     pub(crate) lost: Option<ResolveError>,
-    /// No more frames are taken.
-    pub(crate) is_closing: bool,
-    /// Everything ends.
-    pub(crate) is_closed: bool,
-    /// How many frames there were still when it was closed.
-    pub(crate) unfinished: usize,
-    /// The last handle is gone, and nobody has closed it: what connections have been given is written before they end.
-    pub(crate) is_dropped: bool,
+    pub(crate) lifecycle: Lifecycle,
+}
+
+/// Stage in the life of a PeerSet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lifecycle {
+    /// It takes frames.
+    Open,
+    /// It takes no more frames, and finishes those that it has.
+    Closing,
+    /// It was closed. All connections end.
+    Closed {
+        /// Number of frames that were not finished at that time.
+        unfinished: usize,
+    },
+    /// Its last handle was dropped before it was closed. Each connection writes its frames, and ends.
+    Abandoned,
 }
 
 pub(crate) struct Shared {
-    pub(super) state: Lock,
+    pub(super) state: Lock<State>,
     /// Something has changed that a waiting caller may wait for.
     pub(crate) progress: Notify,
     /// The manager has something to do.
@@ -69,7 +78,7 @@ pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) shared: Arc<Shared>,
     /// Set once it is up.
-    pub(crate) channel: OnceLock<DataChannel<Ended>>,
+    pub(crate) channel: OnceLock<DataChannel<EndReason>>,
     /// It is to end.
     pub(crate) end: CancellationToken,
 }
@@ -86,10 +95,7 @@ impl Shared {
             undecided: None,
             unresolved: None,
             lost: None,
-            is_closing: false,
-            is_closed: false,
-            unfinished: 0,
-            is_dropped: false,
+            lifecycle: Lifecycle::Open,
         };
         Self {
             state: Lock::new(state),
@@ -100,7 +106,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn state(&self) -> Guard<'_> {
+    pub(crate) fn state(&self) -> Guard<'_, State> {
         self.state.lock()
     }
 
@@ -125,13 +131,34 @@ impl Shared {
 }
 
 impl State {
-    /// Takes no more frames. How many there were still when this happened first.
-    pub(crate) fn close(&mut self) -> usize {
-        if !self.is_closed {
-            self.unfinished = self.outbound.held();
+    /// Takes no more frames.
+    pub(crate) fn start_closing(&mut self) {
+        if self.lifecycle == Lifecycle::Open {
+            self.lifecycle = Lifecycle::Closing;
         }
-        (self.is_closing, self.is_closed) = (true, true);
-        self.unfinished
+    }
+
+    /// Ends all connections. Returns the number of frames that were unfinished when this was first
+    /// called.
+    pub(crate) fn close(&mut self) -> usize {
+        if let Lifecycle::Closed { unfinished } = self.lifecycle {
+            return unfinished;
+        }
+        let unfinished = self.outbound.held();
+        self.lifecycle = Lifecycle::Closed { unfinished };
+        unfinished
+    }
+
+    /// Has connections write their frames and end, unless they have been closed.
+    pub(crate) fn abandon(&mut self) {
+        if !self.has_ended() {
+            self.lifecycle = Lifecycle::Abandoned;
+        }
+    }
+
+    /// Returns whether all connections end.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.lifecycle, Lifecycle::Closed { .. } | Lifecycle::Abandoned)
     }
 
     /// Says once of a frame that it holds all others up.
@@ -176,10 +203,16 @@ impl State {
     /// Whether frames are taken.
     pub(crate) fn open(&self) -> Result<(), SendError> {
         match &self.lost {
-            _ if self.is_closing => Err(SendError::Closed),
+            _ if self.lifecycle != Lifecycle::Open => Err(SendError::Closed),
             Some(error) if error.is_permanent() => Err(SendError::Resolve(error.clone())),
             _ => Ok(()),
         }
+    }
+}
+
+impl Releases for State {
+    fn released(&mut self) -> &mut Vec<Frame> {
+        self.outbound.released()
     }
 }
 
@@ -196,6 +229,40 @@ impl Link {
         if let Some(channel) = self.channel.get() {
             channel.try_flush_later(self);
         }
+    }
+
+    /// Applies a receiver's control message.
+    pub(super) fn apply_control(
+        &self,
+        control: &Control,
+        body: ControlBody<'_>,
+    ) -> Result<(), InvalidReport> {
+        // Under RDMA there is none.
+        let limit = control.limit.filter(|_| !self.channel.get().is_some_and(DataChannel::is_rdma));
+        let is_something = {
+            let outbound = &mut self.shared.state().outbound;
+            outbound.on_control(
+                tokio::time::Instant::now().into_std(),
+                self.id,
+                (control.freed, control.taken),
+                body.acked(),
+                body.rejected(),
+            )?;
+            if let Some(limit) = limit {
+                outbound.on_limit(self.id, limit);
+            }
+            // A frame that was not wanted is to be sent again, in its time.
+            outbound.has_actions() || control.rejected > 0
+        };
+        if limit.is_some() {
+            self.try_flush();
+        }
+        self.shared.progress.notify_waiters();
+        // As a rule there is nothing to do but to let senders know, and this is the way of every frame.
+        if is_something {
+            self.shared.wake.notify_one();
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,34 @@
+//! Reasons why a connection to a peer ends.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::outbound::InvalidReport;
+use crate::rdma::{QueuePairError, Violation};
+use crate::wire::WireError;
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+pub(crate) enum EndReason {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("the peer closed the connection: {0}")]
+    ClosedWith(String),
+    #[error("the peer broke the protocol: {0}")]
+    Wire(#[from] WireError),
+    #[error("the peer broke the protocol: a frame, where only receivers' messages are allowed")]
+    UnexpectedFrame,
+    #[error("the peer broke the protocol: {0}")]
+    InvalidReport(#[from] InvalidReport),
+    #[error("the peer broke the protocol: {0}")]
+    Rdma(#[from] Violation),
+    #[error("the peer broke the protocol: it answers by TCP, where RDMA was agreed")]
+    WrongTransport,
+    #[error("RDMA has failed: {0}")]
+    Failed(#[from] QueuePairError),
+    #[error("it is no longer needed")]
+    NotNeeded,
+}
