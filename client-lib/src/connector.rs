@@ -16,8 +16,8 @@ use crate::identity::Identity;
 use crate::near;
 use crate::outbound::{Outbound, Settings};
 use crate::peers::dial::Dialer;
-use crate::peers::manager::{Manager, Source};
-use crate::peers::place::Place;
+use crate::peers::location::Location;
+use crate::peers::manager::{EndpointSource, Manager};
 use crate::peers::shared::{Shared, State};
 use crate::peers::{Handle, PeerSet};
 use crate::rdma::RdmaDevices;
@@ -112,14 +112,14 @@ impl Connector {
         let outcome = timeout(wait, async {
             tokio::select! {
                 () = shared.until(is_there) => Ok(()),
-                source = shared.until(|state| state.never()) => Err(ConnectError::Resolve { name: name.to_owned(), source }),
-                last = shared.until(|state| state.lasting()) => Err(ConnectError::Lasting { name: name.to_owned(), last }),
+                source = shared.until(|state| state.permanent_failure()) => Err(ConnectError::Resolve { name: name.to_owned(), source }),
+                last = shared.until(|state| state.lasting_failure()) => Err(ConnectError::Lasting { name: name.to_owned(), last }),
             }
         });
         match outcome.await {
             Ok(Ok(())) => Ok(peers),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(why(name, wait, &shared.state())),
+            Err(_) => Err(not_connected(name, wait, &shared.state())),
         }
     }
 
@@ -138,7 +138,7 @@ impl Connector {
     /// # Ok(()) }
     /// ```
     pub fn start(&self, name: &str, port: &str) -> PeerSet {
-        self.open(name, Source::Dns(Box::new(self.resolver.watch(name, port))))
+        self.open(name, EndpointSource::Dns(Box::new(self.resolver.watch(name, port))))
     }
 
     /// Connects to endpoints that the caller knows without DNS. Each item of the stream is the
@@ -166,10 +166,10 @@ impl Connector {
         name: &str,
         endpoints: impl Stream<Item = Vec<Endpoint>> + Send + 'static,
     ) -> PeerSet {
-        self.open(name, Source::Given(endpoints.fuse().boxed()))
+        self.open(name, EndpointSource::Given(endpoints.fuse().boxed()))
     }
 
-    fn open(&self, name: &str, source: Source) -> PeerSet {
+    fn open(&self, name: &str, source: EndpointSource) -> PeerSet {
         let config = &self.config;
         let settings = Settings {
             delivery: config.delivery,
@@ -200,7 +200,7 @@ impl Connector {
             shared: Arc::clone(&shared),
             dialer: Arc::new(dialer),
             source,
-            place: (config.choice == Choice::Nearest).then(|| Place {
+            location: (config.choice == Choice::Nearest).then(|| Location {
                 node: config.node.clone(),
                 zone: config.zone.clone(),
                 network: config.network.clone(),
@@ -228,7 +228,7 @@ impl Connector {
 }
 
 /// Returns the reason why no peer is connected.
-fn why(name: &str, waited: Duration, state: &State) -> ConnectError {
+fn not_connected(name: &str, waited: Duration, state: &State) -> ConnectError {
     let name = name.to_owned();
     let count = state.endpoints.len();
     if count == 0 {

@@ -5,10 +5,10 @@ mod answers;
 pub(crate) mod dial;
 mod end_reason;
 mod handle;
+pub(crate) mod location;
 mod lock;
 pub(crate) mod manager;
 mod peer;
-pub(crate) mod place;
 mod rails;
 mod serve;
 pub(crate) mod shared;
@@ -173,7 +173,7 @@ impl PeerSet {
         let frame = frame.into();
         let peers: Vec<PeerId> = {
             let state = self.handle.shared.state();
-            state.open()?;
+            state.check_open()?;
             state.outbound.connected().map(|(peer, _)| peer).collect()
         };
         let sends = peers.into_iter().map(|peer| self.handle.send(frame.clone(), Some(peer)));

@@ -77,7 +77,7 @@ impl Dialer {
         endpoint: &Endpoint,
         link: LinkId,
     ) -> Result<Dialed, (DialError, DownReason)> {
-        let (mut telling, mut all_lasting): (Option<DialError>, _) = (None, true);
+        let (mut furthest, mut all_lasting): (Option<DialError>, _) = (None, true);
         let mut end = DownReason::Broken;
         let wants_rdma = self.wants_rdma();
         let distances = self.distances(endpoint).await;
@@ -89,21 +89,21 @@ impl Dialer {
                     // Where no way leads, none by RDMA does.
                     all_lasting &=
                         matches!(error, DialError::Rdma { is_lasting: true, .. } | DialError::Route(_));
-                    if error.is_of_the_receiver() {
+                    if error.is_receivers_refusal() {
                         end = DownReason::Refused;
                     }
                     // Of two that came as far, the one that may be over soon.
-                    let rank = |error: &DialError| (error.reach(), !error.is_lasting());
-                    if telling.as_ref().is_none_or(|before| rank(before) < rank(&error)) {
-                        telling = Some(error);
+                    let rank = |error: &DialError| (error.progress(), !error.is_lasting());
+                    if furthest.as_ref().is_none_or(|before| rank(before) < rank(&error)) {
+                        furthest = Some(error);
                     }
                 }
             }
         }
-        if let Some(DialError::Rdma { is_lasting, .. }) = &mut telling {
+        if let Some(DialError::Rdma { is_lasting, .. }) = &mut furthest {
             *is_lasting = all_lasting;
         }
-        let error = telling.unwrap_or_else(|| DialError::Network {
+        let error = furthest.unwrap_or_else(|| DialError::Network {
             has: aliases(endpoint, self.network.as_deref().unwrap_or_default()),
             network: self.network.clone().unwrap_or_default(),
         });
@@ -170,10 +170,10 @@ impl Dialer {
                 return Err(late("accept a connection", obstacle));
             }
         };
-        let greeting = self.greet(stream, (endpoint, link, peer), own.as_ref().ok());
-        let greeted = timeout(self.patience, greeting).await.map_err(|_| late("finish the handshake", None));
-        match greeted.flatten() {
-            Ok((stream, accept)) => self.agree(stream, accept, peer, own).await,
+        let handshake = self.handshake(stream, (endpoint, link, peer), own.as_ref().ok());
+        let outcome = timeout(self.patience, handshake).await.map_err(|_| late("finish the handshake", None));
+        match outcome.flatten() {
+            Ok((stream, accept)) => self.agree_on_transport(stream, accept, peer, own).await,
             Err(error) => {
                 drop_blocking(own.ok()).await;
                 Err(error)
@@ -181,7 +181,7 @@ impl Dialer {
         }
     }
 
-    async fn greet(
+    async fn handshake(
         &self,
         stream: TcpStream,
         (endpoint, link, peer): (&Endpoint, LinkId, SocketAddr),
@@ -219,7 +219,7 @@ impl Dialer {
     }
 
     /// Comes to the transport that the listener has chosen, or to TCP if RDMA does not work after all.
-    async fn agree(
+    async fn agree_on_transport(
         &self,
         mut stream: Stream,
         accept: Accept,
@@ -245,8 +245,8 @@ impl Dialer {
                 }
                 let chosen = encode(&Chosen { transport, reason: reason.clone() }).map_err(not_ours)?;
                 let said = match &mut stream {
-                    Stream::Plain(stream) => timeout(self.patience, say(stream, &chosen)).await,
-                    Stream::Tls(stream) => timeout(self.patience, say(stream, &chosen)).await,
+                    Stream::Plain(stream) => timeout(self.patience, write(stream, &chosen)).await,
+                    Stream::Tls(stream) => timeout(self.patience, write(stream, &chosen)).await,
                 };
                 said.ok().and_then(Result::ok).ok_or(DialError::Closed { peer })?;
                 Ok(Dialed { stream, accept, pair: connected.ok(), instead_of_rdma: reason })
@@ -304,13 +304,13 @@ impl Dialer {
 impl DialError {
     /// Whether it is the answer of whoever knows the session, and has ended what there was of the connection before: others know
     /// neither of the two.
-    fn is_of_the_receiver(&self) -> bool {
+    fn is_receivers_refusal(&self) -> bool {
         let after_that = [RefusalCode::Epoch, RefusalCode::Full, RefusalCode::Transport];
         matches!(self, Self::Refused { code, .. } if after_that.contains(code))
     }
 
     /// How far it came: more is nearer to a connection, and says more about the peer than about one of its addresses.
-    fn reach(&self) -> u8 {
+    fn progress(&self) -> u8 {
         match self {
             Self::Route(_) | Self::Network { .. } => 0,
             Self::Connect { .. } | Self::Timeout { .. } => 1,
@@ -357,7 +357,7 @@ async fn exchange(
     stream: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin),
     hello: &[u8],
 ) -> Result<Answer, ExchangeError> {
-    let written = say(stream, hello).await;
+    let written = write(stream, hello).await;
     // Whoever refuses us by TLS has said why before it closed; that is better to know than that a write failed.
     let preamble = match (written, preamble(stream).await) {
         (Err(error), Err(ExchangeError::Io(reason))) if tls::explain(&reason).is_none() => {
@@ -376,7 +376,7 @@ async fn exchange(
     }
 }
 
-async fn say(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+async fn write(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
 }

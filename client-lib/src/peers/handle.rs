@@ -132,12 +132,12 @@ impl Handle {
         let (length, key) = (frame.len(), hash(&frame.key));
         let (sequence, link, may_linger) = {
             let mut state = self.shared.state();
-            if let Err(error) = state.open() {
+            if let Err(error) = state.check_open() {
                 return Err((frame, error.into()));
             }
             let submitted = state.outbound.submit(frame, length, key, to);
             let (sequence, link) = submitted.map_err(|(frame, refused)| {
-                state.tell(refused);
+                state.warn_undecided(refused);
                 (frame, refused.into_error(length))
             })?;
             let may_linger = length <= SMALL && state.outbound.is_streaming(link);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::dial::Dialer;
-use super::place::Place;
+use super::location::Location;
 use super::serve::serve;
 use super::shared::{Link, Shared, State};
 use crate::endpoint::Endpoint;
@@ -23,7 +23,7 @@ use crate::resolve::{Change, Resolved, Watch};
 use crate::transport::Rdma;
 
 /// Where endpoints come from.
-pub(crate) enum Source {
+pub(crate) enum EndpointSource {
     Dns(Box<Watch>),
     /// Whatever the caller knows; when it ends, the last ones stay.
     Given(BoxStream<'static, Vec<Endpoint>>),
@@ -32,22 +32,22 @@ pub(crate) enum Source {
 pub(crate) struct Manager {
     pub(crate) shared: Arc<Shared>,
     pub(crate) dialer: Arc<Dialer>,
-    pub(crate) source: Source,
+    pub(crate) source: EndpointSource,
     /// Where this process is, if it matters how far peers are.
-    pub(crate) place: Option<Place>,
+    pub(crate) location: Option<Location>,
     pub(crate) rdma: Rdma,
 }
 
 /// How far peers are, if it matters.
-struct Distances(Option<(Place, Vec<Attached>)>);
+struct Distances(Option<(Location, Vec<Attached>)>);
 
 impl Manager {
     /// Until the PeerSet is gone; then everything that it has started ends.
     pub(crate) async fn run(mut self) {
-        let distances = Distances::new(self.place.take(), self.rdma.clone(), self.dialer.patience).await;
+        let distances = Distances::new(self.location.take(), self.rdma.clone(), self.dialer.patience).await;
         let mut tasks = JoinSet::new();
         loop {
-            let due = self.act(&mut tasks);
+            let due = self.run_actions(&mut tasks);
             let due = async {
                 match due {
                     Some(due) => sleep_until(due.into()).await,
@@ -56,7 +56,7 @@ impl Manager {
             };
             tokio::select! {
                 () = self.shared.shutdown.cancelled() => break,
-                () = self.source.hear(&self.shared, &self.dialer, &distances) => {}
+                () = self.source.update(&self.shared, &self.dialer, &distances) => {}
                 () = self.shared.wake.notified() => {}
                 () = due => {}
                 Some(_) = tasks.join_next() => {}
@@ -70,7 +70,7 @@ impl Manager {
     }
 
     /// Does what is to be done; when there will be something again.
-    fn act(&mut self, tasks: &mut JoinSet<()>) -> Option<std::time::Instant> {
+    fn run_actions(&mut self, tasks: &mut JoinSet<()>) -> Option<std::time::Instant> {
         let mut state = self.shared.state();
         state.outbound.tick(Instant::now().into_std());
         let mut writes = Vec::new();
@@ -86,7 +86,7 @@ impl Manager {
                 Action::Write(id) => writes.extend(state.links.get(&id).cloned()),
             }
         }
-        forget(&mut state);
+        forget_gone_peers(&mut state);
         let due = state.outbound.due();
         drop(state);
         writes.iter().for_each(|link| link.try_flush());
@@ -106,12 +106,12 @@ impl Manager {
     }
 }
 
-impl Source {
+impl EndpointSource {
     /// Waits for news, and takes them in.
-    async fn hear(&mut self, shared: &Shared, dialer: &Dialer, distances: &Distances) {
+    async fn update(&mut self, shared: &Shared, dialer: &Dialer, distances: &Distances) {
         let endpoints = match self {
             Self::Dns(watch) => match watch.next().await {
-                Some(change) => told(&mut shared.state(), change),
+                Some(change) => apply_change(&mut shared.state(), change),
                 None => std::future::pending().await,
             },
             Self::Given(given) => match given.next().await {
@@ -122,7 +122,7 @@ impl Source {
         if let Some(endpoints) = endpoints {
             // Before the lock, for which senders would wait.
             let mine = own_addresses();
-            take_in(&mut shared.state(), endpoints, &mine, dialer, distances);
+            set_endpoints(&mut shared.state(), endpoints, &mine, dialer, distances);
         }
         shared.progress.notify_waiters();
     }
@@ -136,7 +136,7 @@ impl Source {
 }
 
 /// What DNS says, if it is endpoints.
-fn told(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
+fn apply_change(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
     match change {
         Change::Endpoints(Resolved { endpoints, .. }) => {
             (state.unresolved, state.lost) = (None, None);
@@ -172,7 +172,7 @@ fn own_addresses() -> HashSet<IpAddr> {
 }
 
 /// All endpoints that there are, this process itself among them or not.
-fn take_in(
+fn set_endpoints(
     state: &mut State,
     endpoints: Vec<Endpoint>,
     mine: &HashSet<IpAddr>,
@@ -204,21 +204,21 @@ fn take_in(
 }
 
 impl Distances {
-    async fn new(place: Option<Place>, rdma: Rdma, patience: Duration) -> Self {
-        let Some(place) = place else { return Self(None) };
+    async fn new(location: Option<Location>, rdma: Rdma, patience: Duration) -> Self {
+        let Some(location) = location else { return Self(None) };
         // A pod's NICs stay as they are. Without them, for a device may not answer, only nodes and zones tell.
         let finding = tokio::task::spawn_blocking(move || near::attached(&rdma));
         let attached = timeout(patience, finding).await.ok().and_then(Result::ok).unwrap_or_default();
-        Self(Some((place, attached)))
+        Self(Some((location, attached)))
     }
 
     fn of(&self, endpoint: &Endpoint) -> u8 {
-        self.0.as_ref().map_or(0, |(place, attached)| place.distance(endpoint, attached))
+        self.0.as_ref().map_or(0, |(location, attached)| location.distance(endpoint, attached))
     }
 }
 
 /// What is known of peers that have gone.
-fn forget(state: &mut State) {
+fn forget_gone_peers(state: &mut State) {
     let State { outbound, endpoints, failures, breaks, instead_of_rdma, .. } = state;
     let is_known = |peer: &PeerId| outbound.knows(*peer);
     endpoints.retain(|peer, _| is_known(peer));

@@ -19,35 +19,35 @@ use crate::stream::{Body, Message, MessageReader, MessageWriter, NoMessages, Rea
 use crate::wire::{CloseCode, ControlBody, HEADER, Header, MAX_TEXT};
 
 /// What receivers say is short.
-const AHEAD: usize = 1 << 10;
+const READ_AHEAD: usize = 1 << 10;
 
-/// How long a goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long a close_message may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long what was sent before the last handle went may take, and the goodbye behind it: nobody waits for it.
-const LEAVE: Duration = Duration::from_secs(10);
+/// How long what was sent before the last handle went may take, and the close_message behind it: nobody waits for it.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Tells the state machine, when it is dropped, that the connection has ended: also if its task panics, as an application's log may. Nobody would make
 /// it again otherwise, and what waits for it would wait for ever.
-struct Ending {
+struct DownGuard {
     link: Arc<Link>,
     end: DownReason,
 }
 
-impl Drop for Ending {
+impl Drop for DownGuard {
     fn drop(&mut self) {
         let Self { link, end } = self;
         let mut state = link.shared.state();
         state.outbound.on_down(tokio::time::Instant::now().into_std(), link.id, *end);
         state.links.remove(&link.id);
         drop(state);
-        link.shared.changed();
+        link.shared.notify();
     }
 }
 
 /// Until the connection has ended, for whatever reason.
 pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<Endpoint>) {
-    let mut ending = Ending { link: Arc::clone(&link), end: DownReason::Broken };
+    let mut ending = DownGuard { link: Arc::clone(&link), end: DownReason::Broken };
     let span = info_span!("peer", host = %endpoint.host, lane = link.id.index, epoch = link.id.epoch);
     async {
         let connecting = link.end.run_until_cancelled(dialer.dial(&endpoint, link.id));
@@ -66,8 +66,8 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                 let Accept { slots, frame_size, .. } = *accept;
                 let transport = if pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
                 info!(slots, frame_size, %transport, "connected");
-                say_once(&link, instead_of_rdma.as_deref(), dialer.wants_rdma());
-                match converse(&link, dialed).await {
+                log_fallback(&link, instead_of_rdma.as_deref(), dialer.wants_rdma());
+                match run_connection(&link, dialed).await {
                     EndReason::NotNeeded => info!("closed"),
                     ended => {
                         warn!(target: "multinet_client::peers::ends", "the connection has ended: {ended}");
@@ -85,7 +85,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
 }
 
 /// Says why frames do not go by RDMA, unless it has been said of this peer already.
-fn say_once(link: &Link, reason: Option<&str>, is_wanted: bool) {
+fn log_fallback(link: &Link, reason: Option<&str>, is_wanted: bool) {
     let lane = (link.id.peer, link.id.index);
     let mut state = link.shared.state();
     let said = &mut state.instead_of_rdma;
@@ -105,7 +105,7 @@ fn say_once(link: &Link, reason: Option<&str>, is_wanted: bool) {
     }
 }
 
-async fn converse(link: &Arc<Link>, dialed: Dialed) -> EndReason {
+async fn run_connection(link: &Arc<Link>, dialed: Dialed) -> EndReason {
     let Dialed { stream, accept: Accept { slots, frame_size, .. }, pair, .. } = dialed;
     let (reader, writer) = stream.split();
     let channel = link.channel.get_or_init(|| DataChannel::new(pair, MessageWriter::new(writer)));
@@ -115,10 +115,11 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> EndReason {
         let now = tokio::time::Instant::now().into_std();
         state.outbound.on_up(now, link.id, slots, frame_size as usize);
     }
-    link.shared.changed();
+    link.shared.notify();
     #[cfg(feature = "rdma")]
     super::answers::attach(link);
-    let mut reading = ReadTask::start(listen(Arc::clone(link), MessageReader::new(reader, AHEAD)));
+    let mut reading =
+        ReadTask::start(read_messages(Arc::clone(link), MessageReader::new(reader, READ_AHEAD)));
     let ended = tokio::select! {
         biased;
         // What nobody needs any more may have ended by itself meanwhile: then that is no news.
@@ -131,34 +132,34 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> EndReason {
     let ended = match ended {
         Ok(ended) => ended,
         // What the receiver said before it went is here already: frames that it has taken are not lost.
-        Err(error) => match timeout(GOODBYE, reading.ended()).await {
+        Err(error) => match timeout(CLOSE_TIMEOUT, reading.ended()).await {
             Ok(said @ EndReason::ClosedWith(_)) => said,
             _ => error,
         },
     };
-    let is_left =
+    let is_abandoned =
         matches!(ended, EndReason::NotNeeded) && link.shared.state().lifecycle == Lifecycle::Abandoned;
-    if is_left {
+    if is_abandoned {
         // Whoever wants to know what becomes of it closes, or flushes.
-        let _ = timeout(LEAVE, leave(link, channel, &mut reading)).await;
+        let _ = timeout(DRAIN_TIMEOUT, drain(link, channel, &mut reading)).await;
     }
     reading.stop().await;
-    let goodbye = match &ended {
+    let close_message = match &ended {
         EndReason::Wire(_)
         | EndReason::UnexpectedFrame
         | EndReason::InvalidReport(_)
         | EndReason::Rdma(_)
         | EndReason::WrongTransport => Some((CloseCode::Protocol, ended.to_string())),
         // It has been said.
-        EndReason::NotNeeded if is_left => None,
+        EndReason::NotNeeded if is_abandoned => None,
         EndReason::NotNeeded => Some((CloseCode::Done, String::new())),
         // The connection of the handshake is as good as ever.
         EndReason::Failed(_) => Some((CloseCode::Done, ended.to_string())),
         EndReason::Io(_) | EndReason::Closed | EndReason::ClosedWith(_) => None,
     };
-    if let Some((code, text)) = goodbye {
+    if let Some((code, text)) = close_message {
         // The other side learns of the end in any case; this only says why.
-        let _ = timeout(GOODBYE, channel.finish(&NoMessages, close(code, text))).await;
+        let _ = timeout(CLOSE_TIMEOUT, channel.finish(&NoMessages, close(code, text))).await;
     }
     // What the receiver has said until now counts.
     #[cfg(feature = "rdma")]
@@ -166,8 +167,8 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> EndReason {
     ended
 }
 
-/// Writes what the connection has been given, says goodbye, and waits until the receiver has heard that.
-async fn leave(
+/// Writes what the connection has been given, says close_message, and waits until the receiver has heard that.
+async fn drain(
     link: &Link,
     channel: &DataChannel<EndReason>,
     reading: &mut ReadTask<EndReason>,
@@ -186,17 +187,17 @@ pub(crate) fn close(code: CloseCode, mut text: String) -> Message {
 }
 
 /// Tells the state machine what the receiver says.
-async fn listen(link: Arc<Link>, mut reader: MessageReader) -> EndReason {
+async fn read_messages(link: Arc<Link>, mut reader: MessageReader) -> EndReason {
     let mut body = Vec::new();
     loop {
-        match hear(&link, &mut reader, &mut body).await {
+        match read_message(&link, &mut reader, &mut body).await {
             Ok(()) => {}
             Err(ended) => return ended,
         }
     }
 }
 
-async fn hear(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8>) -> Result<(), EndReason> {
+async fn read_message(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8>) -> Result<(), EndReason> {
     let header: [u8; HEADER] = reader.header().await?.ok_or(EndReason::Closed)?;
     match Header::decode(&header)? {
         Header::Data(_) | Header::Limited { .. } => Err(EndReason::UnexpectedFrame),

@@ -111,7 +111,7 @@ impl Shared {
     }
 
     /// The state machine has been told something: whoever waits looks again.
-    pub(crate) fn changed(&self) {
+    pub(crate) fn notify(&self) {
         self.progress.notify_waiters();
         self.wake.notify_one();
     }
@@ -162,7 +162,7 @@ impl State {
     }
 
     /// Says once of a frame that it holds all others up.
-    pub(crate) fn tell(&mut self, refused: Refused) {
+    pub(crate) fn warn_undecided(&mut self, refused: Refused) {
         let Refused::Undecided { sequence } = refused else { return };
         if self.undecided.replace(sequence) != Some(sequence) {
             let host = self.outbound.peer_of(sequence).and_then(|peer| self.endpoints.get(&peer));
@@ -172,7 +172,7 @@ impl State {
     }
 
     /// Why none of the peers that there are can be connected, however long it is tried.
-    pub(crate) fn lasting(&self) -> Option<Arc<DialError>> {
+    pub(crate) fn lasting_failure(&self) -> Option<Arc<DialError>> {
         let mut failures = self.endpoints.keys().map(|peer| self.failures.get(peer));
         let first = failures.next()??;
         let all = first.is_lasting() && failures.all(|error| error.is_some_and(|error| error.is_lasting()));
@@ -180,7 +180,7 @@ impl State {
     }
 
     /// Why DNS will name no endpoint, however often it is asked.
-    pub(crate) fn never(&self) -> Option<ResolveError> {
+    pub(crate) fn permanent_failure(&self) -> Option<ResolveError> {
         let is_lasting =
             |error: &&ResolveError| error.is_permanent() || matches!(error, ResolveError::NoSuchPort { .. });
         self.lost.as_ref().filter(is_lasting).cloned()
@@ -201,7 +201,7 @@ impl State {
     }
 
     /// Whether frames are taken.
-    pub(crate) fn open(&self) -> Result<(), SendError> {
+    pub(crate) fn check_open(&self) -> Result<(), SendError> {
         match &self.lost {
             _ if self.lifecycle != Lifecycle::Open => Err(SendError::Closed),
             Some(error) if error.is_permanent() => Err(SendError::Resolve(error.clone())),
@@ -269,7 +269,10 @@ impl Link {
 impl MessageSource for Link {
     fn next(&self) -> Option<Message> {
         let outbound = &mut self.shared.state().outbound;
-        outbound.take_limit_answer(self.id).map(limited).or_else(|| outbound.take(self.id).map(message))
+        outbound
+            .take_limit_answer(self.id)
+            .map(limit_message)
+            .or_else(|| outbound.take(self.id).map(data_message))
     }
 
     fn has_work(&self) -> bool {
@@ -292,12 +295,12 @@ impl MessageSource for Link {
         if let Ok(Header::Data(Data { sequence, .. })) = Header::decode(&message.header) {
             warn!(sequence, "a frame is given up, for it cannot be read from its GPU: {reason}");
             self.shared.state().outbound.on_unreadable(self.id, sequence);
-            self.shared.changed();
+            self.shared.notify();
         }
     }
 }
 
-fn message(outgoing: Outgoing<Frame>) -> Message {
+fn data_message(outgoing: Outgoing<Frame>) -> Message {
     let Outgoing { sequence, floor, is_repeat, frame } = outgoing;
     // The lengths were checked when the frame was submitted.
     let header = Data {
@@ -312,7 +315,7 @@ fn message(outgoing: Outgoing<Frame>) -> Message {
     Message { header: Header::Data(header).encode(), body: Body::Frame(frame) }
 }
 
-fn limited(limit: u32) -> Message {
+fn limit_message(limit: u32) -> Message {
     Message { header: Header::Limited { limit }.encode(), body: Body::Bytes(Bytes::new()) }
 }
 

@@ -5,14 +5,14 @@ use crate::near::Attached;
 
 /// Where this process is.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) node: Option<String>,
     pub(crate) zone: Option<String>,
     /// The only network that may be used.
     pub(crate) network: Option<String>,
 }
 
-impl Place {
+impl Location {
     /// How far an endpoint is from here: by node, then by zone, then by rail (it is on a network that this pod has a NIC on), then by
     /// NUMA node (that of its NIC on such a network is ours). Less is nearer.
     pub(super) fn distance(&self, endpoint: &Endpoint, attached: &[Attached]) -> u8 {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn node_zone_rail_and_numa_count_in_this_order() {
-        let mut place = Place { node: Some("n1".to_owned()), zone: Some("a".to_owned()), network: None };
+        let mut place = Location { node: Some("n1".to_owned()), zone: Some("a".to_owned()), network: None };
         let attached = [("10.9.0.0/24", Some(0)), ("10.9.1.0/24", Some(1)), ("fd09::/64", None)]
             .map(|(network, numa)| Attached { network: network.parse().unwrap(), numa });
         // From the nearest to the farthest; those beside each other are as far.
@@ -89,7 +89,7 @@ mod tests {
             }
         }
         // Who does not know where it is, is near to nobody.
-        assert_eq!(Place::default().distance(&endpoint(("", "", &[("10.9.0.7", Some(0))])), &attached), 6);
+        assert_eq!(Location::default().distance(&endpoint(("", "", &[("10.9.0.7", Some(0))])), &attached), 6);
         assert_eq!(place.distance(&endpoint(("n1", "a", &[("10.9.0.7", Some(0))])), &[]), 2);
         // What may not be used is near to nobody either.
         place.network = Some("rail1".to_owned());
