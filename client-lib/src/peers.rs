@@ -30,10 +30,13 @@ pub(crate) use serve::close;
 use shared::{Link, State};
 pub use statistics::{Closed, PeerStatus, Statistics};
 
-/// The peers of a service, which come and go while it stays. A clone is another handle; when the last one is dropped, and no [`Sent`] of it
-/// is left, all connections are closed. What they had been given until then is still written, for ten seconds at most and as long as the runtime runs, but
-/// nobody hears what becomes of it, and no other peer gets what its own does not take: for that there are [`flush`](Self::flush) and
-/// [`close`](Self::close).
+/// Peers of a service. They come and go while the PeerSet stays.
+///
+/// Clones are handles of the same PeerSet. When the last one is dropped, and no [`Sent`] of it is
+/// left, all connections end. Frames that a connection has been given by then are still written,
+/// for at most ten seconds and as long as the runtime runs. Their outcome is not reported, and
+/// frames that their own peer does not take go to no other one. [`flush`](Self::flush) and
+/// [`close`](Self::close) wait for both.
 ///
 /// # Examples
 ///
@@ -51,7 +54,7 @@ pub use statistics::{Closed, PeerStatus, Statistics};
 /// ```
 pub struct PeerSet {
     pub(crate) handle: Arc<Handle>,
-    /// How many frames had been given up when it was flushed last.
+    /// Number of frames that had been given up at the last flush.
     given_up: AtomicU64,
 }
 
@@ -60,15 +63,18 @@ impl PeerSet {
         Self { handle: Arc::new(handle), given_up: AtomicU64::new(0) }
     }
 
-    /// Sends a frame to a peer of the library's choice ([`Choice`](crate::Choice)).
+    /// Sends a frame to a peer that the library chooses ([`Choice`](crate::Choice)).
     ///
-    /// Completes when a peer has room for the frame; waits while none has, or none is there. The frame then belongs to the library:
-    /// see [`Sent`] for what has become of it. A cancelled send has either not happened or happened wholly. A program that ends now may end before the
-    /// frame has been written, or written anew where its connection breaks: [`flush`](Self::flush) and [`close`](Self::close) wait for that.
+    /// Completes when a peer has room for the frame, and waits while none has. The library then
+    /// owns the frame, and [`Sent`] reports what becomes of it. A send that is cancelled has either
+    /// not happened or happened wholly. A program that ends right after may end before the frame is
+    /// written, or repeated after its connection broke: [`flush`](Self::flush) and
+    /// [`close`](Self::close) wait for that.
     ///
-    /// A frame is written to the socket at once, but for a small one behind many others: that may be written when this task waits for
-    /// something, together with those that follow. So a task that computes for long after it has sent should yield first
-    /// (`tokio::task::yield_now`), as any task should.
+    /// A frame is written to the socket at once. Only a small frame behind many others may be
+    /// written together with those that follow, when this task waits for something. A task that
+    /// computes for long after a send should yield first (`tokio::task::yield_now`), as any task
+    /// should.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -81,16 +87,18 @@ impl PeerSet {
     ///
     /// # Errors
     ///
-    /// [`SendError`], if it can never be sent.
+    /// [`SendError`], if the frame can never be sent.
     pub async fn send(&self, frame: impl Into<Frame>) -> Result<Sent, SendError> {
         self.handle.send(frame.into(), None).await
     }
 
-    /// Sends a frame, unless it would have to wait. A frame that was not sent is given back.
+    /// Sends a frame if a peer has room for it now. Otherwise returns the frame.
     ///
     /// ```no_run
-    /// # fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
-    /// // A camera does not wait: what nobody has room for is left out.
+    /// # fn example(
+    /// #     peers: &multinet_client::PeerSet, picture: Vec<u8>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// // A camera does not wait: a picture that no peer has room for is left out.
     /// if let Err((picture, why)) = peers.try_send(picture) {
     ///     println!("{} bytes are not sent: {why}", picture.len());
     /// }
@@ -105,7 +113,8 @@ impl PeerSet {
         self.handle.try_send(frame.into(), None)
     }
 
-    /// Sends several buffers as one frame. TCP writes them from where they lie; RDMA copies them together.
+    /// Sends several buffers as one frame. TCP writes them from where they are, RDMA copies them
+    /// together.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -134,8 +143,10 @@ impl PeerSet {
     /// Sends a frame to one peer and no other.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet, parts: Vec<Vec<u8>>) -> Result<(), Box<dyn std::error::Error>> {
-    /// // Each peer gets the part of the weights that is its own.
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet, parts: Vec<Vec<u8>>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// // Each peer gets its own part of the weights.
     /// for (peer, part) in peers.peers().iter().zip(parts) {
     ///     peers.send_to(peer, part).await?;
     /// }
@@ -144,7 +155,8 @@ impl PeerSet {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`SendError::Gone`] if DNS no longer names the peer, or it is another PeerSet's.
+    /// As [`send`](Self::send), and [`SendError::Gone`] if DNS no longer names the peer, or if it
+    /// is a peer of another PeerSet.
     pub async fn send_to(&self, peer: &Peer, frame: impl Into<Frame>) -> Result<Sent, SendError> {
         if !peer.is_of(&self.handle) {
             return Err(SendError::Gone);
@@ -152,8 +164,8 @@ impl PeerSet {
         self.handle.send(frame.into(), Some(peer.id)).await
     }
 
-    /// Sends a frame to every peer that is connected now, and waits until each has room for it. Gives how many there were;
-    /// a peer that goes meanwhile is not counted.
+    /// Sends a frame to every peer that is connected now, and waits until each has room for it.
+    /// Returns the number of peers. A peer that goes meanwhile is not counted.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -168,7 +180,8 @@ impl PeerSet {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send). Some peers may have got the frame nevertheless, as they may if this is cancelled: [`send_to`](Self::send_to) tells which.
+    /// As [`send`](Self::send). After an error, or if this is cancelled, some peers may have the
+    /// frame nevertheless: use [`send_to`](Self::send_to) to tell which.
     pub async fn broadcast(&self, frame: impl Into<Frame>) -> Result<usize, SendError> {
         let frame = frame.into();
         let peers: Vec<PeerId> = {
@@ -188,11 +201,13 @@ impl PeerSet {
         Ok(count)
     }
 
-    /// The peer with this host label, such as `detect-infer-0`, if DNS names it.
+    /// Returns the peer with this host label, such as `detect-infer-0`, if DNS names it.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet, shard: u32, update: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
-    /// // Of a StatefulSet, each pod of which has a part of the data.
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet, shard: u32, update: Vec<u8>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// // The pods of a StatefulSet, each with a part of the data.
     /// let owner = peers.peer(&format!("store-{shard}")).ok_or("no pod has this part now")?;
     /// owner.send(update).await?;
     /// # Ok(()) }
@@ -201,7 +216,7 @@ impl PeerSet {
         self.peers().into_iter().find(|peer| peer.endpoint.host == host)
     }
 
-    /// All peers that DNS names, connected or not, by name.
+    /// Returns all peers that DNS names, connected or not, sorted by name.
     ///
     /// ```no_run
     /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
@@ -223,7 +238,7 @@ impl PeerSet {
         peers
     }
 
-    /// How each peer that DNS names is doing, by name.
+    /// Returns the state of each peer that DNS names, sorted by name.
     ///
     /// ```no_run
     /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
@@ -257,7 +272,7 @@ impl PeerSet {
         all
     }
 
-    /// What has happened so far.
+    /// Returns counts of frames, peers and connections.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -295,10 +310,13 @@ impl PeerSet {
         self.handle.choice
     }
 
-    /// Waits until every frame so far has been handed to the kernel (at most once) or acknowledged (at least once). What others send meanwhile is not waited for.
+    /// Waits until every frame so far has been handed to the kernel (at most once) or acknowledged
+    /// (at least once). Does not wait for frames that are sent meanwhile.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet, batch: Vec<Vec<u8>>) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet, batch: Vec<Vec<u8>>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// for frame in batch {
     ///     peers.send(frame).await?;
     /// }
@@ -309,8 +327,9 @@ impl PeerSet {
     ///
     /// # Errors
     ///
-    /// [`Unacknowledged`], if a frame has been given up since this handle was flushed last, whoever sent it, or the PeerSet is closed first. Each
-    /// clone hears of it once; [`Sent::acknowledged`] tells which frame it was.
+    /// [`Unacknowledged`], if a frame of any handle has been given up since the last flush of this
+    /// handle, or if the PeerSet is closed first. Each clone reports such frames once.
+    /// [`Sent::acknowledged`] tells which frame it was.
     pub async fn flush(&self) -> Result<(), Unacknowledged> {
         let next = self.handle.shared.state().outbound.next_sequence();
         let outcome = |state: &mut State| match &state.outbound {
@@ -322,8 +341,9 @@ impl PeerSet {
         if given_up > before { Err(Unacknowledged::GivenUp) } else { Ok(()) }
     }
 
-    /// Waits until at most so many frames are [outstanding](Statistics::outstanding). With 0: until the receivers' code has let go of every
-    /// frame so far, or the connections that had them are gone.
+    /// Waits until at most this number of frames is [outstanding](Statistics::outstanding). With 0,
+    /// waits until the receivers' code has released every frame so far, or their connections are
+    /// gone.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -343,13 +363,13 @@ impl PeerSet {
         self.handle.shared.until(is_enough).await;
     }
 
-    /// Waits until at least so many peers are connected, or the PeerSet is closed.
+    /// Waits until at least this number of peers is connected, or the PeerSet is closed.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (listener, peers) = loopback().await?;
-    /// // A frame that is for all waits until all are there.
+    /// // A frame for all peers waits until all are connected.
     /// peers.connected(1).await;
     /// assert_eq!(peers.broadcast("begin").await?, 1);
     /// # Ok(()) }
@@ -361,7 +381,7 @@ impl PeerSet {
         self.handle.shared.until(is_enough).await;
     }
 
-    /// Takes no more frames, finishes those that there are within `patience`, and closes all connections.
+    /// Takes no more frames, finishes the others within `patience`, and closes all connections.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
@@ -377,12 +397,13 @@ impl PeerSet {
     /// ```
     pub async fn close(self, patience: Duration) -> Closed {
         self.handle.shared.state().start_closing();
-        // Whoever waits for room hears it.
+        // Senders that wait for room return an error.
         self.handle.shared.progress.notify_waiters();
-        // Those that have been written are on their way; what the receivers have not taken yet is given time, too.
+        // Frames that are written may still be on their way, and the receivers' code may not have
+        // taken them.
         let finished = self.handle.shared.until(|state| {
             let outstanding = state.outbound.connected().any(|(_, frames)| frames > 0);
-            // Whoever else closes it may have had less patience.
+            // Another handle may close the PeerSet with less patience.
             (state.has_ended() || state.outbound.is_idle() && !outstanding).then_some(())
         });
         let _ = timeout(patience, finished).await;
@@ -393,11 +414,13 @@ impl PeerSet {
         Closed { unfinished }
     }
 
-    /// Completes when the PeerSet has been [closed](Self::close), by whichever of its handles, and says what that one was told. There is no other end
-    /// while there is a handle.
+    /// Completes when the PeerSet has been [closed](Self::close) by any of its handles, with the
+    /// same result. Nothing else ends it while a handle exists.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let watched = peers.clone();
     /// tokio::spawn(async move {
     ///     let left = watched.closed().await;

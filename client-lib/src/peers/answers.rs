@@ -1,4 +1,4 @@
-//! What a receiver answers by RDMA.
+//! Control messages that a receiver sends by RDMA.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, QueuePair, Violation};
 use crate::wire::{ControlBody, Header, WireError};
 
-/// From now on the state machine is told.
+/// Passes completions of the link's queue pair to the link.
 pub(super) fn attach(link: &Arc<Link>) {
     if let Some(pair) = link.pair() {
         let by: Arc<dyn CompletionHandler> = Arc::<Link>::clone(link);
@@ -16,7 +16,7 @@ pub(super) fn attach(link: &Arc<Link>) {
     }
 }
 
-/// Tells it what is here already, and then nothing more.
+/// Handles the completions that are there already, and then no more.
 pub(super) fn drain(link: &Link) {
     if let Some(pair) = link.pair() {
         pair.poll_all(|| link.poll());
@@ -56,7 +56,7 @@ fn on_immediate(link: &Link, pair: &QueuePair<EndReason>, by: u8, entry: u32) ->
         return Err(Violation::QueuePair(by).into());
     }
     let message = pair.read_ring_entry(entry)?;
-    // There is always a header's length.
+    // An entry has always room for a header.
     let Some((header, body)) = message.split_first_chunk() else { return Ok(()) };
     let Header::Control(control) = Header::decode(header)? else { return Err(EndReason::UnexpectedFrame) };
     let (what, length, most) = ("control message", control.body(), body.len());
@@ -64,7 +64,7 @@ fn on_immediate(link: &Link, pair: &QueuePair<EndReason>, by: u8, entry: u32) ->
         return Err(WireError::TooLong { what, length, most }.into());
     }
     let body = ControlBody::new(&control, body);
-    // The state machine gives out as many frames as slots have become free.
+    // The queue pair must know the free slots first: the state machine then sends as many frames.
     pair.release_slots(body.slots())?;
     link.apply_control(&control, body)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Makes a connection to a peer: route, TCP, TLS, handshake.
+//! Connects to a peer: route, TCP, TLS and handshake.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,46 +32,47 @@ use crate::stream::{Stream, tune, use_small_send_buffer};
 use crate::tls::{self, Tls};
 use crate::transport::Transport;
 
-/// A connection to a peer.
+/// Connection to a peer.
 pub(crate) struct Dialed {
     pub(crate) stream: Stream,
     pub(crate) accept: Accept,
-    /// What frames go by, if it is not the connection itself.
+    /// Queue pair for frames. `None` if they go by the connection itself.
     pub(crate) pair: Option<QueuePair<EndReason>>,
-    /// Why there is none.
+    /// Reason why RDMA is not used.
     pub(crate) instead_of_rdma: Option<String>,
 }
 
-/// What is the same for all peers.
+/// Settings of connections to all peers.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     pub(crate) service: String,
     pub(crate) identity: Identity,
-    /// The port that this process itself listens on as a peer of the same service.
+    /// Port on which this process listens as an endpoint of the same service.
     pub(crate) own_port: Option<u16>,
     pub(crate) session: SessionId,
     pub(crate) delivery: Delivery,
     pub(crate) transport: Transport,
     pub(crate) rdma_devices: Arc<RdmaDevices>,
-    /// The GPU that frames lie in.
+    /// GPU that most frames lie in.
     pub(crate) gpu: Option<Gpu>,
-    /// How many frames a connection gets at most.
+    /// Limit on the frames that a connection has under way.
     pub(crate) window: u32,
-    /// The only network that may be used.
+    /// Alias of the only network that may be used.
     pub(crate) network: Option<String>,
     pub(crate) allow_default_network: bool,
     pub(crate) tls: Option<Tls>,
-    /// The Node that this process runs on.
+    /// Name of the Node that this process runs on.
     pub(crate) node: Option<String>,
-    /// For the connection, and again for the handshake.
+    /// Time limit for connecting, and again for the handshake.
     pub(crate) patience: Duration,
-    /// How long a silent peer is believed to be there.
+    /// Time after which a silent peer counts as gone.
     pub(crate) silence: Duration,
 }
 
 impl Dialer {
-    /// Tries a peer's addresses one after the other. If there is no way by any, the error is that of the one that led farthest, with whether
-    /// the receiver itself has refused the connection, at whichever address.
+    /// Connects to a peer at the first of its addresses that works. If none does, returns the error
+    /// of the attempt that got furthest, and whether the receiver itself refused a connection at
+    /// any address.
     pub(crate) async fn dial(
         &self,
         endpoint: &Endpoint,
@@ -86,13 +87,13 @@ impl Dialer {
             match self.dial_address(endpoint, address, link).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => {
-                    // Where no way leads, none by RDMA does.
+                    // An address without a route has none for RDMA, either.
                     all_lasting &=
                         matches!(error, DialError::Rdma { is_lasting: true, .. } | DialError::Route(_));
                     if error.is_receivers_refusal() {
                         end = DownReason::Refused;
                     }
-                    // Of two that came as far, the one that may be over soon.
+                    // Of equally far attempts, the one whose failure may pass counts more.
                     let rank = |error: &DialError| (error.progress(), !error.is_lasting());
                     if furthest.as_ref().is_none_or(|before| rank(before) < rank(&error)) {
                         furthest = Some(error);
@@ -110,7 +111,7 @@ impl Dialer {
         Err((error, end))
     }
 
-    /// Whether frames go by RDMA where both sides can.
+    /// Returns whether frames go by RDMA if the peer can, too.
     pub(super) fn wants_rdma(&self) -> bool {
         match self.transport {
             Transport::Tcp => false,
@@ -123,7 +124,7 @@ impl Dialer {
         self.node.is_some() && self.node == endpoint.node
     }
 
-    /// How far the NICs are from the GPU, by the peer's addresses that they lead to.
+    /// Returns how far the NICs that lead to the peer's addresses are from the GPU.
     async fn distances(&self, endpoint: &Endpoint) -> HashMap<IpAddr, Near> {
         let Some(gpu) = self.gpu.clone() else { return HashMap::new() };
         let usable = usable(&endpoint.addresses, self.network.as_deref());
@@ -131,7 +132,7 @@ impl Dialer {
         if peers.len() < 2 {
             return HashMap::new();
         }
-        // A device that does not answer keeps nobody from the way by TCP: then all are equal.
+        // A device that does not respond must not prevent TCP. All addresses then rank the same.
         let finding = tokio::task::spawn_blocking(move || gpu.distances(peers));
         timeout(self.patience, finding).await.ok().and_then(Result::ok).unwrap_or_default()
     }
@@ -146,7 +147,7 @@ impl Dialer {
         let route = nic::route_to(address.ip)?;
         let route = if self.allow_default_network { route } else { route.on_network_of(address)? };
         let late = |what, obstacle| DialError::Timeout { peer, what, after: self.patience, obstacle };
-        // While nobody waits for it.
+        // Memory is registered before connecting, so that the listener does not wait for it.
         let own = self.prepare(route.source, address.ip).await;
         if let (Transport::Rdma, Err(Some(no_rdma))) = (self.transport, &own) {
             let NoRdma { reason, is_lasting } = no_rdma.clone();
@@ -190,7 +191,8 @@ impl Dialer {
         let mut stream = match &self.tls {
             None => Stream::Plain(stream),
             Some(tls) => {
-                // Never a name that an answer of DNS has chosen.
+                // The name in the certificate is that of the service, never one out of a DNS
+                // answer.
                 let secured = tls.connect(stream, &service_of(&self.service)).await;
                 let secured = secured.map_err(|source| DialError::Tls { peer, source })?;
                 Stream::Tls(Box::new(TlsStream::Client(secured)))
@@ -218,7 +220,7 @@ impl Dialer {
         Ok((stream, accept))
     }
 
-    /// Comes to the transport that the listener has chosen, or to TCP if RDMA does not work after all.
+    /// Sets up the transport that the listener has chosen, or TCP if RDMA fails after all.
     async fn agree_on_transport(
         &self,
         mut stream: Stream,
@@ -232,7 +234,8 @@ impl Dialer {
                 let (theirs, frame_size) = (theirs.clone(), accept.frame_size);
                 let patience = self.patience / 2;
                 let connecting = move || own.connect(&theirs, peer.ip(), frame_size, patience);
-                // The listener waits for the outcome as long as we do, as a rule.
+                // The listener usually waits as long for the outcome as this side does. This limit
+                // leaves time to send it.
                 let connected = try_rdma(self.patience.mul_f64(0.8), connecting).await;
                 let connected = connected.map_err(|no_rdma| no_rdma.reason);
                 let (transport, reason) = match &connected {
@@ -265,7 +268,8 @@ impl Dialer {
         }
     }
 
-    /// Our end of a connection by RDMA, or why there is none, unless nobody has asked for one.
+    /// Prepares this end of an RDMA connection. The error is the reason why that is not possible,
+    /// or `None` if RDMA is not wanted.
     async fn prepare(&self, source: IpAddr, peer: IpAddr) -> Result<Prepared, Option<NoRdma>> {
         match self.transport {
             Transport::Tcp => return Err(None),
@@ -302,14 +306,15 @@ impl Dialer {
 }
 
 impl DialError {
-    /// Whether it is the answer of whoever knows the session, and has ended what there was of the connection before: others know
-    /// neither of the two.
+    /// Returns whether the receiver that knows the session has refused. It has then ended the
+    /// previous connection. Other listeners know neither of the two.
     fn is_receivers_refusal(&self) -> bool {
         let after_that = [RefusalCode::Epoch, RefusalCode::Full, RefusalCode::Transport];
         matches!(self, Self::Refused { code, .. } if after_that.contains(code))
     }
 
-    /// How far it came: more is nearer to a connection, and says more about the peer than about one of its addresses.
+    /// Returns how far the attempt got. One that got further tells more about the peer, and less
+    /// about one of its addresses.
     fn progress(&self) -> u8 {
         match self {
             Self::Route(_) | Self::Network { .. } => 0,
@@ -358,7 +363,8 @@ async fn exchange(
     hello: &[u8],
 ) -> Result<Answer, ExchangeError> {
     let written = write(stream, hello).await;
-    // Whoever refuses us by TLS has said why before it closed; that is better to know than that a write failed.
+    // A peer that refuses by TLS sends the reason before it closes. That reason tells more than a
+    // failed write.
     let preamble = match (written, preamble(stream).await) {
         (Err(error), Err(ExchangeError::Io(reason))) if tls::explain(&reason).is_none() => {
             return Err(error.into());
@@ -369,7 +375,8 @@ async fn exchange(
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
     match Answer::decode(&body) {
-        // Whatever the version, a refusal can be read; an acceptance may be to what we do not speak.
+        // A refusal can be read in any version. An acceptance of another version may agree to
+        // something unknown here.
         Ok(refusal @ Answer::Refuse(_)) => Ok(refusal),
         _ if version != VERSION => Err(HandshakeError::Version(version).into()),
         answer => Ok(answer?),
@@ -387,7 +394,7 @@ async fn preamble(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<[u
     while length < PREAMBLE {
         match stream.read(&mut preamble[length..]).await? {
             0 if length == 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            // An alert of TLS is shorter than a preamble.
+            // A TLS alert is shorter than a preamble.
             0 => return Err(HandshakeError::from_first_bytes(&preamble[..length]).into()),
             read => length += read,
         }
@@ -399,7 +406,7 @@ fn aliases(endpoint: &Endpoint, wanted: &str) -> String {
     let aliases: Vec<&str> =
         endpoint.addresses.iter().filter_map(|address| address.network.as_deref()).collect();
     if aliases.is_empty() {
-        // Only what is asked for by SRV has TXT records looked up, too.
+        // Only endpoints that were found by SRV records have TXT records.
         return format!(
             "none that is known: ask for the port by its name, or for {wanted}._net. before the service's name"
         );

@@ -8,7 +8,7 @@ use crate::outbound::InvalidReport;
 use crate::rdma::{QueuePairError, Violation};
 use crate::wire::WireError;
 
-/// Why a connection ended.
+/// Reason why a connection to a peer has ended.
 #[derive(Debug, Error)]
 pub(crate) enum EndReason {
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! How frames are handed over, and what is heard of them.
+//! Hands frames over to the library, and reports what becomes of them.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use crate::error::{SendError, TrySendError, Unacknowledged};
 use crate::frame::{Frame, FrameId};
 use crate::outbound::{PeerId, Refused};
 
-/// Payloads up to this, in bytes, may wait a moment for others if many are under way: a system call costs more than they do.
+/// Largest payload, in bytes, that may wait for others while many are under way: a system call for
+/// it alone would cost more than the wait.
 const SMALL: usize = 16 << 10;
 
-/// Ends everything when the last PeerSet and Sent are dropped.
+/// Shared handle of a PeerSet's clones and their [`Sent`]s. Connections end when it is dropped.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) session: u128,
@@ -24,7 +25,7 @@ pub(crate) struct Handle {
 ///
 /// ```no_run
 /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
-/// // All are under way before the first one is waited for.
+/// // All frames are under way before the program waits for the first one.
 /// let mut sent = Vec::new();
 /// for part in ["first", "second", "third"] {
 ///     sent.push(peers.send(part).await?);
@@ -50,10 +51,12 @@ enum Attempt {
 }
 
 impl Sent {
-    /// Which frame it is; the receiver sees the same.
+    /// Returns the identifier of the frame, which the receiver gets, too.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let sent = peers.send("a frame").await?;
     /// println!("sent as number {}", sent.id().sequence); // as the receiver's log has it
     /// # Ok(()) }
@@ -62,11 +65,14 @@ impl Sent {
         FrameId { session: self.handle.session, sequence: self.sequence }
     }
 
-    /// Completes when the library has let go of the frame and its memory: at least once, when a receiver's code has acknowledged it;
-    /// at most once, when it has been handed to the kernel, or under RDMA when it has arrived in the receiver's memory.
+    /// Completes when the library has released the frame and its memory. At least once, that is
+    /// when a receiver's code has acknowledged it. At most once, that is when it has been handed to
+    /// the kernel, or by RDMA, when it has arrived in the receiver's memory.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet, input: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet, input: &std::path::Path,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let sent = peers.send(std::fs::read(input)?).await?;
     /// sent.acknowledged().await?;
     /// // At least once: a receiver has done its work, and the file is not needed any more.
@@ -76,7 +82,8 @@ impl Sent {
     ///
     /// # Errors
     ///
-    /// [`Unacknowledged`], if that will never be: the frame has been given up, or the PeerSet was closed first.
+    /// [`Unacknowledged`], if that can no longer happen: the frame has been given up, or the
+    /// PeerSet was closed first.
     pub async fn acknowledged(&self) -> Result<(), Unacknowledged> {
         let sequence = self.sequence;
         let outcome = |state: &mut State| match &state.outbound {
@@ -90,9 +97,10 @@ impl Sent {
 
 impl Handle {
     pub(super) async fn send(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Sent, SendError> {
-        // Room comes from another thread, too: who never waits for it must not keep this one from everything else.
+        // Room is made by other tasks. A task that always finds some must yield from time to time,
+        // or it would keep its thread from all of them.
         tokio::task::consume_budget().await;
-        // As a rule there is room.
+        // Usually a peer has room.
         let mut frame = match self.attempt(frame, to) {
             Attempt::Sent(sent) => return Ok(sent),
             Attempt::Failed(error) => return Err(error),
@@ -100,6 +108,7 @@ impl Handle {
         };
         loop {
             let mut progress = std::pin::pin!(self.shared.progress.notified());
+            // Enabled before the attempt, so that room which is made after it is not missed.
             progress.as_mut().enable();
             match self.attempt(frame, to) {
                 Attempt::Sent(sent) => return Ok(sent),

@@ -1,20 +1,21 @@
-//! How far peers are, for [`Choice::Nearest`](crate::Choice::Nearest). Pure.
+//! Distances to peers, for [`Choice::Nearest`](crate::Choice::Nearest). Pure.
 
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::near::Attached;
 
-/// Where this process is.
+/// Location of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Location {
     pub(crate) node: Option<String>,
     pub(crate) zone: Option<String>,
-    /// The only network that may be used.
+    /// Alias of the only network that may be used.
     pub(crate) network: Option<String>,
 }
 
 impl Location {
-    /// How far an endpoint is from here: by node, then by zone, then by rail (it is on a network that this pod has a NIC on), then by
-    /// NUMA node (that of its NIC on such a network is ours). Less is nearer.
+    /// Returns the distance to an endpoint; 0 is nearest. It depends first on the node, then on the
+    /// zone, then on the rail (whether this pod has a NIC on a network of the endpoint), and last
+    /// on whether the NICs on such a network have the same NUMA node.
     pub(super) fn distance(&self, endpoint: &Endpoint, attached: &[Attached]) -> u8 {
         let is_same = |mine: &Option<String>, other: &Option<String>| mine.is_some() && mine == other;
         let place = match endpoint {
@@ -29,7 +30,8 @@ impl Location {
     }
 }
 
-/// 0 on a rail and NUMA node of ours, 1 on a rail of ours, 2 on none.
+/// Returns 0 for an address on a network and NUMA node of this pod's, 1 for one on such a network,
+/// and 2 for others.
 fn rail(address: &EndpointAddress, attached: &[Attached]) -> u8 {
     let numa = address.numa.map(u32::from);
     let here = attached.iter().filter(|here| here.network.contains(&address.ip));
@@ -40,7 +42,7 @@ fn rail(address: &EndpointAddress, attached: &[Attached]) -> u8 {
 mod tests {
     use super::*;
 
-    /// Node, zone, and its addresses with their NUMA nodes.
+    /// Node, zone, and addresses with their NUMA nodes.
     type Case<'a> = (&'a str, &'a str, &'a [(&'a str, Option<u16>)]);
 
     fn endpoint((node, zone, addresses): Case<'_>) -> Endpoint {
@@ -57,21 +59,21 @@ mod tests {
     }
 
     #[test]
-    fn node_zone_rail_and_numa_count_in_this_order() {
+    fn distance_depends_on_node_zone_rail_and_numa_in_this_order() {
         let mut place = Location { node: Some("n1".to_owned()), zone: Some("a".to_owned()), network: None };
         let attached = [("10.9.0.0/24", Some(0)), ("10.9.1.0/24", Some(1)), ("fd09::/64", None)]
             .map(|(network, numa)| Attached { network: network.parse().unwrap(), numa });
-        // From the nearest to the farthest; those beside each other are as far.
+        // Sorted from the nearest to the farthest. Endpoints in one list are equally far.
         let cases: [&[Case<'_>]; 9] = [
             &[
                 ("n1", "a", &[("10.9.0.7", Some(0))]),
-                // Its nearest address counts.
+                // The nearest address counts.
                 ("n1", "a", &[("10.9.2.7", Some(0)), ("10.9.0.7", Some(1)), ("10.9.1.7", Some(1))]),
             ],
             &[
                 ("n1", "a", &[("10.9.0.7", Some(1))]),
                 ("n1", "a", &[("10.9.0.7", None)]),
-                // Of a NUMA node that is not known nothing is said.
+                // An unknown NUMA node counts as a different one.
                 ("n1", "a", &[("fd09::7", Some(0))]),
                 ("n1", "b", &[("fd09::7", None)]),
             ],
@@ -88,10 +90,10 @@ mod tests {
                 assert_eq!(place.distance(&endpoint(case), &attached), expected, "{case:?}");
             }
         }
-        // Who does not know where it is, is near to nobody.
+        // Without a known location, no peer counts as near.
         assert_eq!(Location::default().distance(&endpoint(("", "", &[("10.9.0.7", Some(0))])), &attached), 6);
         assert_eq!(place.distance(&endpoint(("n1", "a", &[("10.9.0.7", Some(0))])), &[]), 2);
-        // What may not be used is near to nobody either.
+        // Addresses that may not be used do not count.
         place.network = Some("rail1".to_owned());
         let mut two = endpoint(("n1", "a", &[("10.9.0.7", Some(0)), ("10.9.1.7", Some(0))]));
         assert_eq!(place.distance(&two, &attached), 2);

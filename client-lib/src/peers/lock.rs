@@ -1,6 +1,6 @@
-//! The lock around the state that a PeerSet's handles and tasks share. It drops frames that the state
-//! has released only after it is free: their memory may be the caller's, whose code then runs, and
-//! may call the PeerSet.
+//! The lock around the state that a PeerSet's handles and tasks share. It drops frames that the
+//! state has released only after it is free: their memory may be the caller's, whose code then
+//! runs, and may call the PeerSet.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -16,8 +16,8 @@ pub(crate) trait Releases {
 
 pub(super) struct Lock<S> {
     state: Mutex<S>,
-    /// Empty list with capacity for released frames: allocating one each time would cost more than the
-    /// frames do.
+    /// Empty list with capacity for released frames: allocating one each time would cost more than
+    /// the frames do.
     spare: Mutex<Vec<Frame>>,
 }
 

@@ -1,4 +1,4 @@
-//! A PeerSet's task: follows DNS, and does what the state machine says.
+//! The task of a PeerSet: follows DNS, and carries out the actions of the state machine.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -22,10 +22,10 @@ use crate::outbound::{Action, LinkId, PeerId, PeerInfo};
 use crate::resolve::{Change, Resolved, Watch};
 use crate::transport::Rdma;
 
-/// Where endpoints come from.
+/// Source of a PeerSet's endpoints.
 pub(crate) enum EndpointSource {
     Dns(Box<Watch>),
-    /// Whatever the caller knows; when it ends, the last ones stay.
+    /// Sets of endpoints from the caller. After the end of the stream, the last set stays.
     Given(BoxStream<'static, Vec<Endpoint>>),
 }
 
@@ -33,16 +33,16 @@ pub(crate) struct Manager {
     pub(crate) shared: Arc<Shared>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) source: EndpointSource,
-    /// Where this process is, if it matters how far peers are.
+    /// Location of this process, if distances to peers matter.
     pub(crate) location: Option<Location>,
     pub(crate) rdma: Rdma,
 }
 
-/// How far peers are, if it matters.
+/// Distances to peers. `None` if they do not matter.
 struct Distances(Option<(Location, Vec<Attached>)>);
 
 impl Manager {
-    /// Until the PeerSet is gone; then everything that it has started ends.
+    /// Runs until the PeerSet is closed or dropped. Then ends all tasks that it has started.
     pub(crate) async fn run(mut self) {
         let distances = Distances::new(self.location.take(), self.rdma.clone(), self.dialer.patience).await;
         let mut tasks = JoinSet::new();
@@ -69,7 +69,7 @@ impl Manager {
         self.shared.progress.notify_waiters();
     }
 
-    /// Does what is to be done; when there will be something again.
+    /// Carries out the actions that are due. Returns when the next one will be.
     fn run_actions(&mut self, tasks: &mut JoinSet<()>) -> Option<std::time::Instant> {
         let mut state = self.shared.state();
         state.outbound.tick(Instant::now().into_std());
@@ -91,7 +91,7 @@ impl Manager {
         drop(state);
         writes.iter().for_each(|link| link.try_flush());
         if !writes.is_empty() {
-            // Those behind these may go now.
+            // Frames behind these may be sent now.
             self.shared.progress.notify_waiters();
         }
         due
@@ -107,7 +107,7 @@ impl Manager {
 }
 
 impl EndpointSource {
-    /// Waits for news, and takes them in.
+    /// Waits for an update of the endpoints, and applies it.
     async fn update(&mut self, shared: &Shared, dialer: &Dialer, distances: &Distances) {
         let endpoints = match self {
             Self::Dns(watch) => match watch.next().await {
@@ -120,14 +120,14 @@ impl EndpointSource {
             },
         };
         if let Some(endpoints) = endpoints {
-            // Before the lock, for which senders would wait.
+            // Addresses are read before the lock is taken, so that senders do not wait for it.
             let mine = own_addresses();
             set_endpoints(&mut shared.state(), endpoints, &mine, dialer, distances);
         }
         shared.progress.notify_waiters();
     }
 
-    /// A peer has been lost: there may be news.
+    /// Queries DNS soon, because a lost peer may have been replaced.
     fn ask_soon(&mut self) {
         if let Self::Dns(watch) = self {
             watch.ask_soon();
@@ -135,7 +135,7 @@ impl EndpointSource {
     }
 }
 
-/// What DNS says, if it is endpoints.
+/// Notes a change, and returns the new endpoints, if it has any.
 fn apply_change(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
     match change {
         Change::Endpoints(Resolved { endpoints, .. }) => {
@@ -171,7 +171,7 @@ fn own_addresses() -> HashSet<IpAddr> {
     }
 }
 
-/// All endpoints that there are, this process itself among them or not.
+/// Sets the endpoints. This process itself may be among them, and is left out.
 fn set_endpoints(
     state: &mut State,
     endpoints: Vec<Endpoint>,
@@ -206,7 +206,8 @@ fn set_endpoints(
 impl Distances {
     async fn new(location: Option<Location>, rdma: Rdma, patience: Duration) -> Self {
         let Some(location) = location else { return Self(None) };
-        // A pod's NICs stay as they are. Without them, for a device may not answer, only nodes and zones tell.
+        // A pod's NICs do not change. If a device does not respond, distances depend on nodes and
+        // zones only.
         let finding = tokio::task::spawn_blocking(move || near::attached(&rdma));
         let attached = timeout(patience, finding).await.ok().and_then(Result::ok).unwrap_or_default();
         Self(Some((location, attached)))
@@ -217,7 +218,7 @@ impl Distances {
     }
 }
 
-/// What is known of peers that have gone.
+/// Drops the records of peers that are gone.
 fn forget_gone_peers(state: &mut State) {
     let State { outbound, endpoints, failures, breaks, instead_of_rdma, .. } = state;
     let is_known = |peer: &PeerId| outbound.knows(*peer);

@@ -12,14 +12,14 @@ use crate::error::SendError;
 use crate::frame::Frame;
 use crate::outbound::PeerId;
 
-/// One peer of a [`PeerSet`], which it does not keep open. A clone is another handle.
+/// Peer of a [`PeerSet`]. It does not keep the PeerSet open. Clones are handles of the same peer.
 ///
 /// # Examples
 ///
 /// ```no_run
 /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
-/// // The first part goes to whoever is there, the rest to the same one.
-/// let peer = peers.peers().into_iter().next().ok_or("nobody is there")?;
+/// // All parts go to the same peer.
+/// let peer = peers.peers().into_iter().next().ok_or("no peer yet")?;
 /// for part in ["begin", "go on", "end"] {
 ///     peer.send(part).await?;
 /// }
@@ -33,7 +33,7 @@ pub struct Peer {
     pub(super) endpoint: Arc<Endpoint>,
 }
 
-/// Why a [`Peer`] has gone.
+/// Reason why a [`Peer`] is gone.
 ///
 /// # Examples
 ///
@@ -51,11 +51,12 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PeerClosed {
-    /// DNS no longer names it: its pod is not ready any more, or gone.
+    /// DNS no longer names it: its pod is not ready any more, or is gone.
     Removed,
-    /// DNS names another in its place: another pod of that name, or the same pod by another port, which [`Endpoint::uid`] tells apart.
+    /// DNS names another one in its place. That is another pod of the same name, which
+    /// [`Endpoint::uid`] tells apart, or the same pod on another port.
     Replaced,
-    /// The [`PeerSet`] has been closed, or dropped.
+    /// The [`PeerSet`] has been closed or dropped.
     PeerSet,
 }
 
@@ -68,11 +69,11 @@ impl Peer {
         Arc::ptr_eq(&self.shared, &handle.shared)
     }
 
-    /// What DNS says of it.
+    /// Returns the peer's endpoint, as DNS describes it.
     ///
     /// ```no_run
     /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
-    /// // How many there are in each zone.
+    /// // The number of peers in each zone.
     /// let mut zones = std::collections::BTreeMap::new();
     /// for peer in peers.peers() {
     ///     *zones.entry(peer.endpoint().zone.clone()).or_insert(0) += 1;
@@ -86,7 +87,9 @@ impl Peer {
     /// Sends a frame to this peer and no other.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::SendError;
     ///
     /// let peer = peers.peer("detect-infer-0").ok_or("no such pod")?;
@@ -99,16 +102,19 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// As [`PeerSet::send_to`]; [`SendError::Closed`], too, if no PeerSet is left.
+    /// As [`PeerSet::send_to`], and [`SendError::Closed`] if no handle of the PeerSet is left.
     pub async fn send(&self, frame: impl Into<Frame>) -> Result<Sent, SendError> {
         let handle = self.handle.upgrade().ok_or(SendError::Closed)?;
         handle.send(frame.into(), Some(self.id)).await
     }
 
-    /// Completes when the peer has gone for good, and says why. A connection that breaks is no end: it is made again.
+    /// Completes when the peer is gone for good, with the reason. A broken connection does not
+    /// complete it, since the library connects again.
     ///
     /// ```no_run
-    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     peers: &multinet_client::PeerSet,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// for peer in peers.peers() {
     ///     tokio::spawn(async move {
     ///         let why = peer.closed().await;
@@ -122,7 +128,7 @@ impl Peer {
         let has_gone = |state: &mut State| match state {
             state if state.has_ended() => Some(PeerClosed::PeerSet),
             state if state.outbound.knows(self.id) => None,
-            // The entry of this one itself may still be there.
+            // The peer's own entry may still be there.
             state if state.endpoints.iter().any(|(id, other)| *id != self.id && other.target == *target) => {
                 Some(PeerClosed::Replaced)
             }

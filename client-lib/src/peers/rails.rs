@@ -1,4 +1,5 @@
-//! Which of a peer's addresses is tried first: pods may be on several networks, the rails. Pure.
+//! The order in which a peer's addresses are tried. Pods may be on several networks, the rails.
+//! Pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,22 +8,25 @@ use crate::endpoint::EndpointAddress;
 use crate::near::Near;
 use crate::pci::Distance;
 
-/// What is preferred, first things first.
+/// Preference among a peer's addresses. Each field counts before those after it.
 pub(super) struct Preference<'p> {
-    /// Only this network may be used.
+    /// Alias of the only network that may be used.
     pub(super) network: Option<&'p str>,
-    /// Those come first that have a device for RDMA, as far as we have one on the way there, too.
+    /// Whether addresses with an RDMA device come first, if the NIC that leads there has one, too.
     pub(super) wants_rdma: bool,
-    /// Of those, the ones that our nearest NICs lead to: their distance from a GPU. Where that is not known, it is far.
+    /// Distances of the NICs that lead to the addresses from a GPU. The nearest comes first, and an
+    /// unknown distance last.
     pub(super) distances: &'p HashMap<IpAddr, Near>,
 }
 
-/// How good an address is; the least is the best.
+/// Rank of an address; the smallest is the best.
 type Rank = (bool, bool, Option<Distance>);
 
 impl Preference<'_> {
-    /// The addresses that may be used, those to be tried first at the beginning: of equals the next network for each lane, so that several connections
-    /// use several rails. Else their order stays: a network's first address is tried before its others.
+    /// Returns the usable addresses in the order in which to try them. Each connection of a peer,
+    /// by its index `lane`, begins with another network among the equally good ones, so that
+    /// several connections use several rails. Otherwise the order stays, so that the first address
+    /// of a network is tried before its others.
     pub(super) fn order<'e>(&self, addresses: &'e [EndpointAddress], lane: u16) -> Vec<&'e EndpointAddress> {
         let mut usable: Vec<_> = usable(addresses, self.network).collect();
         usable.sort_by_key(|address| self.rank(address));
@@ -40,7 +44,7 @@ impl Preference<'_> {
     }
 }
 
-/// Those on the network, if it has to be a certain one.
+/// Returns the addresses on the network, or all if any network may be used.
 pub(super) fn usable<'e>(
     addresses: &'e [EndpointAddress],
     network: Option<&str>,
@@ -50,7 +54,7 @@ pub(super) fn usable<'e>(
         .filter(move |address| network.is_none_or(|network| address.network.as_deref() == Some(network)))
 }
 
-/// Begins with another network for each lane.
+/// Rotates equally good addresses, so that each lane begins with another network.
 fn take_turns(equals: &mut [&EndpointAddress], lane: u16) {
     let mut rails: Vec<Option<&str>> = Vec::new();
     for address in equals.iter() {
@@ -70,10 +74,11 @@ fn take_turns(equals: &mut [&EndpointAddress], lane: u16) {
 mod tests {
     use super::*;
 
-    /// Its network, its last number, and whether it has a device.
+    /// Network, last byte of the address, and whether it has an RDMA device.
     type Address = (&'static str, u8, bool);
 
-    /// With an RDMA device of ours for each.
+    /// Returns the last bytes of the addresses in order. All NICs of this machine have an RDMA
+    /// device.
     fn ordered(
         all: &[Address],
         distances: &[(u8, Distance)],
@@ -111,9 +116,9 @@ mod tests {
     }
 
     #[test]
-    fn rails_take_turns_by_lane_and_those_with_a_device_come_first() {
+    fn connections_rotate_over_rails_and_rails_with_a_device_come_first() {
         let two = [("rail0", 1, true), ("rail1", 2, true)];
-        // Two families on each network, and a network without a device between them.
+        // Two addresses on each network, and a network without a device between them.
         let more = [
             ("rail0", 1, true),
             ("rail0", 2, true),
@@ -132,10 +137,10 @@ mod tests {
             (&two, Some("rail2"), true, 0, &[]),
             (&more, None, true, 0, &[1, 2, 4, 5, 3]),
             (&more, None, true, 1, &[4, 5, 1, 2, 3]),
-            // By TCP all are equal.
+            // All are equal for TCP.
             (&more, None, false, 0, &[1, 2, 3, 4, 5]),
             (&more, None, false, 1, &[3, 4, 5, 1, 2]),
-            // Nobody is known to have one.
+            // No address has a known device.
             (&[("a", 1, false), ("b", 2, false)], None, true, 1, &[2, 1]),
         ];
         for (all, network, wants_rdma, lane, expected) in cases {
@@ -145,19 +150,19 @@ mod tests {
     }
 
     #[test]
-    fn of_equals_the_nearest_to_the_gpu_come_first() {
+    fn equally_good_addresses_are_sorted_by_their_distance_from_the_gpu() {
         use Distance::{Node, Phb, Pix, Sys};
         let four = [("rail0", 1, true), ("rail1", 2, true), ("rail2", 3, true), ("storage", 4, false)];
         type Case<'a> = (&'a [(u8, Distance)], bool, u16, &'a [u8]);
         let cases: [Case<'_>; 8] = [
             (&[(1, Sys), (2, Pix), (3, Node)], true, 0, &[2, 3, 1, 4]),
-            // All connections, as nobody else is as near.
+            // All connections use the nearest.
             (&[(1, Sys), (2, Pix), (3, Node)], true, 1, &[2, 3, 1, 4]),
             (&[(1, Phb), (2, Sys), (3, Phb)], true, 0, &[1, 3, 2, 4]),
             (&[(1, Phb), (2, Sys), (3, Phb)], true, 1, &[3, 1, 2, 4]),
-            // Far is nearer than not known.
+            // A far NIC counts as nearer than one at an unknown distance.
             (&[(3, Sys)], true, 0, &[3, 1, 2, 4]),
-            // A device for RDMA counts more, if it is wanted.
+            // If RDMA is wanted, a device counts more than the distance.
             (&[(1, Sys), (2, Sys), (3, Sys), (4, Pix)], true, 1, &[2, 3, 1, 4]),
             (&[(1, Sys), (2, Sys), (3, Sys), (4, Pix)], false, 1, &[4, 1, 2, 3]),
             (&[], true, 2, &[3, 1, 2, 4]),
@@ -167,12 +172,12 @@ mod tests {
             assert_eq!(found, expected, "{distances:?} {wants_rdma} {lane}");
         }
         assert_eq!(ordered(&four, &[(2, Pix)], Some("rail0"), true, 0), [1]);
-        // Nor does it help that a NIC is near which has none.
+        // A near NIC without an RDMA device does not help.
         let near = [(1, Sys, true), (2, Pix, false), (3, Node, true)]
             .map(|(number, distance, has_rdma)| (number, Near { distance: Some(distance), has_rdma }));
         assert_eq!(ordered_by(&four, &near, None, true, 0), [3, 1, 2, 4]);
         assert_eq!(ordered_by(&four, &near, None, false, 0), [2, 3, 1, 4]);
-        // Neither is on the PCI bus.
+        // Neither NIC is on the PCI bus.
         let near =
             [(1, false), (2, true)].map(|(number, has_rdma)| (number, Near { distance: None, has_rdma }));
         assert_eq!(ordered_by(&four[..2], &near, None, true, 0), [2, 1]);

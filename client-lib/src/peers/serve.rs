@@ -1,4 +1,5 @@
-//! A connection's task: connects, reads what the receiver says, writes what was not written at once.
+//! The task of one connection to a peer: connects, reads the receiver's messages, and writes what
+//! senders could not write at once.
 
 use std::io;
 use std::sync::Arc;
@@ -18,17 +19,19 @@ use crate::outbound::DownReason;
 use crate::stream::{Body, Message, MessageReader, MessageWriter, NoMessages, ReadTask};
 use crate::wire::{CloseCode, ControlBody, HEADER, Header, MAX_TEXT};
 
-/// What receivers say is short.
+/// Size of the read buffer. Receivers send short messages.
 const READ_AHEAD: usize = 1 << 10;
 
-/// How long a close_message may take.
+/// Time limit for sending the message that closes a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long what was sent before the last handle went may take, and the close_message behind it: nobody waits for it.
+/// Time limit for writing the frames of an abandoned PeerSet, together with the closing message. No
+/// caller waits for it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Tells the state machine, when it is dropped, that the connection has ended: also if its task panics, as an application's log may. Nobody would make
-/// it again otherwise, and what waits for it would wait for ever.
+/// Reports on drop that the connection has ended, also if its task panics, as the application's log
+/// may do. Without the report, the state machine would never connect again, and its callers would
+/// wait for ever.
 struct DownGuard {
     link: Arc<Link>,
     end: DownReason,
@@ -45,7 +48,7 @@ impl Drop for DownGuard {
     }
 }
 
-/// Until the connection has ended, for whatever reason.
+/// Connects to a peer, and runs the connection until it ends.
 pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<Endpoint>) {
     let mut ending = DownGuard { link: Arc::clone(&link), end: DownReason::Broken };
     let span = info_span!("peer", host = %endpoint.host, lane = link.id.index, epoch = link.id.epoch);
@@ -84,7 +87,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
     .await;
 }
 
-/// Says why frames do not go by RDMA, unless it has been said of this peer already.
+/// Logs why frames do not go by RDMA, once for each peer and reason.
 fn log_fallback(link: &Link, reason: Option<&str>, is_wanted: bool) {
     let lane = (link.id.peer, link.id.index);
     let mut state = link.shared.state();
@@ -95,7 +98,7 @@ fn log_fallback(link: &Link, reason: Option<&str>, is_wanted: bool) {
             let is_said = said.iter().any(|((peer, _), said)| *peer == link.id.peer && said == reason);
             said.insert(lane, reason.to_owned());
             drop(state);
-            // Who has a device, and does not rule RDMA out, expects it.
+            // On a machine with a device, users expect RDMA unless they rule it out.
             if !is_said && is_wanted && cfg!(feature = "rdma") && gid::has_devices() {
                 warn!("frames go over TCP: {reason}");
             } else if !is_said {
@@ -122,16 +125,18 @@ async fn run_connection(link: &Arc<Link>, dialed: Dialed) -> EndReason {
         ReadTask::start(read_messages(Arc::clone(link), MessageReader::new(reader, READ_AHEAD)));
     let ended = tokio::select! {
         biased;
-        // What nobody needs any more may have ended by itself meanwhile: then that is no news.
+        // A connection that is not needed may have ended by itself at the same time. That is no
+        // failure.
         () = link.end.cancelled() => Ok(EndReason::NotNeeded),
         ended = reading.ended() => Ok(ended),
         error = channel.run(&**link) => Err(error),
     };
-    // Both sides may take their time to say why; nothing new has to wait for that.
+    // Both sides may need time to say why the connection ends. No new frames wait for that.
     link.shared.state().outbound.on_ending(link.id);
     let ended = match ended {
         Ok(ended) => ended,
-        // What the receiver said before it went is here already: frames that it has taken are not lost.
+        // The receiver's last messages may have been received already. Frames that they acknowledge
+        // are not lost.
         Err(error) => match timeout(CLOSE_TIMEOUT, reading.ended()).await {
             Ok(said @ EndReason::ClosedWith(_)) => said,
             _ => error,
@@ -140,7 +145,7 @@ async fn run_connection(link: &Arc<Link>, dialed: Dialed) -> EndReason {
     let is_abandoned =
         matches!(ended, EndReason::NotNeeded) && link.shared.state().lifecycle == Lifecycle::Abandoned;
     if is_abandoned {
-        // Whoever wants to know what becomes of it closes, or flushes.
+        // Callers that need the outcome close or flush the PeerSet.
         let _ = timeout(DRAIN_TIMEOUT, drain(link, channel, &mut reading)).await;
     }
     reading.stop().await;
@@ -150,24 +155,25 @@ async fn run_connection(link: &Arc<Link>, dialed: Dialed) -> EndReason {
         | EndReason::InvalidReport(_)
         | EndReason::Rdma(_)
         | EndReason::WrongTransport => Some((CloseCode::Protocol, ended.to_string())),
-        // It has been said.
+        // `drain` has sent the closing message.
         EndReason::NotNeeded if is_abandoned => None,
         EndReason::NotNeeded => Some((CloseCode::Done, String::new())),
-        // The connection of the handshake is as good as ever.
+        // The TCP connection of the handshake still works.
         EndReason::Failed(_) => Some((CloseCode::Done, ended.to_string())),
         EndReason::Io(_) | EndReason::Closed | EndReason::ClosedWith(_) => None,
     };
     if let Some((code, text)) = close_message {
-        // The other side learns of the end in any case; this only says why.
+        // The peer notices the end of the connection anyway. This message only adds the reason.
         let _ = timeout(CLOSE_TIMEOUT, channel.finish(&NoMessages, close(code, text))).await;
     }
-    // What the receiver has said until now counts.
+    // Messages that have arrived by RDMA until now count.
     #[cfg(feature = "rdma")]
     super::answers::drain(link);
     ended
 }
 
-/// Writes what the connection has been given, says close_message, and waits until the receiver has heard that.
+/// Writes the frames that the connection has been given and the closing message, and waits until
+/// the receiver closes the connection.
 async fn drain(
     link: &Link,
     channel: &DataChannel<EndReason>,
@@ -175,7 +181,8 @@ async fn drain(
 ) -> io::Result<()> {
     channel.flush(link).await?;
     channel.finish(&NoMessages, close(CloseCode::Done, String::new())).await?;
-    // What the receiver says is read until then: a connection that ends with something unread is reset, and what is on its way is lost.
+    // Reading goes on until then: the kernel resets a connection that is closed with unread data,
+    // and frames on their way would be lost.
     reading.ended().await;
     Ok(())
 }
@@ -186,7 +193,7 @@ pub(crate) fn close(code: CloseCode, mut text: String) -> Message {
     Message { header, body: Body::Bytes(text.into()) }
 }
 
-/// Tells the state machine what the receiver says.
+/// Passes the receiver's messages to the state machine.
 async fn read_messages(link: Arc<Link>, mut reader: MessageReader) -> EndReason {
     let mut body = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What a PeerSet's handles and tasks share.
+//! State that a PeerSet's handles and tasks share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -24,23 +24,23 @@ use crate::staging::StagingPool;
 use crate::stream::{Body, Message, MessageSource};
 use crate::wire::{Control, ControlBody, Data, Header};
 
-/// The state machine, and what the shell knows beside it.
+/// State machine, with the state of the shell around it.
 pub(crate) struct State {
     pub(crate) outbound: Outbound<Frame>,
     pub(crate) endpoints: HashMap<PeerId, Arc<Endpoint>>,
-    /// Connections that are there or being made.
+    /// Connections, also those that are being made.
     pub(crate) links: BTreeMap<LinkId, Arc<Link>>,
-    /// Why a peer could not be connected, most recently.
+    /// Last reason why a connection to each peer failed.
     pub(crate) failures: HashMap<PeerId, Arc<DialError>>,
-    /// Why a connection to a peer has ended that was not to, most recently.
+    /// Last reason why a connection to each peer broke.
     pub(crate) breaks: HashMap<PeerId, String>,
-    /// Why frames of a peer's lane do not go by RDMA, as it was said last.
+    /// Last reason why frames on a connection of a peer do not go by RDMA, by peer and index.
     pub(crate) instead_of_rdma: HashMap<(PeerId, u16), String>,
-    /// The frame that holds all others up, as it was said last.
+    /// Last frame that was logged as holding up all others.
     undecided: Option<u64>,
-    /// What DNS said last, if it was not endpoints, or why they are none to connect to.
+    /// Last failure of DNS, or the reason why its endpoints are no peers.
     pub(crate) unresolved: Option<String>,
-    /// Why DNS names no endpoint, if it does not.
+    /// Failure of DNS, if no endpoint is known because of it.
     pub(crate) lost: Option<ResolveError>,
     pub(crate) lifecycle: Lifecycle,
 }
@@ -57,29 +57,30 @@ pub(crate) enum Lifecycle {
         /// Number of frames that were not finished at that time.
         unfinished: usize,
     },
-    /// Its last handle was dropped before it was closed. Each connection writes its frames, and ends.
+    /// Its last handle was dropped before it was closed. Each connection writes its frames, and
+    /// ends.
     Abandoned,
 }
 
 pub(crate) struct Shared {
     pub(super) state: Lock<State>,
-    /// Something has changed that a waiting caller may wait for.
+    /// Notifies callers that wait for a change.
     pub(crate) progress: Notify,
-    /// The manager has something to do.
+    /// Wakes the manager.
     pub(crate) wake: Notify,
-    /// What GPUs' payloads are copied to.
+    /// Host memory that payloads in a GPU are copied to.
     staging: StagingPool,
-    /// Everything ends.
+    /// Cancelled when all connections must end.
     pub(crate) shutdown: CancellationToken,
 }
 
-/// A connection's handle for those who write to it.
+/// One connection to a peer, for tasks that write to it.
 pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) shared: Arc<Shared>,
-    /// Set once it is up.
+    /// Channel for frames, set when the connection is up.
     pub(crate) channel: OnceLock<DataChannel<EndReason>>,
-    /// It is to end.
+    /// Cancelled when the connection must end.
     pub(crate) end: CancellationToken,
 }
 
@@ -110,17 +111,17 @@ impl Shared {
         self.state.lock()
     }
 
-    /// The state machine has been told something: whoever waits looks again.
+    /// Wakes the manager and all callers that wait for a change of the state machine.
     pub(crate) fn notify(&self) {
         self.progress.notify_waiters();
         self.wake.notify_one();
     }
 
-    /// Waits until a condition holds.
+    /// Waits until `holds` returns a value.
     pub(crate) async fn until<T>(&self, mut holds: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let mut progress = std::pin::pin!(self.progress.notified());
-            // From here on nothing is missed.
+            // Enabled before the check, so that a change after it is not missed.
             progress.as_mut().enable();
             if let Some(value) = holds(&mut self.state()) {
                 return value;
@@ -161,17 +162,17 @@ impl State {
         matches!(self.lifecycle, Lifecycle::Closed { .. } | Lifecycle::Abandoned)
     }
 
-    /// Says once of a frame that it holds all others up.
+    /// Logs once for each frame that it holds up all others.
     pub(crate) fn warn_undecided(&mut self, refused: Refused) {
         let Refused::Undecided { sequence } = refused else { return };
         if self.undecided.replace(sequence) != Some(sequence) {
             let host = self.outbound.peer_of(sequence).and_then(|peer| self.endpoints.get(&peer));
-            let host = host.map_or("nobody now", |endpoint| &endpoint.host);
+            let host = host.map_or("none now", |endpoint| &endpoint.host);
             warn!(sequence, host, "{}", TrySendError::Undecided { sequence });
         }
     }
 
-    /// Why none of the peers that there are can be connected, however long it is tried.
+    /// Returns the reason why no peer can be connected, if each has one that waiting does not cure.
     pub(crate) fn lasting_failure(&self) -> Option<Arc<DialError>> {
         let mut failures = self.endpoints.keys().map(|peer| self.failures.get(peer));
         let first = failures.next()??;
@@ -179,28 +180,28 @@ impl State {
         all.then(|| Arc::clone(first))
     }
 
-    /// Why DNS will name no endpoint, however often it is asked.
+    /// Returns the reason why DNS will never name an endpoint.
     pub(crate) fn permanent_failure(&self) -> Option<ResolveError> {
         let is_lasting =
             |error: &&ResolveError| error.is_permanent() || matches!(error, ResolveError::NoSuchPort { .. });
         self.lost.as_ref().filter(is_lasting).cloned()
     }
 
-    /// Why none of a peer's lanes is by RDMA.
+    /// Returns the reason why no connection of a peer is by RDMA.
     pub(crate) fn instead_of_rdma(&self, peer: PeerId) -> Option<String> {
         let mut reasons = self.instead_of_rdma.iter().filter(|((of, _), _)| *of == peer);
         let (_, reason) = reasons.next().filter(|_| self.transport(peer) != TransportKind::Rdma)?;
         Some(reason.clone())
     }
 
-    /// How frames travel to a peer that is connected: by RDMA if one of its lanes is.
+    /// Returns the transport of a connected peer: RDMA if one of its connections uses it.
     pub(crate) fn transport(&self, peer: PeerId) -> TransportKind {
         let mut channels =
             self.links.iter().filter(|(id, _)| id.peer == peer).filter_map(|(_, link)| link.channel.get());
         if channels.any(DataChannel::is_rdma) { TransportKind::Rdma } else { TransportKind::Tcp }
     }
 
-    /// Whether frames are taken.
+    /// Returns an error if frames are no longer taken.
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
         match &self.lost {
             _ if self.lifecycle != Lifecycle::Open => Err(SendError::Closed),
@@ -217,14 +218,15 @@ impl Releases for State {
 }
 
 impl Link {
-    /// Writes what there is for it.
+    /// Writes frames for this connection, without waiting.
     pub(crate) fn try_flush(&self) {
         if let Some(channel) = self.channel.get() {
             channel.try_flush(self);
         }
     }
 
-    /// As [`try_flush`](Self::try_flush), or leaves it to the task, which writes more at once.
+    /// Writes frames as [`try_flush`](Self::try_flush) does, or leaves them to the connection's
+    /// task, which writes more at once.
     pub(crate) fn try_flush_later(&self) {
         if let Some(channel) = self.channel.get() {
             channel.try_flush_later(self);
@@ -237,9 +239,9 @@ impl Link {
         control: &Control,
         body: ControlBody<'_>,
     ) -> Result<(), InvalidReport> {
-        // Under RDMA there is none.
+        // A limit on slots exists only by TCP.
         let limit = control.limit.filter(|_| !self.channel.get().is_some_and(DataChannel::is_rdma));
-        let is_something = {
+        let must_wake = {
             let outbound = &mut self.shared.state().outbound;
             outbound.on_control(
                 tokio::time::Instant::now().into_std(),
@@ -251,15 +253,16 @@ impl Link {
             if let Some(limit) = limit {
                 outbound.on_limit(self.id, limit);
             }
-            // A frame that was not wanted is to be sent again, in its time.
+            // A frame that the receiver rejected is sent again later.
             outbound.has_actions() || control.rejected > 0
         };
         if limit.is_some() {
             self.try_flush();
         }
         self.shared.progress.notify_waiters();
-        // As a rule there is nothing to do but to let senders know, and this is the way of every frame.
-        if is_something {
+        // This runs for every frame, and usually only senders wait. So the manager is woken only if
+        // needed.
+        if must_wake {
             self.shared.wake.notify_one();
         }
         Ok(())
@@ -293,7 +296,7 @@ impl MessageSource for Link {
 
     fn give_up(&self, message: &Message, reason: &GpuError) {
         if let Ok(Header::Data(Data { sequence, .. })) = Header::decode(&message.header) {
-            warn!(sequence, "a frame is given up, for it cannot be read from its GPU: {reason}");
+            warn!(sequence, "a frame is given up, because it cannot be read from its GPU: {reason}");
             self.shared.state().outbound.on_unreadable(self.id, sequence);
             self.shared.notify();
         }
@@ -319,7 +322,7 @@ fn limit_message(limit: u32) -> Message {
     Message { header: Header::Limited { limit }.encode(), body: Body::Bytes(Bytes::new()) }
 }
 
-/// Since 1970; times that do not fit are as far as it goes.
+/// Returns the nanoseconds since 1970, clamped to the range of the type.
 fn nanoseconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! What is told of peers and frames.
+//! Statistics of a PeerSet and its peers.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::endpoint::Endpoint;
 use crate::error::DialError;
 use crate::handshake::TransportKind;
 
-/// What a PeerSet has done so far.
+/// Counts of frames, peers and connections of a PeerSet.
 ///
 /// # Examples
 ///
@@ -24,7 +24,7 @@ use crate::handshake::TransportKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Frames that a peer was chosen for.
+    /// Frames for which a peer was chosen.
     pub frames: u64,
     /// Bytes of their payloads.
     pub bytes: u64,
@@ -34,27 +34,30 @@ pub struct Statistics {
     pub repeats: u64,
     /// Frames that a receiver's code dropped without acknowledging them.
     pub rejected: u64,
-    /// Frames that had been written to a connection that broke before the receiver said that its code took them (at most once).
+    /// Frames that were written to a connection which broke before the receiver's code took them
+    /// (at most once).
     pub lost: u64,
-    /// Frames for one peer only that has gone, or in a GPU that they cannot be read from.
+    /// Frames that could not be delivered: their one peer is gone, or they cannot be read from
+    /// their GPU.
     pub undeliverable: u64,
-    /// Connections that have ended, in whatever way.
+    /// Connections that have ended for any reason.
     pub disconnects: u64,
-    /// Peers that are connected now.
+    /// Connected peers.
     pub connected: usize,
-    /// Connections to them: of each as many as the PeerSet's `connections_per_peer`, once all have come.
+    /// Connections to them. Each peer gets `connections_per_peer` of them.
     pub connections: usize,
-    /// Frames that have been sent and whose slots the receivers have not freed.
+    /// Frames that were sent and whose slots the receivers have not freed.
     pub outstanding: u64,
-    /// Frames that the receivers have room for.
+    /// Frames for which the receivers have room.
     pub credits: u64,
     /// Frames that wait to be written, or to be acknowledged.
     pub held: usize,
-    /// Frames that wait for a peer, or whose peer's code has not taken them: if there are some for long, nothing gets through.
+    /// Frames that wait for a peer, or that a peer's code has not taken. If the count stays above
+    /// 0, nothing gets through.
     pub untaken: u64,
 }
 
-/// What a PeerSet was closed with.
+/// Result of closing a PeerSet.
 ///
 /// # Examples
 ///
@@ -62,7 +65,7 @@ pub struct Statistics {
 /// # async fn example(peers: multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
-/// // Within the pod's terminationGracePeriodSeconds.
+/// // Less than the pod's terminationGracePeriodSeconds.
 /// let left = peers.close(Duration::from_secs(25)).await;
 /// if left.unfinished > 0 {
 ///     println!("{} frames are lost", left.unfinished);
@@ -72,37 +75,39 @@ pub struct Statistics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
-    /// Frames that had not been written (at most once) or acknowledged (at least once) in time, and that are lost now.
+    /// Frames that are lost, because they were not written (at most once) or acknowledged (at least
+    /// once) in time.
     pub unfinished: usize,
 }
 
-/// A peer, and how it is doing.
+/// State of a peer.
 ///
 /// # Examples
 ///
 /// ```no_run
 /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
 /// for status in peers.status() {
-///     let way = status.transport.map_or("not connected".to_owned(), |transport| transport.to_string());
-///     println!("{}: {way}, {} frames under way", status.endpoint, status.outstanding);
+///     let transport = status.transport.map(|transport| transport.to_string());
+///     let transport = transport.unwrap_or_else(|| "not connected".to_owned());
+///     println!("{}: {transport}, {} frames under way", status.endpoint, status.outstanding);
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// What DNS says of it.
+    /// The peer's endpoint, as DNS describes it.
     pub endpoint: Arc<Endpoint>,
-    /// Whether it is connected.
+    /// Whether a connection to it is up.
     pub is_connected: bool,
-    /// How frames travel to it, if it is connected.
+    /// Transport of its frames, if it is connected.
     pub transport: Option<TransportKind>,
-    /// Why that is not RDMA.
+    /// Reason why that is not RDMA.
     pub instead_of_rdma: Option<String>,
     /// Frames under way to it.
     pub outstanding: u64,
-    /// Why it could not be connected, most recently.
+    /// Last reason why a connection failed.
     pub last_error: Option<Arc<DialError>>,
-    /// Why a connection to it has broken, most recently; it may have been made again since.
+    /// Last reason why a connection broke. The library may have connected again since.
     pub last_disconnect: Option<String>,
 }
