@@ -22,7 +22,8 @@
 //! IPv6 link-local addresses are refused. They mean nothing without an interface, and DNS does not
 //! tell one.
 
-mod candidate;
+mod binding;
+mod candidate_route;
 mod interfaces;
 mod keeper;
 mod local;
@@ -33,7 +34,6 @@ mod route;
 #[cfg(test)]
 mod samples;
 mod second;
-mod stay;
 
 use std::net::IpAddr;
 

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use socket2::SockRef;
 
+use super::binding::Binding;
 use super::interfaces::Interface;
 use super::local::local_interfaces;
-use super::lookup::Question;
+use super::lookup::RouteLookup;
 use super::second::second_nics;
-use super::stay::Stay;
 
 /// Keeps accepted connections off the default network, by what it has read of the interfaces.
 #[derive(Debug)]
@@ -33,30 +33,34 @@ impl Keeper {
         if socket.device()?.is_some() {
             return Ok(());
         }
-        let question = Question { from: Some(local), ..Question::plain(peer) };
-        let answer = question.answer();
-        let index = match &answer {
-            Ok(answer) if answer.is_local => return Ok(()),
-            Ok(answer) => Some(answer.interface),
+        let lookup = RouteLookup { from: Some(local), ..RouteLookup::plain(peer) };
+        let route = lookup.route();
+        let index = match &route {
+            Ok(route) if route.is_local => return Ok(()),
+            Ok(route) => Some(route.interface),
             Err(_) => None,
         };
         if index.is_some_and(|index| !self.interfaces.iter().any(|interface| interface.index == index)) {
             self.interfaces = local_interfaces()?;
         }
-        let way = self.interfaces.iter().find(|interface| Some(interface.index) == index);
-        let stay = match (way, question.entry()) {
-            (Some(way), Ok(entry)) if !way.is_default_network => Stay::of(local, &entry, &self.interfaces),
+        let by = self.interfaces.iter().find(|interface| Some(interface.index) == index);
+        let binding = match (by, lookup.fib_entry()) {
+            (Some(by), Ok(entry)) if !by.is_default_network => Binding::of(local, &entry, &self.interfaces),
             // No answer is better than one by the default network.
             _ => match holder(local, &self.interfaces) {
-                Holder::Other => Stay::Free,
-                Holder::Nic(interface) => Stay::On(interface.to_owned()),
+                Holder::Other => Binding::Unrestricted,
+                Holder::Nic(interface) => Binding::Interface(interface.to_owned()),
                 Holder::Virtual(interface) => {
                     let interface = interface.to_owned();
-                    if self.is_second_nics(local)? { Stay::On(interface) } else { Stay::Free }
+                    if self.is_second_nics(local)? {
+                        Binding::Interface(interface)
+                    } else {
+                        Binding::Unrestricted
+                    }
                 }
             },
         };
-        stay.apply(socket)
+        binding.apply(socket)
     }
 
     /// Tells whether a second NIC sends from a virtual address, or has done so.

@@ -21,7 +21,7 @@ const NOWHERE: [IpAddr; 2] =
 
 /// Route lookup for one packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Question {
+pub(super) struct RouteLookup {
     pub(super) peer: IpAddr,
     /// Source address. `None` lets the kernel choose one.
     pub(super) from: Option<IpAddr>,
@@ -31,7 +31,7 @@ pub(super) struct Question {
 
 /// Route of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct KernelRoute {
     /// Whether the destination is this machine itself.
     pub(super) is_local: bool,
     pub(super) interface: u32,
@@ -40,9 +40,9 @@ pub(super) struct Answer {
     pub(super) mtu: Option<u32>,
 }
 
-/// Entry of the routing table that a packet matches.
+/// FibEntry of the routing table that a packet matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct FibEntry {
     /// Prefix length of the destination; 0 for a default route.
     pub(super) prefix: u8,
     /// Whether the destination is on the link itself. Always false for IPv6, of which the kernel
@@ -52,15 +52,15 @@ pub(super) struct Entry {
     pub(super) interfaces: Vec<u32>,
 }
 
-impl Question {
+impl RouteLookup {
     pub(super) fn plain(peer: IpAddr) -> Self {
         Self { peer, from: None, vrf: None }
     }
 
     /// Returns the kernel's route.
-    pub(super) fn answer(self) -> io::Result<Answer> {
+    pub(super) fn route(self) -> io::Result<KernelRoute> {
         let route = self.ask(RouteFlags::empty())?;
-        let mut answer = Answer {
+        let mut found = KernelRoute {
             is_local: route.header.kind == RouteType::Local,
             interface: 0,
             source: self.from,
@@ -68,18 +68,18 @@ impl Question {
         };
         for attribute in &route.attributes {
             match attribute {
-                RouteAttribute::Oif(index) => answer.interface = *index,
-                RouteAttribute::Metrics(metrics) => answer.mtu = mtu(metrics),
-                _ => answer.source = answer.source.or_else(|| source(attribute)),
+                RouteAttribute::Oif(index) => found.interface = *index,
+                RouteAttribute::Metrics(metrics) => found.mtu = mtu(metrics),
+                _ => found.source = found.source.or_else(|| source(attribute)),
             }
         }
-        Ok(answer)
+        Ok(found)
     }
 
     /// Returns the entry of the routing table that the route comes from.
-    pub(super) fn entry(self) -> io::Result<Entry> {
+    pub(super) fn fib_entry(self) -> io::Result<FibEntry> {
         let route = self.ask(RouteFlags::FibMatch)?;
-        Ok(Entry {
+        Ok(FibEntry {
             prefix: route.header.destination_prefix_length,
             is_on_link: matches!(route.header.scope, RouteScope::Link | RouteScope::Host),
             interfaces: interfaces(&route),
@@ -127,7 +127,7 @@ pub(super) fn preferred_sources() -> io::Result<Vec<(u32, Option<IpAddr>)>> {
 
 /// Returns the interfaces of the default route: of IPv4's, or of IPv6's where IPv4 has none.
 pub(super) fn default_interfaces() -> Vec<u32> {
-    let of = |nowhere| Question::plain(nowhere).entry().ok().map(|entry| entry.interfaces);
+    let of = |nowhere| RouteLookup::plain(nowhere).fib_entry().ok().map(|entry| entry.interfaces);
     NOWHERE.into_iter().find_map(of).unwrap_or_default()
 }
 
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn this_machine_is_reached_by_its_loopback_interface() {
         for peer in ["127.0.0.1", "127.1.2.3"] {
-            let answer = Question::plain(peer.parse().unwrap()).answer().unwrap();
+            let answer = RouteLookup::plain(peer.parse().unwrap()).route().unwrap();
             assert!(
                 answer.is_local && answer.source.is_some_and(|source| source.is_loopback()),
                 "{answer:?}"
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_broadcast_address_is_refused() {
-        let error = Question::plain("255.255.255.255".parse().unwrap()).answer().unwrap_err();
+        let error = RouteLookup::plain("255.255.255.255".parse().unwrap()).route().unwrap_err();
         assert!(error.raw_os_error().is_some(), "{error:?}");
     }
 }

@@ -7,11 +7,11 @@ use nix::errno::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpSocket, UdpSocket};
 
-use super::candidate::Candidate;
+use super::binding::Binding;
+use super::candidate_route::CandidateRoute;
 use super::interfaces::{Interface, LinkState, POD_INTERFACE};
 use super::local::local_interfaces;
-use super::lookup::Question;
-use super::stay::Stay;
+use super::lookup::RouteLookup;
 use super::{is_link_local, is_link_local_v6};
 use crate::endpoint::EndpointAddress;
 
@@ -48,8 +48,8 @@ pub struct Route {
     is_default_route: bool,
     /// VRF that sockets must be bound to.
     vrf: Option<String>,
-    stay: Stay,
-    is_kept: bool,
+    binding: Binding,
+    is_bound: bool,
 }
 
 /// Reason why no route to a peer may be taken.
@@ -141,7 +141,7 @@ pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
         return Err(RouteError::LinkLocal { peer });
     }
     let interfaces = local_interfaces().map_err(RouteError::Interfaces)?;
-    match Candidate::choose(peer, &interfaces) {
+    match CandidateRoute::choose(peer, &interfaces) {
         Ok(candidate) => Route::by(peer, candidate, &interfaces),
         Err(source) => Err(RouteError::Unreachable { peer, source, down: down(peer, &interfaces) }),
     }
@@ -166,7 +166,7 @@ pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
 /// As [`route_to`].
 pub fn route_from(source: IpAddr, peer: IpAddr) -> Result<Route, RouteError> {
     let interfaces = local_interfaces().map_err(RouteError::Interfaces)?;
-    let found = Candidate::find(Question { from: Some(source), ..Question::plain(peer) });
+    let found = CandidateRoute::find(RouteLookup { from: Some(source), ..RouteLookup::plain(peer) });
     let found = found.map_err(|source| RouteError::Unreachable { peer, source, down: None })?;
     Route::by(peer, found, &interfaces)
 }
@@ -174,30 +174,34 @@ pub fn route_from(source: IpAddr, peer: IpAddr) -> Result<Route, RouteError> {
 impl Route {
     fn by(
         peer: IpAddr,
-        Candidate { answer, entry, vrf }: Candidate,
+        CandidateRoute { route, entry, vrf }: CandidateRoute,
         interfaces: &[Interface],
     ) -> Result<Self, RouteError> {
         let gone = || RouteError::Gone { peer };
         let by_index = |index| interfaces.iter().find(|its| its.index == index);
         let own = || interfaces.iter().find(|its| its.has(peer));
-        let by = if answer.is_local {
-            own().or_else(|| by_index(answer.interface))
+        let by = if route.is_local {
+            own().or_else(|| by_index(route.interface))
         } else {
-            by_index(answer.interface)
+            by_index(route.interface)
         };
         let by = by.ok_or_else(gone)?;
-        let source = answer.source.or_else(|| answer.is_local.then_some(peer)).ok_or_else(gone)?;
+        let source = route.source.or_else(|| route.is_local.then_some(peer)).ok_or_else(gone)?;
         Ok(Self {
             peer,
             source,
             interface: by.name.clone(),
-            mtu: answer.mtu.or_else(|| by_index(answer.interface).and_then(|its| its.mtu)),
+            mtu: route.mtu.or_else(|| by_index(route.interface).and_then(|its| its.mtu)),
             is_default_network: by.is_default_network,
             down: if by.is_default_network { down(peer, interfaces) } else { None },
             is_default_route: entry.prefix == 0,
             vrf: vrf.and_then(by_index).map(|vrf| vrf.name.clone()),
-            stay: if answer.is_local { Stay::Free } else { Stay::of(source, &entry, interfaces) },
-            is_kept: false,
+            binding: if route.is_local {
+                Binding::Unrestricted
+            } else {
+                Binding::of(source, &entry, interfaces)
+            },
+            is_bound: false,
         })
     }
 
@@ -218,7 +222,7 @@ impl Route {
     /// [`RouteError::DefaultNetwork`].
     pub fn on_second_nic(self) -> Result<Self, RouteError> {
         match self.is_default_network {
-            false => Ok(Self { is_kept: true, ..self }),
+            false => Ok(Self { is_bound: true, ..self }),
             true => Err(RouteError::DefaultNetwork {
                 peer: self.peer,
                 interface: self.interface,
@@ -313,7 +317,7 @@ impl Route {
     fn take(&self, socket: &SockRef<'_>) -> io::Result<()> {
         match &self.vrf {
             Some(vrf) => socket.bind_device(Some(vrf.as_bytes()))?,
-            None if self.is_kept => self.stay.apply(socket)?,
+            None if self.is_bound => self.binding.apply(socket)?,
             None => {}
         }
         socket.bind(&SocketAddr::new(self.source, 0).into())
@@ -358,7 +362,7 @@ fn instead(down: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lookup::{Answer, Entry};
+    use super::super::lookup::{FibEntry, KernelRoute};
     use super::super::samples::{interface, ip};
     use super::*;
 
@@ -392,9 +396,9 @@ mod tests {
     fn by_default_network(link: LinkState, prefix: u8) -> Route {
         let eth0 = Interface { is_default_network: true, ..interface("eth0", 2, &["10.244.0.9/24"]) };
         let net1 = Interface { link, ..interface("net1", 3, &["10.1.2.5/24"]) };
-        let answer = Answer { is_local: false, interface: 2, source: Some(ip("10.244.0.9")), mtu: None };
-        let entry = Entry { prefix, is_on_link: false, interfaces: vec![2] };
-        Route::by(ip("10.1.2.3"), Candidate { answer, entry, vrf: None }, &[eth0, net1]).unwrap()
+        let route = KernelRoute { is_local: false, interface: 2, source: Some(ip("10.244.0.9")), mtu: None };
+        let entry = FibEntry { prefix, is_on_link: false, interfaces: vec![2] };
+        Route::by(ip("10.1.2.3"), CandidateRoute { route, entry, vrf: None }, &[eth0, net1]).unwrap()
     }
 
     #[test]

@@ -86,11 +86,11 @@ pub(crate) fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<
     let mut having = local_interfaces()?;
     having.retain(|interface| !interface.is_loopback && interface.has(address));
     if having.len() > 1
-        && let Ok(answer) =
-            (lookup::Question { from: Some(address), ..lookup::Question::plain(peer) }).answer()
-        && having.iter().any(|interface| interface.index == answer.interface)
+        && let Ok(route) =
+            (lookup::RouteLookup { from: Some(address), ..lookup::RouteLookup::plain(peer) }).route()
+        && having.iter().any(|interface| interface.index == route.interface)
     {
-        having.retain(|interface| interface.index == answer.interface);
+        having.retain(|interface| interface.index == route.interface);
     }
     Ok(having.into_iter().next().map(|interface| interface.name))
 }

@@ -5,27 +5,27 @@ use std::io;
 use std::net::IpAddr;
 
 use super::interfaces::{AddressState, Interface};
-use super::lookup::{Answer, Entry, Question};
+use super::lookup::{FibEntry, KernelRoute, RouteLookup};
 use super::second::{LocalAddress, own_addresses};
 
 /// Route by which the kernel would send, for one source address or VRF.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) answer: Answer,
-    pub(super) entry: Entry,
+pub(super) struct CandidateRoute {
+    pub(super) route: KernelRoute,
+    pub(super) entry: FibEntry,
     pub(super) vrf: Option<u32>,
 }
 
-impl Candidate {
+impl CandidateRoute {
     /// Returns the route that a connection to `peer` takes.
     ///
     /// A program that binds no address and no interface gets the plain route. If that is by a
     /// second NIC, it is taken. Otherwise the most specific route by a second NIC is taken, from
     /// the address of any, unless the plain route is for fewer addresses.
     pub(super) fn choose(peer: IpAddr, interfaces: &[Interface]) -> io::Result<Self> {
-        let plain = Self::find(Question::plain(peer));
+        let plain = Self::find(RouteLookup::plain(peer));
         if let Ok(plain) = &plain
-            && (plain.answer.is_local || plain.entry.prefix > 0 && plain.is_by_second_nic(interfaces))
+            && (plain.route.is_local || plain.entry.prefix > 0 && plain.is_by_second_nic(interfaces))
         {
             return Ok(plain.clone());
         }
@@ -42,12 +42,12 @@ impl Candidate {
     }
 
     /// Asks the kernel.
-    pub(super) fn find(question: Question) -> io::Result<Self> {
-        let answer = question.answer()?;
+    pub(super) fn find(lookup: RouteLookup) -> io::Result<Self> {
+        let route = lookup.route()?;
         // Linux before 4.13 does not return the table's entry.
-        let unknown = || Entry { prefix: 1, is_on_link: false, interfaces: vec![answer.interface] };
-        let entry = if answer.is_local { unknown() } else { question.entry().unwrap_or_else(|_| unknown()) };
-        Ok(Self { answer, entry, vrf: question.vrf })
+        let unknown = || FibEntry { prefix: 1, is_on_link: false, interfaces: vec![route.interface] };
+        let entry = if route.is_local { unknown() } else { lookup.fib_entry().unwrap_or_else(|_| unknown()) };
+        Ok(Self { route, entry, vrf: lookup.vrf })
     }
 
     /// Asks the kernel about packets from an address of a second NIC.
@@ -57,38 +57,38 @@ impl Candidate {
             Some(name) => Some(index(name)?),
             None => None,
         };
-        let candidate = Self::find(Question { peer, from: Some(local.ip), vrf }).ok()?;
+        let candidate = Self::find(RouteLookup { peer, from: Some(local.ip), vrf }).ok()?;
         // A VRF without a route falls back to the main table, which leads out of the VRF.
-        let by = interfaces.iter().find(|its| its.index == candidate.answer.interface)?;
-        (vrf.is_none() || candidate.answer.is_local || by.vrf == local.vrf).then_some(candidate)
+        let by = interfaces.iter().find(|its| its.index == candidate.route.interface)?;
+        (vrf.is_none() || candidate.route.is_local || by.vrf == local.vrf).then_some(candidate)
     }
 
     /// Returns whether this route is for fewer addresses than `other`. The default route of a
     /// second NIC, as the plugin `sbr` makes one, does not lead to a peer for which the default
     /// network has a route of its own.
     fn is_narrower(&self, other: &Self) -> bool {
-        !other.answer.is_local && self.entry.prefix > other.entry.prefix
+        !other.route.is_local && self.entry.prefix > other.entry.prefix
     }
 
     fn is_by_second_nic(&self, interfaces: &[Interface]) -> bool {
-        let by = interfaces.iter().find(|its| its.index == self.answer.interface);
-        self.answer.is_local || by.is_some_and(|by| !(by.is_default_network || by.is_loopback))
+        let by = interfaces.iter().find(|its| its.index == self.route.interface);
+        self.route.is_local || by.is_some_and(|by| !(by.is_default_network || by.is_loopback))
     }
 }
 
 /// Returns the most specific route, one without a router before others, and of equals the first.
-fn best(candidates: impl Iterator<Item = Candidate>) -> Option<Candidate> {
-    candidates.min_by_key(|its| Reverse((its.answer.is_local, its.entry.prefix, its.entry.is_on_link)))
+fn best(candidates: impl Iterator<Item = CandidateRoute>) -> Option<CandidateRoute> {
+    candidates.min_by_key(|its| Reverse((its.route.is_local, its.entry.prefix, its.entry.is_on_link)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn candidate(interface: u32, prefix: u8, is_on_link: bool) -> Candidate {
-        Candidate {
-            answer: Answer { is_local: false, interface, source: None, mtu: None },
-            entry: Entry { prefix, is_on_link, interfaces: vec![interface] },
+    fn candidate(interface: u32, prefix: u8, is_on_link: bool) -> CandidateRoute {
+        CandidateRoute {
+            route: KernelRoute { is_local: false, interface, source: None, mtu: None },
+            entry: FibEntry { prefix, is_on_link, interfaces: vec![interface] },
             vrf: None,
         }
     }
@@ -101,13 +101,13 @@ mod tests {
         assert!(!by(0).is_narrower(&by(0)));
         assert!(!by(16).is_narrower(&by(24)));
         let mut local = by(0);
-        local.answer.is_local = true;
+        local.route.is_local = true;
         assert!(!by(32).is_narrower(&local));
     }
 
     #[test]
     fn the_most_specific_route_is_taken_and_of_equals_the_first() {
-        let cases: [(&[Candidate], Option<u32>); 5] = [
+        let cases: [(&[CandidateRoute], Option<u32>); 5] = [
             (&[], None),
             (&[candidate(1, 0, false), candidate(2, 0, false)], Some(1)),
             (&[candidate(1, 0, false), candidate(2, 24, false)], Some(2)),
@@ -116,7 +116,7 @@ mod tests {
         ];
         for (candidates, expected) in cases {
             let best = best(candidates.iter().cloned());
-            assert_eq!(best.map(|candidate| candidate.answer.interface), expected, "{candidates:?}");
+            assert_eq!(best.map(|candidate| candidate.route.interface), expected, "{candidates:?}");
         }
     }
 }

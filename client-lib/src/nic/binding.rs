@@ -9,21 +9,21 @@ use nix::sys::socket::{setsockopt, sockopt};
 use socket2::SockRef;
 
 use super::interfaces::{Address, Interface, LinkState};
-use super::lookup::Entry;
+use super::lookup::FibEntry;
 
 /// How a socket is kept on its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stay {
+pub(super) enum Binding {
     /// The socket sends only to destinations on the link (`SO_DONTROUTE`), so that no default route
     /// matches. It receives by any interface.
     OnLink,
     /// The socket sends and receives by this interface only (`SO_BINDTODEVICE`).
-    On(String),
+    Interface(String),
     /// The socket is not restricted, because either restriction would lose packets.
-    Free,
+    Unrestricted,
 }
 
-impl Stay {
+impl Binding {
     /// Returns how to keep a socket that sends from `source` by `entry`.
     ///
     /// A socket that is bound to an interface loses packets that come in by another one. That
@@ -31,16 +31,16 @@ impl Stay {
     /// interfaces are in one subnet. In that case each of them answers ARP requests for the
     /// addresses of all (`arp_ignore` is 0 by default), so that chance decides by which one packets
     /// come in.
-    pub(super) fn of(source: IpAddr, entry: &Entry, interfaces: &[Interface]) -> Self {
+    pub(super) fn of(source: IpAddr, entry: &FibEntry, interfaces: &[Interface]) -> Self {
         if source.is_ipv4() && entry.is_on_link {
             return Self::OnLink;
         }
-        let [index] = entry.interfaces[..] else { return Self::Free };
+        let [index] = entry.interfaces[..] else { return Self::Unrestricted };
         let Some(interface) = interfaces.iter().find(|interface| interface.index == index) else {
-            return Self::Free;
+            return Self::Unrestricted;
         };
         let own = interface.addresses.iter().find(|address| address.ip == source);
-        let Some(network) = own.and_then(Address::network) else { return Self::Free };
+        let Some(network) = own.and_then(Address::network) else { return Self::Unrestricted };
         let others = interfaces.iter().filter(|other| other.index != index && other.link != LinkState::Down);
         let is_shared = others.filter(|other| !other.is_default_network).any(|other| {
             other.addresses.iter().any(|its| {
@@ -49,19 +49,19 @@ impl Stay {
                     || source.is_ipv4() && its.network().is_some_and(|its| overlap(&its, &network))
             })
         });
-        if is_shared { Self::Free } else { Self::On(interface.name.clone()) }
+        if is_shared { Self::Unrestricted } else { Self::Interface(interface.name.clone()) }
     }
 
     /// Restricts a socket.
     pub(super) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
         match self {
             Self::OnLink => Ok(setsockopt(&**socket, sockopt::DontRoute, &true)?),
-            Self::On(interface) => match socket.bind_device(Some(interface.as_bytes())) {
+            Self::Interface(interface) => match socket.bind_device(Some(interface.as_bytes())) {
                 // Before Linux 5.7 this took CAP_NET_RAW.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 outcome => outcome,
             },
-            Self::Free => Ok(()),
+            Self::Unrestricted => Ok(()),
         }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_socket_is_bound_to_its_interface_only_where_nothing_comes_by_another() {
-        let entry = |is_on_link, interfaces: &[u32]| Entry {
+        let entry = |is_on_link, interfaces: &[u32]| FibEntry {
             prefix: 16,
             is_on_link,
             interfaces: interfaces.to_vec(),
@@ -88,23 +88,35 @@ mod tests {
         let same = interface("net2", 3, &["10.9.1.5/32", "fd09::5/128"]);
         let down = Interface { link: LinkState::Down, ..twin.clone() };
         let lo = interface("lo", 1, &["10.50.0.1/32"]);
-        let on = || Stay::On("net1".to_owned());
-        let cases: [(&str, &str, Entry, &[&Interface], Stay); 11] = [
-            ("without a router", "10.9.1.5", entry(true, &[2]), &[&net1], Stay::OnLink),
-            ("the same, with a twin", "10.9.1.5", entry(true, &[2]), &[&net1, &twin], Stay::OnLink),
-            ("by a router", "10.9.1.5", entry(false, &[2]), &[&net1, &net2], on()),
-            ("with a twin", "10.9.1.5", entry(false, &[2]), &[&net1, &twin], Stay::Free),
-            ("with a twin that is down", "10.9.1.5", entry(false, &[2]), &[&net1, &down], on()),
-            ("another's address, too", "10.9.1.5", entry(false, &[2]), &[&net1, &same], Stay::Free),
-            ("IPv6 with a twin", "fd09::5", entry(false, &[2]), &[&net1, &twin], on()),
-            ("another's IPv6 address, too", "fd09::5", entry(false, &[2]), &[&net1, &same], Stay::Free),
-            ("shared among two", "10.9.1.5", entry(false, &[2, 3]), &[&net1, &net2], Stay::Free),
-            ("another's address", "10.50.0.1", entry(false, &[2]), &[&lo, &net1], Stay::Free),
-            ("an interface that is gone", "10.9.1.5", entry(false, &[7]), &[&net1], Stay::Free),
+        let bound = || Binding::Interface("net1".to_owned());
+        let cases: [(&str, &str, FibEntry, &[&Interface], Binding); 11] = [
+            ("without a router", "10.9.1.5", entry(true, &[2]), &[&net1], Binding::OnLink),
+            ("the same, with a twin", "10.9.1.5", entry(true, &[2]), &[&net1, &twin], Binding::OnLink),
+            ("by a router", "10.9.1.5", entry(false, &[2]), &[&net1, &net2], bound()),
+            ("with a twin", "10.9.1.5", entry(false, &[2]), &[&net1, &twin], Binding::Unrestricted),
+            ("with a twin that is down", "10.9.1.5", entry(false, &[2]), &[&net1, &down], bound()),
+            (
+                "another's address, too",
+                "10.9.1.5",
+                entry(false, &[2]),
+                &[&net1, &same],
+                Binding::Unrestricted,
+            ),
+            ("IPv6 with a twin", "fd09::5", entry(false, &[2]), &[&net1, &twin], bound()),
+            (
+                "another's IPv6 address, too",
+                "fd09::5",
+                entry(false, &[2]),
+                &[&net1, &same],
+                Binding::Unrestricted,
+            ),
+            ("shared among two", "10.9.1.5", entry(false, &[2, 3]), &[&net1, &net2], Binding::Unrestricted),
+            ("another's address", "10.50.0.1", entry(false, &[2]), &[&lo, &net1], Binding::Unrestricted),
+            ("an interface that is gone", "10.9.1.5", entry(false, &[7]), &[&net1], Binding::Unrestricted),
         ];
         for (title, source, entry, interfaces, expected) in cases {
             let interfaces: Vec<Interface> = interfaces.iter().copied().cloned().collect();
-            assert_eq!(Stay::of(ip(source), &entry, &interfaces), expected, "{title}");
+            assert_eq!(Binding::of(ip(source), &entry, &interfaces), expected, "{title}");
         }
     }
 }
