@@ -11,7 +11,7 @@ use socket2::SockRef;
 use super::interfaces::{Address, Interface, LinkState};
 use super::lookup::FibEntry;
 
-/// How a socket is kept on its interface.
+/// Restriction of a socket to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Binding {
     /// The socket sends only to destinations on the link (`SO_DONTROUTE`), so that no default route
@@ -24,7 +24,7 @@ pub(super) enum Binding {
 }
 
 impl Binding {
-    /// Returns how to keep a socket that sends from `source` by `entry`.
+    /// Returns the restriction for a socket that sends from `source` by `entry`.
     ///
     /// A socket that is bound to an interface loses packets that come in by another one. That
     /// happens on multipath routes, if the address is not the interface's own, and if several

@@ -1,4 +1,4 @@
-//! Keeps connections that have been accepted off the default network.
+//! Keeps accepted connections off the default network.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use super::local::local_interfaces;
 use super::lookup::RouteLookup;
 use super::second::second_nics;
 
-/// Keeps accepted connections off the default network, by what it has read of the interfaces.
+/// Binds accepted connections so that their packets do not leave by the default network.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// As last read. They are read again when a route leads to another one.
+    /// Interfaces, which are read again only if a route leads to one that is not among them.
     interfaces: Vec<Interface>,
     /// Addresses that second NICs have sent from, even if their routes have gone since.
     second: Vec<IpAddr>,
@@ -26,10 +26,10 @@ impl Keeper {
         Ok(Self { interfaces: local_interfaces()?, second })
     }
 
-    /// Has what is sent from this address to a peer leave by second NICs, unless the address is one
-    /// of the default network itself.
+    /// Binds a connection between two addresses so that its packets leave by second NICs, unless
+    /// the local address is one of the default network's.
     pub(crate) fn keep(&mut self, socket: &SockRef<'_>, (local, peer): (IpAddr, IpAddr)) -> io::Result<()> {
-        // In a VRF it stays there.
+        // A socket in a VRF stays in it.
         if socket.device()?.is_some() {
             return Ok(());
         }
