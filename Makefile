@@ -4,7 +4,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help test quick check fmt lint docs deny advisories shellcheck workflows charts times fuzz soak bench-dns bench-programming bench-client bench-rdma crds clean
+.PHONY: help test quick check fmt prose lint docs deny advisories shellcheck workflows charts times fuzz soak bench-dns bench-programming bench-client bench-rdma crds clean
 
 # Measures a step, for `make times`.
 TIMED := tests/tools/timed.sh
@@ -18,11 +18,16 @@ test: ## Run every test, with real control planes; lists at its end what passed,
 quick: ## Run the pure tests: no root, no packages but a C compiler, no Go
 	$(CARGO) test
 
-check: fmt lint docs deny shellcheck workflows charts ## Run every lint
+check: fmt prose lint docs deny shellcheck workflows charts ## Run every lint
 
 fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --all --manifest-path fuzz/Cargo.toml --check
+
+# Comments, and the order of modules, as CONTRIBUTING.md has them.
+prose:
+	@tests/tools/prose.sh
+	@tests/tools/arrows.sh
 
 # The client library again, without its features: the workspace uses all of them.
 lint:

@@ -11,7 +11,7 @@
 //!   spec.networks[] {kind, name, namespace, alias} ──> spec.network      one per network …
 //!   spec.ipFamilies[] ───────────────────────────────> spec.addressType  … and family
 //!   spec.ports[] ────────────────────────────────────> spec.ports[]
-//!                          pods' addresses, nodes ───> spec.endpoints[] {addresses, hostname, device, …}
+//!                          pods' addresses, nodes ───> spec.endpoints[] {addresses, device, …}
 //!   status.{conditions, endpoints, hostname} <──────── counted by the controller
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! Builds the answers of one service from its slices. Pure.
 //!
-//! Let `S` be `<service>.<namespace>.svc.<zone>`. The names that the [`schema`](crate::store::schema)
-//! lists exist below `S` for all networks together, and below `<alias>._net.S` for each network.
-//! The answers do not depend on the zone.
+//! Let `S` be `<service>.<namespace>.svc.<zone>`. The names that the
+//! [`schema`](crate::store::schema) lists exist below `S` for all networks together, and below
+//! `<alias>._net.S` for each network. The answers do not depend on the zone.
 //!
 //! The endpoints in a topology zone form a group, too. Its base records are at `<zone>.pin._zone.S`
 //! and `<zone>.prefer._zone.S`.
