@@ -28,46 +28,46 @@ use crate::store::schema::RecordSet;
 /// system is empty.
 const ANY: &[u8] = b"\x07RFC8482\0";
 
-/// Result of writing an answer.
+/// Counts of the records that were written into a reply, and how much of the answer they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrittenAnswer {
     /// Number of records in the answer section.
     pub answers: u16,
-    /// Number of additional records.
+    /// Number of records in the additional section: the glue.
     pub additionals: u16,
-    /// Completeness of the answer.
+    /// Whether the message holds the whole answer or a part of it.
     pub fit: Fit,
 }
 
-/// Completeness of an answer.
+/// How much of an answer a message holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// The whole answer.
+    /// All records of the answer.
     Whole,
-    /// A part of it. The client should ask again over TCP.
+    /// A part of the answer. The reply's TC bit tells the client to ask again over TCP.
     Truncated,
-    /// A part of it, because no message can hold the whole answer.
+    /// A part of the answer, over a stream, because no message can hold all of it.
     Subset,
 }
 
-/// Writer for the answer of one message.
+/// Writer of the records of one reply: the answer section and its glue.
 #[derive(Debug)]
 pub struct Composer<'o> {
-    /// Buffer that is written to.
+    /// Buffer that the reply is written to, behind its header and question.
     pub out: &'o mut Vec<u8>,
-    /// Offset in `out` at which the message begins.
+    /// Offset in `out` at which the reply's header begins.
     pub start: usize,
-    /// Offset in `out` that records may not exceed.
+    /// Offset in `out` behind which no record may reach.
     pub end: usize,
     /// Number that differs from query to query, from which the first record is chosen. `None` if
     /// the order is fixed.
     pub turn: Option<u32>,
-    /// `true` if the message is sent over UDP.
+    /// `true` if the reply is sent over UDP, where an answer that does not fit is truncated.
     pub datagram: bool,
 }
 
 impl Composer<'_> {
-    /// Writes an RRset and its glue.
+    /// Writes an RRset into the answer section and, if it fits, its glue.
     pub fn rrset(&mut self, rrset: &Rrset) -> WrittenAnswer {
         let mut written = match rrset.stride {
             Some(stride) => self.addresses(&rrset.body, stride),
@@ -86,7 +86,7 @@ impl Composer<'_> {
         written
     }
 
-    /// Writes address records of `stride` bytes each.
+    /// Writes address records of `stride` bytes each, as many as fit.
     fn addresses(&mut self, body: &[u8], stride: usize) -> WrittenAnswer {
         let free = self.end.saturating_sub(self.out.len());
         let all = body.len() / stride;
@@ -123,7 +123,7 @@ impl Composer<'_> {
         Some(self.written(count, true))
     }
 
-    /// Writes the TXT records of one host, one for each endpoint.
+    /// Writes the TXT records of the endpoints that share one host name.
     fn texts(&mut self, ttl: u32, hosts: Hosts<'_>) -> WrittenAnswer {
         self.records(hosts.len(), |out, position| {
             rrset::push_record(out, &QUESTION_POINTER, rtype::TXT, ttl, hosts.get(position).txt);
@@ -217,7 +217,8 @@ impl Composer<'_> {
         self.records(1, |out, _| rrset::push_record(out, &QUESTION_POINTER, rtype::HINFO, ttl, ANY))
     }
 
-    /// Writes PTR records. Each target comes in four parts.
+    /// Writes PTR records. Each target name comes in four parts, which are written one after
+    /// another.
     pub fn pointers(&mut self, ttl: u32, targets: &[[&[u8]; 4]]) -> WrittenAnswer {
         self.records(targets.len(), |out, position| {
             let parts = &targets[position];
@@ -276,7 +277,7 @@ impl Composer<'_> {
         WrittenAnswer { answers: fitting as u16, additionals: 0, fit } // bounded by the size of a message
     }
 
-    /// Returns the index of the first record to write.
+    /// Returns the index of the first of `records` records to write, which rotates with each query.
     fn first(&self, records: usize) -> usize {
         self.turn.map_or(0, |turn| rotation_start(turn, records))
     }
@@ -299,7 +300,7 @@ fn push_service(out: &mut Vec<u8>, ttl: u32, record: &SrvRecord, label: &[u8], b
     record.push_data(out, label, base);
 }
 
-/// Appends an A or AAAA record.
+/// Appends an A or AAAA record of class IN.
 pub fn push_address(out: &mut Vec<u8>, owner: &[u8], ttl: u32, address: IpAddr) {
     match address {
         IpAddr::V4(address) => rrset::push_record(out, owner, rtype::A, ttl, &address.octets()),

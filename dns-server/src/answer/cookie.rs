@@ -21,10 +21,10 @@ use siphasher::sip::SipHasher24;
 
 use crate::limits::cookies::{AHEAD, LIFETIME, RENEWAL};
 
-/// Length of a client cookie.
+/// Length of a client cookie in bytes (RFC 7873 §4).
 const CLIENT: usize = 8;
 
-/// Length of this server's server cookies.
+/// Length in bytes of the server cookies that this server makes (RFC 9018 §4).
 const SERVER: usize = 16;
 
 /// Lengths that a server cookie may have, whichever server made it (RFC 7873 §4).
@@ -36,11 +36,11 @@ const VERSION: u8 = 1;
 /// The COOKIE option of a query and, after [`CookieSigner::check_and_sign`], of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie {
-    /// Client cookie. The client chooses it, and the reply repeats it.
+    /// Client cookie: chosen by the client, and repeated in the reply.
     pub client: [u8; CLIENT],
-    /// Server cookie, if it has the length of this server's cookies.
+    /// Server cookie. `None` if it is absent or has another length than this server's cookies.
     pub server: Option<[u8; SERVER]>,
-    /// `true` if the query has a server cookie of any length.
+    /// `true` if the query has a server cookie of any length, valid or not.
     pub is_returned: bool,
 }
 
@@ -62,7 +62,7 @@ impl Cookie {
         self.server.map_or(0, |_| 4 + CLIENT + SERVER)
     }
 
-    /// Appends the option to a reply.
+    /// Appends the COOKIE option to a reply's OPT record, once the cookie is signed.
     pub fn push(&self, out: &mut Vec<u8>) {
         if let Some(server) = self.server {
             out.extend_from_slice(&[0, 10, 0, (CLIENT + SERVER) as u8]);
@@ -77,16 +77,16 @@ impl Cookie {
 pub enum CookieStatus {
     /// The server cookie is valid: the sender has queried from its address before.
     Valid,
-    /// The query has a client cookie only.
+    /// The query has a client cookie, but no server cookie.
     ClientOnly,
     /// The server cookie is not this server's, has expired, or belongs to another address.
     Invalid,
 }
 
-/// Treatment of a valid server cookie in the reply.
+/// Whether a reply repeats a valid server cookie or replaces it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Validity {
-    /// The cookie is young, and sent back unchanged.
+    /// The server cookie is young, and sent back unchanged.
     Fresh,
     /// The cookie is replaced by a new one: it is old, signed with the other secret, or has
     /// reserved bytes set by a later version.
@@ -179,7 +179,8 @@ impl CookieSecrets {
         secrets(&text).ok_or_else(|| error(SecretProblem::Form))
     }
 
-    /// Checks a server cookie. Returns `None` if it is invalid.
+    /// Checks a client's server cookie. Returns `None` if it is forged, expired or of another
+    /// address.
     fn check(
         &self,
         client: &[u8; CLIENT],
@@ -233,7 +234,7 @@ fn digest(secret: &SipHasher24, client: &[u8; CLIENT], stem: &[u8], peer: IpAddr
     secret.hash(&input[..length])
 }
 
-/// Parses one or two lines of 32 digits. Empty lines are ignored.
+/// Parses one or two secrets, each a line of 32 hexadecimal digits. Ignores empty lines.
 fn secrets(text: &str) -> Option<CookieSecrets> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(secret);
     let signing = lines.next()??;
@@ -252,7 +253,7 @@ fn secret(line: &str) -> Option<[u8; 16]> {
     Some(u128::from_str_radix(line, 16).ok()?.to_be_bytes())
 }
 
-/// Reason why a file of secrets cannot be used.
+/// Reason why the file of `--cookie-secret-file` cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("--cookie-secret-file {}: {problem}", file.display())]
 pub struct SecretError {

@@ -3,19 +3,19 @@
 use crate::answer::cookie::Cookie;
 use crate::limits::flags;
 
-/// Largest UDP payload to a client without EDNS (RFC 1035 §4.2.1).
+/// Largest UDP reply, in bytes, to a client without EDNS (RFC 1035 §4.2.1).
 pub(crate) const MIN_UDP: usize = 512;
 
-/// Largest UDP payload that is sent and announced, unless `--udp-payload-size` sets it.
+/// Largest UDP payload, in bytes, that is sent and announced, unless `--udp-payload-size` sets it.
 pub const MAX_UDP: usize = flags::UDP_PAYLOAD as usize;
 
-/// Length of an OPT record without options (RFC 6891 §6.1.2).
+/// Length in bytes of an OPT record without options (RFC 6891 §6.1.2).
 const OPT: usize = 11;
 
-/// Length of an option's code and length fields.
+/// Length in bytes of an EDNS option's code and length fields.
 const OPTION: usize = 4;
 
-/// Length of an Extended DNS Error without text (RFC 8914 §2).
+/// Length in bytes of an Extended DNS Error option without text (RFC 8914 §2).
 const EXTENDED_ERROR: usize = OPTION + 2;
 
 /// Block size of padded replies, in bytes (RFC 8467 §4.1).
@@ -32,9 +32,9 @@ pub(crate) enum ExtendedError {
 /// Fields of a query's OPT record, and of the reply's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edns {
-    /// UDP payload that the client accepts.
+    /// Largest UDP payload, in bytes, that the client accepts.
     pub payload: u16,
-    /// UDP payload that this server sends and announces.
+    /// Largest UDP payload, in bytes, that this server sends and announces.
     pub announced: u16,
     /// `true` if the client wants DNSSEC records (RFC 3225). The reply repeats the bit.
     pub dnssec_ok: bool,
@@ -43,7 +43,7 @@ pub struct Edns {
     /// `true` if the query has the option for TCP's idle timeout (RFC 7828), which is an error over
     /// QUIC.
     pub keepalive: bool,
-    /// The COOKIE option.
+    /// COOKIE option, if the query has one.
     pub cookie: Option<Cookie>,
 }
 

@@ -23,10 +23,10 @@ use multinet_runtime::network_of;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of buckets in a set.
+/// Number of buckets in a [`BucketSet`], which fill one cache line.
 const WAYS: usize = 8;
 
-/// Number of sets. The table takes half a MiB, for 65,536 networks.
+/// Number of bucket sets. The table takes half a MiB, for 65,536 networks.
 const SETS: usize = 8192;
 
 /// Number of ticks in a second. A tick of 100 ns is fine enough for a million queries per second.
@@ -40,10 +40,10 @@ const TIME: u64 = (1 << TIME_BITS) - 1;
 /// Number of attempts to update a bucket that other threads update, too. Then the query passes.
 const ATTEMPTS: u32 = 4;
 
-/// Rate limiter for UDP queries.
+/// Rate limiter for UDP queries, by client network.
 #[derive(Debug)]
 pub struct Limiter {
-    /// Ticks that a query takes out of its bucket.
+    /// Time, in ticks, that a query takes out of its network's bucket.
     cost: u64,
     exempt: Vec<IpNet>,
     table: Box<[BucketSet]>,
@@ -57,7 +57,7 @@ pub struct Limiter {
 pub struct BucketSet([AtomicU64; WAYS]);
 
 impl Limiter {
-    /// Makes a limiter that allows `per_second` queries of each network outside `exempt`.
+    /// Makes a limiter of `per_second` queries for each client network outside `exempt`.
     pub fn new(per_second: u32, exempt: Vec<IpNet>) -> Self {
         let cost = (SECOND / u64::from(per_second.max(1))).max(1);
         let table = (0..SETS).map(|_| BucketSet::default()).collect();

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// The client of a query.
+/// Address of the client that sent a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// IP address.
+    /// IP address that the query came from.
     pub ip: IpAddr,
-    /// Port, if it is known.
+    /// Source port of the query. `None` if the caller does not know it.
     pub port: Option<u16>,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Transport of a query.
+/// Transport protocol that a query came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Proto {
@@ -44,7 +44,7 @@ pub enum Proto {
 impl Proto {
     pub(crate) const ALL: [Self; 5] = [Self::Udp, Self::Tcp, Self::Tls, Self::Https, Self::Quic];
 
-    /// Returns the value of the metrics' label `proto`.
+    /// Returns the transport's name, as in the metrics' label `proto`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",

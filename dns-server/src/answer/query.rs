@@ -40,7 +40,7 @@ pub enum Rcode {
 }
 
 impl Rcode {
-    /// All codes that this server sends.
+    /// All response codes that this server sends.
     pub const ALL: [Self; 9] = [
         Self::NoError,
         Self::FormErr,
@@ -53,7 +53,7 @@ impl Rcode {
         Self::BadCookie,
     ];
 
-    /// Returns the IANA mnemonic.
+    /// Returns the code's IANA mnemonic, such as NXDOMAIN.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoError => "NOERROR",
@@ -74,12 +74,12 @@ impl Rcode {
 pub struct Question {
     name: [u8; MAX_NAME],
     name_len: usize,
-    /// Positions at which the labels begin, without the root.
+    /// Offsets in `name` at which the labels begin, without the root.
     labels: [u8; MAX_LABELS],
     label_count: usize,
-    /// Record type.
+    /// Record type that is asked for (QTYPE).
     pub qtype: u16,
-    /// Class.
+    /// Class that is asked for (QCLASS).
     pub qclass: u16,
 }
 
@@ -126,28 +126,28 @@ impl Question {
         Some(question)
     }
 
-    /// Returns the lowercased name in wire format.
+    /// Returns the name that is asked for, lowercased, in wire format.
     pub fn name(&self) -> &[u8] {
         &self.name[..self.name_len]
     }
 
-    /// Returns the lowercased name with its labels.
+    /// Returns the lowercased name that is asked for, divided into labels.
     pub fn labels(&self) -> Labels<'_> {
         Labels::new(self.name(), &self.labels[..self.label_count])
     }
 
-    /// Returns the offset at which the question ends in its packet.
+    /// Returns the offset in the packet at which the question ends.
     pub fn end(&self) -> usize {
         HEADER + self.name_len + 4
     }
 }
 
-/// A well-formed query.
+/// A parsed query: its question and EDNS fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query {
-    /// The question.
+    /// Name, type and class that are asked for.
     pub question: Question,
-    /// The fields of the OPT record, if the query has one.
+    /// Fields of the OPT record, if the query has one.
     pub edns: Option<Edns>,
 }
 
@@ -157,7 +157,7 @@ pub enum Declined {
     /// The question is malformed. The slow path must not parse it again, or the most expensive
     /// names would cost twice.
     Question,
-    /// The packet needs the slow path's complete parser.
+    /// The packet may be valid, and needs the slow path's complete parser.
     Unusual,
 }
 
@@ -210,19 +210,19 @@ fn is_special(qtype: u16) -> bool {
     matches!(qtype, rtype::OPT | rtype::AXFR | rtype::IXFR)
 }
 
-/// Options for replies, the same for every query of a listener.
+/// Options for the replies of one listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
-    /// `true` for UDP, where replies must be small.
+    /// `true` for UDP, where the client's payload size limits a reply.
     pub datagram: bool,
-    /// `true` if address records start at a different one each time.
+    /// `true` if address records are rotated: each answer begins with another record than the last.
     pub rotate: bool,
-    /// Number of bytes to leave free for a signature.
+    /// Number of bytes that a reply leaves free for its TSIG record; 0 if it is not signed.
     pub reserve: usize,
 }
 
 impl Style {
-    /// Returns the largest length of a reply, without its signature.
+    /// Returns the largest length of a reply in bytes, without its TSIG record.
     pub(crate) fn limit(self, edns: Option<Edns>) -> usize {
         let message = match (self.datagram, edns) {
             (false, _) => usize::from(u16::MAX),
@@ -319,7 +319,7 @@ pub fn render_truncated(packet: &[u8], question_end: usize, edns: Option<Edns>, 
     reply.finish(Rcode::NoError, edns, None, edns::BLOCK)
 }
 
-/// Tells whether a reply has the TC bit.
+/// Tells whether a reply has the TC bit, which sends the client to TCP.
 pub(crate) fn is_truncated(reply: &[u8]) -> bool {
     reply.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
 }
@@ -339,7 +339,7 @@ struct ReplyWriter<'o> {
 }
 
 impl<'o> ReplyWriter<'o> {
-    /// Starts a reply with the query's id and question, byte for byte.
+    /// Starts a reply: the packet's header, with the flags of a reply, and its question as it came.
     fn begin(packet: &[u8], question_end: usize, out: &'o mut Vec<u8>) -> Self {
         let start = out.len();
         out.extend_from_slice(&packet[..question_end]);

@@ -11,26 +11,26 @@ use crate::store::answers::Answers;
 use crate::store::rrset::{HEADER, rtype};
 use scan::{PacketScan, SoaSerial};
 
-/// Kind of a zone transfer.
+/// Kind of zone transfer that a secondary asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransferKind {
-    /// AXFR.
+    /// AXFR: the whole zone.
     Whole,
-    /// IXFR, with the serial that the client has.
+    /// IXFR: the changes since the serial that the secondary has.
     Since(u32),
 }
 
-/// Decision on how to handle a packet.
+/// Decision of the slow path on how to handle a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketAction {
-    /// Answer the question.
+    /// Answer the packet's question.
     Answer(Query),
-    /// Send a zone, if the client is allowed to transfer it.
+    /// Send a zone transfer, if the client is allowed to have it.
     Transfer(Query, TransferKind),
     /// Verify the signature before anything else (RFC 8945 §5.2). The reply copies the packet up to
     /// this offset, the end of the question.
     Signed(usize, Option<Edns>),
-    /// Send a cookie only: the query has no question (RFC 7873 §5.4).
+    /// Send only a cookie, since the query has no question (RFC 7873 §5.4).
     Cookie(Option<Edns>),
     /// Send an error. The reply copies the packet up to this offset, the end of the question.
     Error(Rcode, usize, Option<Edns>),
@@ -45,7 +45,7 @@ impl PacketAction {
         }
     }
 
-    /// Returns the type in the question, if that could be parsed.
+    /// Returns the record type in the packet's question, or `None` if it has no readable question.
     pub fn qtype(&self, packet: &[u8]) -> Option<u16> {
         match self {
             Self::Answer(query) | Self::Transfer(query, _) => Some(query.question.qtype),

@@ -7,12 +7,12 @@ use crate::answer::query::Edns;
 use crate::store::name::MAX_NAME;
 use crate::store::rrset::{HEADER, rtype};
 
-/// Result of scanning a packet that is complete.
+/// Parts of a complete packet that decide how to handle it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketScan {
-    /// The OPT record and its version.
+    /// Fields of the OPT record and its version, if the packet has an OPT record.
     pub(super) edns: Option<(Edns, u8)>,
-    /// Number of records in the answer section. A query has none.
+    /// Number of records in the answer section: 0 in a valid query.
     pub(super) answers: u16,
     /// Number of records in the authority section. Among queries, only an IXFR has any.
     pub(super) authorities: u16,
@@ -22,14 +22,14 @@ pub(super) struct PacketScan {
     /// `true` if the additional section has a TSIG record (RFC 8945). Records other than OPT, TSIG
     /// and SIG are skipped.
     pub(super) has_tsig: bool,
-    /// `true` if the additional section has a SIG record (RFC 2931).
+    /// `true` if the additional section has a SIG record, a signature by public key (RFC 2931).
     pub(super) has_sig: bool,
 }
 
-/// Serial of an SOA record.
+/// Serial of an SOA record in a query, or that it cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SoaSerial {
-    /// The serial.
+    /// The serial that the record's data hold.
     Valid(u32),
     /// The record's data are malformed. That is an error only for a query that needs the serial: an
     /// UPDATE may have a record without data (RFC 2136 §2.5.2).
@@ -79,7 +79,7 @@ impl PacketScan {
     }
 }
 
-/// Positions of a record's parts, and its type.
+/// Offsets in a packet at which a record's name and the record end, and the record's type.
 struct RecordBounds {
     name_end: usize,
     rtype: u16,
@@ -94,7 +94,7 @@ impl RecordBounds {
         (end <= packet.len()).then_some(Self { name_end, rtype: u16::from_be_bytes([head[0], head[1]]), end })
     }
 
-    /// Parses the record as OPT. Returns its fields and its version.
+    /// Parses the record as OPT. Returns its EDNS fields and version, or `None` if it is malformed.
     fn opt(&self, packet: &[u8]) -> Option<(Edns, u8)> {
         let (head, mut options) = packet.get(self.name_end..self.end)?.split_first_chunk::<10>()?;
         let mut edns = Edns::new(u16::from_be_bytes([head[2], head[3]]), head[6]);
