@@ -29,7 +29,7 @@ use crate::store::answers::Answers;
 use crate::store::name::Presented;
 use crate::store::state::State;
 
-/// The state and settings that all listeners share; cheap to clone.
+/// Answers the queries of all listeners, which share its state and settings. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 
@@ -40,17 +40,17 @@ struct Shared {
     tallies: Tallies,
 }
 
-/// Settings of an [`Engine`].
+/// Settings of an [`Engine`], from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Whether the address records of each answer begin at another record than those of the last
     /// one.
     pub rotate: bool,
-    /// Whether every query is logged.
+    /// Whether every query is logged (`--log-queries`).
     pub log_queries: bool,
-    /// Hosts and keys that may transfer zones.
+    /// Client networks and TSIG keys that zone transfers are allowed for.
     pub transfer_to: Vec<AllowedClient>,
-    /// TSIG keys that queries may be signed with.
+    /// TSIG keys that this server knows, to verify signed queries and to sign their replies.
     pub keys: Keyring,
     /// Counters of zone transfers and signatures.
     pub transfers: TransferMetrics,
@@ -58,9 +58,9 @@ pub struct Settings {
     pub udp_payload: u16,
     /// Rate limiter for UDP queries; `None` means no limit.
     pub limiter: Option<Arc<Limiter>>,
-    /// Secrets that DNS cookies are made with.
+    /// Makes and checks DNS cookies.
     pub cookies: CookieSigner,
-    /// Queue to the dnstap collector, if there is one.
+    /// Queue of queries and replies for the dnstap collector; `None` without a collector.
     pub tap: Option<Tap>,
 }
 
@@ -83,13 +83,13 @@ impl Settings {
 }
 
 impl Engine {
-    /// Returns an engine that answers from `state`.
+    /// Returns an engine that answers from `state` and counts queries in `tallies`.
     pub fn new(state: Arc<State>, settings: Settings, tallies: Tallies) -> Self {
         let transfer_server = TransferServer::new(settings.transfer_to.clone(), settings.transfers.clone());
         Self(Arc::new(Shared { state, settings, transfer_server, tallies }))
     }
 
-    /// Returns a worker for one thread or connection.
+    /// Returns a worker that answers the queries of one thread or connection by `proto`.
     pub fn worker(&self, proto: Proto) -> Worker {
         let style = Style { datagram: proto == Proto::Udp, rotate: self.0.settings.rotate, reserve: 0 };
         let answers = Arc::clone(self.0.state.answers());
@@ -130,24 +130,24 @@ fn random_turn() -> u32 {
     foldhash::fast::RandomState::default().hash_one(0u8) as u32
 }
 
-/// Result of answering a packet.
+/// Outcome of a packet for the listener that received it.
 #[derive(Debug)]
 pub enum Handled {
-    /// A reply was appended.
+    /// A reply was appended to the output buffer; the listener sends it.
     Reply,
-    /// The packet gets no reply.
+    /// The packet gets no reply: it is no query, or over the rate limit.
     Ignore,
     /// The caller sends the messages of this zone transfer instead of a reply.
     Transfer(Box<Transfer>),
 }
 
-/// The part of the engine that one thread or connection answers with.
+/// Answers the packets of one thread or connection, with the state of its [`Engine`].
 pub struct Worker {
     shared: Arc<Shared>,
     answers: Arc<Answers>,
     tally: TallyHandle,
     sampler: Sampler,
-    /// Whether queries are logged, or their names counted, beyond the plain counters.
+    /// Whether each query is logged or its name counted, so that the question is parsed once more.
     records_details: bool,
     tap: Option<Box<Tap>>,
     style: Style,
@@ -160,7 +160,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Answers `packet` and appends the whole reply to `out`.
+    /// Answers `packet`, which came from `peer`, and appends the whole reply to `out`.
     pub fn answer(&mut self, packet: &[u8], peer: impl Into<Peer>, out: &mut Vec<u8>) -> Handled {
         let peer = peer.into();
         if self.tap.is_some() {
@@ -203,7 +203,7 @@ impl Worker {
         Handled::Reply
     }
 
-    /// Counts packets that were dropped unanswered under overload.
+    /// Counts packets that the listener dropped unanswered under overload.
     pub fn shed(&mut self, packets: u64) {
         self.tally.shed(packets);
     }
@@ -215,7 +215,7 @@ impl Worker {
         self.sampler.should_sample()
     }
 
-    /// Records that each of `queries` queries took the time `each`.
+    /// Records in the histogram of durations that each of `queries` queries took the time `each`.
     pub fn record_duration(&mut self, queries: u32, each: Duration) {
         self.tally.record_duration(queries, each);
     }
@@ -324,7 +324,7 @@ impl Worker {
     }
 }
 
-/// A query with its reply code, as counters and logs need it.
+/// An answered query with its response code, for counters and the log.
 struct AnsweredQuery<'a> {
     peer: IpAddr,
     packet: &'a [u8],

@@ -34,10 +34,10 @@ use crate::limits::https::{
 use crate::net::engine::{Handled, Worker};
 use crate::net::tcp::{ConnectionPermit, MemoryAccount};
 
-/// ALPN protocols that a client may choose from.
+/// ALPN protocols of HTTPS listeners, from which a TLS client chooses.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Path of queries, which all clients use by default.
+/// Path of DNS queries in HTTP requests, which all clients use by default.
 const PATH: &str = "/dns-query";
 
 /// Media type of DNS messages (RFC 8484 §6).
@@ -102,7 +102,7 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
     timeout(REQUEST_TIME, connection).await?.map_err(io::Error::other)
 }
 
-/// Status and message of a rejected request.
+/// HTTP status of a rejected request, and the message in the response's body.
 type HttpError = (StatusCode, &'static str);
 
 /// A reply body. Its memory stays accounted for until hyper has sent all of it.
@@ -118,7 +118,7 @@ impl AsRef<[u8]> for Reply {
     }
 }
 
-/// Answers one request, or rejects it.
+/// Answers one HTTP request with a DNS reply, or with an HTTP error.
 async fn answer(
     request: Request<Incoming>,
     peer: Peer,

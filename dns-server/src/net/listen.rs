@@ -12,7 +12,7 @@ pub use bind::{BindError, BoundDns, bind_dns, bind_tcp, bind_udp};
 const FORM: &str = "write [dns://]ADDR:PORT, tls://ADDR:PORT, https://ADDR:PORT or quic://ADDR:PORT, \
                     as in dns://10.0.0.1:53 or tls://[::]:853";
 
-/// Protocol of a listener.
+/// Protocol of a listener, given by the scheme of `--listen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ListenProto {
     /// DNS over UDP and TCP.
@@ -54,12 +54,12 @@ impl ListenProto {
     }
 }
 
-/// An address to listen on, written as a URL.
+/// An address to listen on, as `--listen` states it: a URL such as `tls://[::]:853`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Listen {
-    /// Protocol spoken at the address.
+    /// Protocol that the listener speaks.
     pub proto: ListenProto,
-    /// Address and port; port 0 stands for any free port.
+    /// IP address and port. Port 0 lets the kernel choose a free one.
     pub addr: SocketAddr,
 }
 
@@ -78,7 +78,7 @@ impl Listen {
     }
 }
 
-/// Tells whether a socket at `wildcard` receives what is sent to `address`.
+/// Tells whether a socket that is bound to `wildcard` receives packets that are sent to `address`.
 fn is_covered(address: IpAddr, wildcard: IpAddr) -> bool {
     match wildcard {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,

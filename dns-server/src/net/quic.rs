@@ -50,15 +50,15 @@ use crate::net::tls::Certificates;
 /// ALPN protocol of DNS over QUIC (RFC 9250 §8.1).
 const ALPN: &[u8] = b"doq";
 
-/// DOQ_NO_ERROR (RFC 9250 §4.3).
+/// Error code DOQ_NO_ERROR, for a connection that the server closes in good order (RFC 9250 §4.3).
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
-/// DOQ_EXCESSIVE_LOAD.
+/// Error code DOQ_EXCESSIVE_LOAD, for an evicted connection or a stream without memory (§4.3).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(4);
 
-/// A listener for QUIC connections at one address.
+/// Listener for DNS over QUIC at one address.
 pub struct QuicListener {
-    /// Runtime of the whole listener, since handshakes hold the endpoint's lock.
+    /// Runtime of the endpoint and its connections, since handshakes hold the endpoint's lock.
     runtime: CryptoRuntime,
     endpoint: Endpoint,
     engine: Engine,
@@ -92,7 +92,7 @@ impl QuicListener {
         Ok(Self { runtime, endpoint, engine, connections })
     }
 
-    /// Serves until `shutdown`, and then until the queries in progress are answered.
+    /// Accepts connections until `shutdown`, then waits until the queries in progress are answered.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { runtime, endpoint, engine, connections } = self;
         let running = runtime.handle().spawn(Acceptor { endpoint, engine, connections }.run(shutdown));
@@ -101,7 +101,7 @@ impl QuicListener {
     }
 }
 
-/// The accept loop, which runs on the listener's own threads.
+/// Accept loop of a [`QuicListener`], which runs on the listener's own threads.
 struct Acceptor {
     endpoint: Endpoint,
     engine: Engine,
@@ -174,7 +174,7 @@ fn transport() -> TransportConfig {
     transport
 }
 
-/// Serves one connection to its end.
+/// Completes the handshake of one QUIC connection, and serves its streams until it ends.
 async fn serve_connection(
     incoming: Incoming,
     handshake: Arc<()>,

@@ -40,10 +40,10 @@ use crate::net::tls::Certificates;
 /// Pause after an eviction, so that the connection can end and free its file descriptor.
 const EVICTION_PAUSE: Duration = Duration::from_millis(5);
 
-/// ALPN protocol of DNS over TLS, as registered with IANA.
+/// ALPN protocol of DNS over TLS, as registered with IANA (RFC 7858).
 const ALPN: &[u8] = b"dot";
 
-/// A listener for stream connections at one address.
+/// Listener for DNS over TCP, TLS or HTTPS at one address.
 pub struct StreamListener {
     listener: TcpListener,
     protocol: Protocol,
@@ -51,11 +51,11 @@ pub struct StreamListener {
     connections: Connections,
 }
 
-/// Protocol of a listener's connections.
+/// Protocol that a [`StreamListener`] speaks on its connections.
 #[derive(Clone)]
 enum Protocol {
     Tcp,
-    /// A protocol behind a TLS handshake.
+    /// DNS over TLS or HTTPS, behind a TLS handshake.
     Secured(TlsAcceptor, Proto, Arc<Handshakes>),
 }
 
@@ -160,7 +160,7 @@ impl StreamListener {
         tasks.wait().await;
     }
 
-    /// Serves one connection to its end.
+    /// Returns the task that serves one accepted connection until it ends or is evicted.
     fn serve_connection(
         &self,
         stream: TcpStream,

@@ -24,11 +24,11 @@ use tracing::{info, warn};
 
 use crate::limits::tcp::CERTIFICATE_INTERVAL;
 
-/// A certificate chain with its key, shared by all listeners.
+/// The server's certificate chain and key, which all encrypted listeners share.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     files: Files,
-    /// Contents of the files that the certificate was loaded from.
+    /// Contents of the files from which the first certificate was loaded.
     loaded: Contents,
     current: Arc<CurrentCertificate>,
 }
@@ -51,7 +51,7 @@ impl Certificates {
         Ok(Self { files, loaded, current })
     }
 
-    /// Returns a resolver that presents the current certificate in each handshake.
+    /// Returns a rustls resolver that presents the current certificate in each handshake.
     fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
         Arc::clone(&self.current) as _
     }
@@ -101,7 +101,7 @@ impl Certificates {
     }
 }
 
-/// The certificate that handshakes present now.
+/// The certificate that handshakes present now. A [`Follower`] replaces it.
 #[derive(Debug)]
 struct CurrentCertificate(ArcSwap<CertifiedKey>);
 
@@ -111,13 +111,13 @@ impl ResolvesServerCert for CurrentCertificate {
     }
 }
 
-/// Reads the files again and again, and installs changes.
+/// Reads the certificate files every few seconds, and installs a pair that has changed.
 struct Follower {
     files: Files,
     current: Arc<CurrentCertificate>,
-    /// Result of the last read.
+    /// Contents that the last read found, or its error.
     last_read: Result<Contents, String>,
-    /// The last contents that were installed or rejected.
+    /// Contents, or error of reading, that were last installed or rejected, and are done with.
     handled: Result<Contents, String>,
     /// Whether `handled` was rejected only for its validity period. It is installed once it is
     /// valid, or once the certificate in use is outdated too.
@@ -166,7 +166,7 @@ impl Follower {
     }
 }
 
-/// Contents of both files.
+/// Contents of the certificate file and of the key file.
 #[derive(Clone, PartialEq, Eq)]
 struct Contents {
     cert: Vec<u8>,
@@ -180,7 +180,7 @@ impl std::fmt::Debug for Contents {
     }
 }
 
-/// Paths of the certificate and key files.
+/// Paths of the certificate file and of the key file.
 #[derive(Debug, Clone)]
 struct Files {
     cert: PathBuf,
@@ -211,7 +211,7 @@ impl Files {
 const CERT: &str = "--tls-cert";
 const KEY: &str = "--tls-key";
 
-/// An error about a certificate or key file.
+/// Reason why the file of `--tls-cert` or `--tls-key` cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{flag} {}: {problem}", file.display())]
 pub struct CertificateError {

@@ -56,14 +56,14 @@ const RECEIVE_TIME: Duration = Duration::from_millis(100);
 /// happen per batch.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Datagrams per system call.
+/// Number of datagrams that one system call receives or sends at most.
 const BATCH: usize = 32;
 
 /// Largest number of batches that are still answered after a stop. A receive buffer of 4 MiB holds
 /// no more datagrams.
 const DRAIN_BATCHES: usize = 512;
 
-/// The threads that answer at one address.
+/// Threads that answer UDP queries at one address, each with a socket of its own.
 #[derive(Debug)]
 pub struct UdpListener {
     threads: Vec<JoinHandle<()>>,
@@ -88,7 +88,7 @@ impl UdpListener {
         Ok(Self { threads })
     }
 
-    /// Blocks until all threads have ended.
+    /// Blocks until all threads of the listener have ended.
     pub fn join(self) {
         for thread in self.threads {
             // The threads catch panics themselves.
@@ -102,7 +102,7 @@ impl UdpListener {
     }
 }
 
-/// Sets the socket options that the loop depends on.
+/// Sets the socket options that a [`Runner`] depends on: timeouts, and the replies' addresses.
 fn configure(socket: &UdpSocket) -> io::Result<()> {
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(RECEIVE_TIME))?;
@@ -119,12 +119,12 @@ fn keep_running(socket: &UdpSocket, engine: &Engine, stop: &CancellationToken) {
     }
 }
 
-/// State of one worker thread.
+/// State of one worker thread: its socket, its buffers, and the batch in progress.
 struct Runner<'a> {
     socket: &'a UdpSocket,
     worker: Worker,
     slots: Box<[Slot]>,
-    /// How many datagrams the next call asks for.
+    /// Number of datagrams that the next receiving call asks for.
     batch_size: usize,
     replies: Vec<u8>,
     sender: ReplySender,
@@ -134,7 +134,7 @@ struct Runner<'a> {
     is_failing: bool,
     timestamps: TimestampSwitch,
     overload: Overload,
-    /// Whether the kernel delivers arrival times with datagrams.
+    /// Whether the kernel was asked to deliver arrival times with datagrams.
     is_stamped: bool,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Receives one batch and answers it. Returns whether a batch came.
+    /// Receives one batch of datagrams and answers it. Returns whether any datagram came.
     fn serve_batch(&mut self, wait: Wait) -> bool {
         let slots = &mut self.slots[..self.batch_size];
         match batch::receive(self.socket, slots, wait, self.is_stamped) {

@@ -17,9 +17,9 @@ use crate::store::answers::Freshness;
 use crate::store::rrset::{HEADER, rtype};
 use crate::store::zone::Zone;
 
-/// Result of the slow path.
+/// Outcome of a packet that the slow path has handled.
 enum Outcome {
-    /// A reply with this code was appended.
+    /// A reply with this response code was appended.
     Replied(Rcode),
     /// The caller sends this zone transfer instead of a reply.
     Transfer(Box<Transfer>),
@@ -83,7 +83,8 @@ impl Worker {
         }
     }
 
-    /// Answers a signed packet and signs the reply (RFC 8945 §5).
+    /// Answers a packet with a TSIG record, which may be invalid, and signs the reply (RFC 8945
+    /// §5).
     fn respond_signed(
         &self,
         opened: Result<VerifiedQuery, TsigRefusal>,
@@ -142,7 +143,7 @@ impl Worker {
         Style { reserve: signature, ..self.style }
     }
 
-    /// Answers a packet that is unsigned or has a valid signature.
+    /// Answers a packet that is unsigned, or signed by `signer` with a signature that was verified.
     fn respond(
         &self,
         packet: &[u8],

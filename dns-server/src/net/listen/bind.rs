@@ -20,14 +20,14 @@ use crate::net::socket::set_option;
 /// Attempts to find a port that is free for both TCP and UDP.
 const PORT_ATTEMPTS: u32 = 16;
 
-/// Sockets of a `dns://` listener on one port.
+/// Sockets of a `dns://` listener: UDP and TCP on one port.
 #[derive(Debug)]
 pub struct BoundDns {
     /// Bound address: with the chosen port, and 0.0.0.0 instead of `[::]` on a host without IPv6.
     pub addr: SocketAddr,
-    /// One blocking socket per worker.
+    /// UDP sockets: a blocking one for each worker thread.
     pub udp: Vec<UdpSocket>,
-    /// TCP listener; nonblocking, as tokio requires.
+    /// Listening TCP socket; nonblocking, as tokio requires.
     pub tcp: TcpListener,
 }
 
@@ -78,7 +78,7 @@ pub fn bind_udp(addr: SocketAddr) -> Result<UdpSocket, BindError> {
     or_ipv4(addr, nonblocking)
 }
 
-/// Binds 0.0.0.0 instead of `[::]` on a host without IPv6.
+/// Calls `bind` with `addr`, or with 0.0.0.0 instead of `[::]` on a host without IPv6.
 fn or_ipv4<T>(addr: SocketAddr, bind: impl Fn(SocketAddr) -> Result<T, BindError>) -> Result<T, BindError> {
     match bind(addr) {
         Err(error) => match ipv4_fallback(addr, &error.error) {
@@ -133,12 +133,12 @@ fn udp_socket(addr: SocketAddr, is_shared: bool) -> Result<Socket, BindError> {
     bind().map_err(BindError::at(addr, "UDP"))
 }
 
-/// Makes `[::]` accept IPv4 too, whatever the host's default is.
+/// Makes a socket for `[::]` accept IPv4 clients too, whatever the host's default is.
 fn serve_ipv4_too(socket: &Socket, addr: SocketAddr) -> io::Result<()> {
     if addr.is_ipv6() { socket.set_only_v6(false) } else { Ok(()) }
 }
 
-/// An address that cannot be bound.
+/// Error of binding a listener's address: address, transport and the system's reason.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {addr} ({transport}): {}", reason(*addr, error))]
 pub struct BindError {
@@ -152,13 +152,13 @@ impl BindError {
         move |error| Self { addr, transport, error }
     }
 
-    /// Tells whether another process uses the port.
+    /// Tells whether binding failed because another process uses the port.
     pub fn is_in_use(&self) -> bool {
         self.error.kind() == io::ErrorKind::AddrInUse
     }
 }
 
-/// Returns the problem and its remedy, in one line.
+/// Returns the reason why `addr` cannot be bound, and the remedy, in one line.
 fn reason(addr: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

@@ -15,28 +15,28 @@ use crate::limits::quic::STREAM_TIME;
 use crate::net::engine::{Handled, Worker};
 use crate::net::tcp::MemoryAccount;
 
-/// DOQ_INTERNAL_ERROR (RFC 9250 §4.3, as are those below).
+/// Error code DOQ_INTERNAL_ERROR (RFC 9250 §4.3): the engine made no reply to send.
 const INTERNAL_ERROR: VarInt = VarInt::from_u32(1);
 
-/// DOQ_PROTOCOL_ERROR.
+/// Error code DOQ_PROTOCOL_ERROR (RFC 9250 §4.3): the client broke the protocol.
 const PROTOCOL_ERROR: VarInt = VarInt::from_u32(2);
 
-/// DOQ_UNSPECIFIED_ERROR.
+/// Error code DOQ_UNSPECIFIED_ERROR (RFC 9250 §4.3): the client was too slow, or broke off.
 const UNSPECIFIED_ERROR: VarInt = VarInt::from_u32(5);
 
-/// Reason why a stream ends without a reply.
+/// Reason why a QUIC stream ends without a reply.
 enum StreamError {
-    /// Ends only the stream, with this error code.
+    /// Resets only the stream, with this error code. The text is for the log.
     Stream(VarInt, &'static str),
-    /// Ends the connection: the client broke the protocol.
+    /// Closes the connection with this reason, since the client broke the protocol.
     Connection(&'static str),
 }
 
-/// The memory budget for clients is used up.
+/// Error for a stream whose query or reply exceeds the memory budget for clients.
 const NO_ROOM: StreamError =
     StreamError::Stream(EXCESSIVE_LOAD, "the server's memory for clients is used up");
 
-/// Serves one stream to its end.
+/// Reads the query of one stream, and writes its reply or resets the stream.
 pub(super) async fn serve_stream(
     connection: Connection,
     worker: Arc<Mutex<Worker>>,
@@ -108,7 +108,7 @@ async fn receive(from: &mut RecvStream, memory: &mut MemoryAccount) -> Result<Ve
     }
 }
 
-/// Reason for rejecting a stream with data behind its message.
+/// Reason for closing a connection: a stream has data behind its one message.
 const TRAILING_DATA: &str = "more than one message on a stream";
 
 /// Returns the one message of a stream, if the stream is as RFC 9250 requires.

@@ -17,13 +17,13 @@ const FIRST_INBOX: usize = 512;
 /// Size of an inbox in bytes once the client has filled a new one.
 const INBOX: usize = 4 << 10;
 
-/// Largest frame in bytes: the length and the message.
+/// Size in bytes of the largest frame: two bytes of length and the message.
 const MAX_FRAME: usize = 2 + u16::MAX as usize;
 
-/// Memory in bytes that an empty outbox may keep.
+/// Memory in bytes that an outbox keeps when all of its data are sent.
 const KEPT_OUTBOX: usize = 32 << 10;
 
-/// Received data that are not answered yet: `buffer[start..end]`.
+/// Buffer of received data that are not answered yet: `buffer[start..end]`.
 #[derive(Default)]
 pub(super) struct Inbox {
     buffer: Vec<u8>,
@@ -32,12 +32,12 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Tells whether not even part of a message is there.
+    /// Tells whether no received data wait, not even part of a message.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Returns the first message, if it is complete.
+    /// Returns the first received message without its length, or `None` if it is incomplete.
     pub(super) fn frame(&self) -> Option<&[u8]> {
         let (length, rest) = self.buffer[self.start..self.end].split_first_chunk()?;
         rest.get(..usize::from(u16::from_be_bytes(*length)))
@@ -75,12 +75,12 @@ impl Inbox {
         Some(self.buffer.capacity()).filter(|&room| room > INBOX).unwrap_or(0)
     }
 
-    /// Tells whether the inbox holds no memory.
+    /// Tells whether the inbox holds no memory, as before the first query and after a quiet time.
     pub(super) fn is_released(&self) -> bool {
         self.buffer.capacity() == 0
     }
 
-    /// Frees the memory if the inbox is empty.
+    /// Frees the inbox's memory, unless received data wait in it.
     pub(super) fn release(&mut self) {
         if self.is_empty() {
             *self = Self::default();
@@ -99,18 +99,18 @@ impl Inbox {
         bytes.len()
     }
 
-    /// Notes that this many bytes were read into [`Self::spare`].
+    /// Notes that `bytes` bytes were read into the space that [`Self::spare`] returned.
     pub(super) fn received(&mut self, bytes: usize) {
         self.end += bytes;
     }
 }
 
-/// Data to be written: `buffer[sent..]`.
+/// Buffer of replies to be written: `buffer[sent..]`.
 #[derive(Default)]
 pub(super) struct Outbox {
     buffer: Vec<u8>,
     sent: usize,
-    /// Whether the stream may still hold data that need a flush.
+    /// Whether the stream (TLS) may hold written data that need a flush.
     is_held: bool,
     /// Deadline for the client, as long as data wait to be written or flushed.
     due: Option<WriteDeadline>,
@@ -124,17 +124,17 @@ struct WriteDeadline {
 }
 
 impl Outbox {
-    /// Returns the number of bytes that are not written yet.
+    /// Returns the number of bytes that are not written to the stream yet.
     pub(super) fn waiting(&self) -> usize {
         self.buffer.len() - self.sent
     }
 
-    /// Returns the data that are not written yet.
+    /// Returns the data that are not written to the stream yet.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.buffer[self.sent..]
     }
 
-    /// Returns the buffer that messages are appended to.
+    /// Returns the buffer that replies are appended to.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
@@ -144,7 +144,7 @@ impl Outbox {
         Some(self.due.as_ref()?.at)
     }
 
-    /// Tells whether all data were written and flushed.
+    /// Tells whether all data were written to the stream, and the stream was flushed.
     pub(super) fn is_flushed(&self) -> bool {
         self.waiting() == 0 && !self.is_held
     }
@@ -156,7 +156,7 @@ impl Outbox {
         self.buffer.len()
     }
 
-    /// Writes the length of the message that started at `begin`.
+    /// Ends a frame: writes the length of its message, which started at `begin`.
     pub(super) fn finish(&mut self, begin: usize) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "a reply is longer than 65535 bytes");
         let length = u16::try_from(self.buffer.len() - begin).map_err(too_long)?;
@@ -164,12 +164,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// Removes the frame whose message started at `begin`.
+    /// Removes the last frame, whose message started at `begin`.
     pub(super) fn abandon(&mut self, begin: usize) {
         self.buffer.truncate(begin - 2);
     }
 
-    /// Sets a deadline for the waiting data, if none is set.
+    /// Gives the client a deadline to read the waiting data, unless one is set already.
     pub(super) fn arm(&mut self, now: Instant) {
         let bytes = self.waiting();
         if bytes > 0 && self.due.is_none() {
@@ -177,7 +177,7 @@ impl Outbox {
         }
     }
 
-    /// Notes that this many bytes were written.
+    /// Notes that `bytes` bytes were written to the stream, and extends the client's deadline.
     pub(super) fn sent(&mut self, bytes: usize, now: Instant) {
         self.sent += bytes;
         self.is_held = true;
@@ -194,7 +194,7 @@ impl Outbox {
         }
     }
 
-    /// Notes that all data were written and flushed.
+    /// Notes that all data were written and flushed, so the client has no deadline any more.
     pub(super) fn flushed(&mut self, may_shrink: bool) {
         self.is_held = false;
         self.due = None;
@@ -203,12 +203,12 @@ impl Outbox {
         }
     }
 
-    /// Tells whether the outbox holds no memory.
+    /// Tells whether the outbox holds no memory, as before the first reply and after a quiet time.
     pub(super) fn is_released(&self) -> bool {
         self.buffer.capacity() == 0
     }
 
-    /// Frees the memory if the outbox is empty.
+    /// Frees the outbox's memory, unless data wait to be written.
     pub(super) fn release(&mut self) {
         if self.waiting() == 0 {
             self.buffer = Vec::new();

@@ -107,22 +107,22 @@ struct Connection<'s, S> {
     outbox: Outbox,
     transfers: VecDeque<Box<Transfer>>,
     reads: Reads,
-    /// The time of the last read or write.
+    /// Time of the last read or write, by which timeouts are counted.
     now: Instant,
     /// The time of the last query, or of the last write of a reply.
     active_at: Instant,
-    /// When the incomplete message in the inbox began.
+    /// When the incomplete message in the inbox began; `None` if the inbox is empty.
     begun_at: Option<Instant>,
     /// Number of replies of which no byte was written yet, and when their queries arrived.
     unsent: Option<(u32, Instant)>,
 }
 
-/// How much the connection still reads.
+/// How long the connection goes on reading from its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reads {
-    /// All data.
+    /// Until the client ends the stream.
     All,
-    /// Data that have already arrived, by at most this many reads.
+    /// Until no arrived data are left, with at most this many further reads.
     Last(u32),
     None,
 }
@@ -147,7 +147,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         }
     }
 
-    /// Answers the complete messages of the inbox into the outbox.
+    /// Answers the complete messages in the inbox: replies go to the outbox, transfers begin.
     fn answer_queries(&mut self) -> io::Result<()> {
         self.outbox.compact();
         let (mut frames, mut replies) = (0, 0);
@@ -196,7 +196,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         Ok(())
     }
 
-    /// Tells whether there is room for another reply or transfer.
+    /// Tells whether another query may be answered: its reply or transfer has room.
     fn takes_queries(&self) -> bool {
         self.outbox.waiting() < HIGH_WATER && self.transfers.len() < TRANSFERS
     }
@@ -216,7 +216,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         Ok(())
     }
 
-    /// Writes and reads. Ready when either made progress.
+    /// Writes waiting data and reads further ones. Ready when either made progress.
     fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wrote = self.poll_write(cx)?;
         let read = self.poll_read(cx)?;
@@ -291,7 +291,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Returns when the connection times out if nothing happens.
+    /// Returns the time at which [`Self::expire`] is due if nothing is read or written until then.
     fn deadline(&self) -> Instant {
         match (self.outbox.due(), self.begun_at) {
             (Some(due), _) => due,
@@ -324,14 +324,14 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         }
     }
 
-    /// Limits reading to the data that have already arrived.
+    /// Limits further reading to the data that have already arrived, for a shutdown.
     fn stop(&mut self) {
         if self.reads == Reads::All {
             self.reads = Reads::Last(LAST_READS);
         }
     }
 
-    /// Stops reading and answering. Replies in the outbox are still sent.
+    /// Stops reading, and drops unanswered data. Replies in the outbox are still sent.
     fn end(&mut self) {
         self.reads = Reads::None;
         self.inbox = Inbox::default();

@@ -15,28 +15,28 @@ use tokio::time::Instant;
 use crate::limits::tcp::{GUARANTEED, MAX_HELD};
 use crate::ops::metrics::ConnectionMetrics;
 
-/// A limit on connections that several listeners share.
+/// Limit on the number of connections and on their memory, which several listeners share.
 #[derive(Debug, Clone)]
 pub struct Connections {
     places: ConnectionLimit,
     budget: Arc<MemoryBudget>,
 }
 
-/// The memory that may be held for all clients together.
+/// Limit on the memory that is held for the clients of all connections together.
 #[derive(Debug)]
 struct MemoryBudget {
-    /// Limit in bytes.
-    /// Bytes held now.
+    /// Limit on `held`, in bytes.
     most: usize,
+    /// Bytes held now for the clients of all connections.
     held: AtomicUsize,
     without_room: Counter,
 }
 
-/// Permission for one connection to exist. Dropping it frees the place.
+/// Permission for one connection to exist. Dropping it makes room for another connection.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     place: ConnectionSlot,
-    /// Bytes held for this connection's client.
+    /// Bytes that all memory accounts of this connection hold together.
     held: Arc<AtomicUsize>,
     budget: Arc<MemoryBudget>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct MemoryAccount {
 }
 
 impl Connections {
-    /// Allows up to `most` connections at a time, and at least one.
+    /// Makes a limit of `most` connections at a time, or of one if `most` is 0.
     pub fn new(most: usize, metrics: ConnectionMetrics) -> Self {
         Self::with_memory_limit(most, MAX_HELD, metrics)
     }
@@ -63,7 +63,7 @@ impl Connections {
         Self { places: ConnectionLimit::new(most, evicted), budget: Arc::new(budget) }
     }
 
-    /// Admits a connection. At the limit, another connection is evicted for it.
+    /// Admits a connection from `peer`. At the limit, another connection is evicted for it.
     pub fn admit(&self, peer: IpAddr) -> ConnectionPermit {
         ConnectionPermit {
             place: self.places.admit(peer),
@@ -72,7 +72,7 @@ impl Connections {
         }
     }
 
-    /// Tells whether admitting a connection evicts another.
+    /// Tells whether the limit is reached, so that the next connection to admit evicts another.
     pub(crate) fn is_full(&self) -> bool {
         self.places.is_full()
     }
@@ -85,23 +85,23 @@ impl Connections {
 }
 
 impl ConnectionPermit {
-    /// Notes that the client has sent a query.
+    /// Notes that the client sent a query at `now`: the longest idle connections are evicted first.
     pub fn used(&self, now: Instant) {
         self.place.touch(now);
     }
 
-    /// Returns a new account of memory held for the client.
+    /// Returns a new, empty account for memory that is held for the connection's client.
     pub(crate) fn memory_account(&self) -> MemoryAccount {
         let (own, budget) = (Arc::clone(&self.held), Arc::clone(&self.budget));
         MemoryAccount { bytes: 0, own, budget, connection: self.place.closer() }
     }
 
-    /// Returns a handle that can evict the connection.
+    /// Returns a handle by which other tasks can evict the connection.
     pub(crate) fn evictor(&self) -> ConnectionCloser {
         self.place.closer()
     }
 
-    /// Waits until the connection is evicted.
+    /// Waits until the connection is evicted, in favor of another or for its memory.
     pub(crate) async fn evicted(&self) {
         self.place.evicted().await;
     }

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::limits::tcp::{HANDSHAKE_TIME, MAX_HANDSHAKES};
 use crate::net::crypto_runtime::CryptoRuntime;
 
-/// Performs TLS handshakes.
+/// Performs the TLS handshakes of one listener, on threads of their own.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     runtime: CryptoRuntime,
@@ -25,7 +25,7 @@ pub(super) struct Handshakes {
 }
 
 impl Handshakes {
-    /// Starts the threads.
+    /// Starts the threads that perform the handshakes.
     ///
     /// # Errors
     ///

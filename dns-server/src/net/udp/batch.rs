@@ -16,12 +16,12 @@ use super::gso::ReplyKey;
 use crate::limits::udp::DATAGRAM;
 use crate::net::socket::set_option;
 
-/// Whether a call waits for datagrams.
+/// Whether a receiving call waits for a datagram.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wait {
-    /// Waits for the first datagram, and takes what else has arrived.
+    /// Waits for the first datagram, and takes all others that have already arrived.
     ForOne,
-    /// Does not wait.
+    /// Takes only datagrams that have already arrived.
     Never,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn set_timestamps(socket: &UdpSocket, are_wanted: bool) -> io::Result
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, are_wanted.into())
 }
 
-/// A received datagram, and the position of its reply.
+/// Buffer for one received datagram with its sender, and the place of its reply.
 pub(super) struct Slot {
     packet: [u8; DATAGRAM],
     packet_len: usize,
@@ -69,7 +69,7 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Returns the received packet.
+    /// Returns the received datagram's data.
     pub(super) fn packet(&self) -> &[u8] {
         &self.packet[..self.packet_len]
     }
@@ -96,7 +96,7 @@ impl Slot {
         self.peer_bytes() == other.peer_bytes() && self.control.shares_route(&other.control)
     }
 
-    /// Returns the peer's address as the kernel wrote it.
+    /// Returns the sender's socket address as the kernel wrote it, for comparison.
     fn peer_bytes(&self) -> &[u8] {
         let length = (self.peer_len as usize).min(size_of_val(&self.peer));
         // SAFETY: `length` bytes lie in `self.peer`, which is borrowed with `self`. All of them are
@@ -104,7 +104,7 @@ impl Slot {
         unsafe { slice::from_raw_parts(ptr::from_ref(&self.peer).cast(), length) }
     }
 
-    /// Returns the address that the datagram came from.
+    /// Returns the address and port that the datagram came from, or `None` for an unknown family.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         let peer = ptr::from_ref(&self.peer);
         match c_int::from(self.peer.ss_family) {
@@ -126,7 +126,7 @@ impl Slot {
     }
 }
 
-/// Filler for unused entries of a batch.
+/// Empty iovec, for unused entries of a batch.
 pub(super) const NO_IOVEC: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
 // SAFETY: a plain C structure of numbers and pointers for which all zeros are a valid value.

@@ -21,10 +21,10 @@ use std::time::{Duration, SystemTime};
 
 use libc::c_int;
 
-/// Control messages of one datagram, and later of its reply.
+/// Control messages that came with one received datagram, and those to send with its reply.
 pub(super) struct Control {
     buffer: Buffer,
-    /// When the datagram arrived, if the kernel was asked for that.
+    /// When the datagram arrived; `None` unless the socket asked for timestamps.
     arrived: Option<SystemTime>,
     /// Number of valid bytes in `buffer.packet_info`; 0 if the socket does not ask for packet info.
     packet_info_len: usize,
@@ -88,7 +88,7 @@ impl Control {
         (buffer.wrapping_add(begin), SEGMENT_SIZE_LEN + self.packet_info_len)
     }
 
-    /// Tells whether both replies have the same source address and interface.
+    /// Tells whether this reply and `other` have the same source address and outgoing interface.
     pub(super) fn shares_route(&self, other: &Self) -> bool {
         self.packet_info_len == other.packet_info_len
             && (self.packet_info_len == 0
@@ -200,7 +200,8 @@ impl PacketInfo {
         }
     }
 
-    /// Returns the source address of the reply, and the interface or 0.
+    /// Returns the source address of the reply, and the index of its interface, 0 if routing
+    /// decides.
     fn route(&self) -> Option<(IpAddr, u32)> {
         if self.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
             // SAFETY: level and type identify the variant; all bit patterns are valid.

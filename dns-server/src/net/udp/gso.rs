@@ -15,10 +15,10 @@ use crate::limits::udp::MAX_SEGMENT;
 // Linux accepts at least 64 segments per message, and as many bytes as fit into a UDP datagram.
 const _: () = assert!(BATCH <= 64 && BATCH * MAX_SEGMENT as usize <= 65_507);
 
-/// Properties that usually suffice to tell replies apart.
+/// Properties by which replies are grouped first: unequal keys never share a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReplyKey {
-    /// The last 32 bits of the peer's address.
+    /// Lowest 32 bits of the IP address that the reply goes to.
     pub(super) host: u32,
     pub(super) port: u16,
     pub(super) size: u16,
@@ -28,9 +28,9 @@ pub(super) struct ReplyKey {
 /// batch.
 #[derive(Debug)]
 pub(super) struct Messages {
-    /// Positions of the replies, message by message.
+    /// Positions of the replies in the batch, those of one message behind those of another.
     positions: [u8; BATCH],
-    /// End of each message in `positions`.
+    /// For each message, the index in `positions` behind its last reply.
     ends: [u8; BATCH],
     count: usize,
 }
@@ -84,7 +84,7 @@ impl Messages {
         self.count
     }
 
-    /// Returns the positions of the replies in one message.
+    /// Returns the positions in the batch of the replies that the message `number` holds.
     pub(super) fn replies(&self, number: usize) -> &[u8] {
         &self.positions[self.end(number)..self.end(number + 1)]
     }
@@ -93,7 +93,7 @@ impl Messages {
         Self { positions: [0; BATCH], ends: [0; BATCH], count: 0 }
     }
 
-    /// Returns the end of the first `count` messages in `positions`.
+    /// Returns the index in `positions` behind the first `count` messages.
     fn end(&self, count: usize) -> usize {
         count.checked_sub(1).map_or(0, |last| self.ends[last].into())
     }

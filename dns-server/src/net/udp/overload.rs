@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::limits::overload::{CALM, FULL, INTERVAL, SLACK, TARGET};
 
-/// Whether late queries are dropped.
+/// State of a worker's load shedding: whether it drops late queries.
 #[derive(Debug)]
 pub(super) enum Overload {
     /// All queries are answered. Holds the time since which all queries have been late.
@@ -24,7 +24,7 @@ pub(super) enum Overload {
 }
 
 impl Overload {
-    /// Tells whether to drop a query that has waited for `waited`.
+    /// Tells whether the worker should drop a query that has waited in the socket for `waited`.
     pub(super) fn sheds(&mut self, waited: Duration, now: Instant) -> bool {
         let is_late = waited >= TARGET;
         if matches!(self, Self::Yes(late_at) if now.duration_since(*late_at) >= CALM) {
@@ -53,12 +53,12 @@ impl Overload {
     }
 }
 
-/// Switches arrival times on while batches are full.
+/// Decides when a worker asks the kernel for arrival times: while its batches are full.
 #[derive(Debug, Default)]
 pub(super) struct TimestampSwitch {
-    /// The time since which all batches have been full.
+    /// Time since which all batches have been full; `None` if the last one was not.
     full_since: Option<Instant>,
-    /// The time of the last full batch, while arrival times are on.
+    /// Time of the last full batch while arrival times are on; `None` while they are off.
     last_full: Option<Instant>,
 }
 

@@ -65,7 +65,7 @@ impl ReplySender {
     }
 }
 
-/// A message that was not sent, by number, and the error code.
+/// A message that was not sent: its number in the batch, and the error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsent {
     message: usize,
@@ -80,7 +80,7 @@ impl Unsent {
     }
 }
 
-/// Sends messages and returns those that were not sent.
+/// Sends messages of replies by `sendmmsg`, and returns those that were not sent.
 fn send_messages(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], messages: &Messages) -> Vec<Unsent> {
     let mut iovecs = [NO_IOVEC; BATCH];
     let mut headers = [NO_HEADER; BATCH];
