@@ -30,16 +30,16 @@ use crate::store::zone::{Zone, Zones};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{self, Map};
 
-/// Label `svc`, above the labels of services and namespaces.
+/// Label `svc` in wire format, between the labels of a namespace and its zone.
 pub const SVC: &[u8] = b"\x03svc";
 
-/// Tells whether the answers are complete and current enough to be served.
+/// Whether the answers are complete and current enough to be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Freshness {
     /// A watch has not synced yet, and no snapshot was loaded. Queries get SERVFAIL.
     Unsynced = 0,
-    /// The answers come from a snapshot, until every watch has synced.
+    /// The answers come from a snapshot of an earlier run, until every watch has synced.
     Stale = 1,
     /// Every watch has synced.
     Current = 2,
@@ -54,9 +54,9 @@ pub struct Answers {
     pub(crate) addresses: AddressIndex,
     /// The zones' own names, and the names above them up to an outer zone.
     fixed: HashMap<Name, Node, RandomState>,
-    /// Address ranges of the reverse zones.
+    /// Address ranges that the reverse zones stand for, the closest zone first.
     pub(crate) reverse_zones: Vec<ReverseName>,
-    /// Addresses that have names in the reverse zones.
+    /// Addresses that may have PTR records in the reverse zones.
     ranges: ReverseRanges,
     zones: Zones,
     serial: AtomicU32,
@@ -85,13 +85,14 @@ impl Answers {
         }
     }
 
-    /// Sets the addresses that have reverse names.
+    /// Replaces the ranges of addresses that may have PTR records.
     #[must_use]
     pub fn with_reverse_ranges(self, ranges: ReverseRanges) -> Self {
         Self { ranges, ..self }
     }
 
-    /// Returns the reverse zone that an address has a name in.
+    /// Returns the closest reverse zone of an address; `None` if the address may have no PTR
+    /// record.
     pub(crate) fn reverse_zone_of(&self, address: &IpAddr) -> Option<&ReverseName> {
         // The zones are sorted by length, so the first match is the closest zone.
         self.reverse_zones
@@ -199,7 +200,7 @@ impl Answers {
         self.zones.find(name)
     }
 
-    /// Returns the zones.
+    /// Returns all forward and reverse zones that the answers are for.
     pub fn zones(&self) -> &Zones {
         &self.zones
     }
@@ -210,17 +211,17 @@ impl Answers {
         self.subsets.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of answers that were larger than any message.
+    /// Returns how many replies so far held only a subset of an answer larger than any message.
     pub fn subsets(&self) -> u64 {
         self.subsets.load(Ordering::Relaxed)
     }
 
-    /// Returns the current serial, which all zones share.
+    /// Returns the current SOA serial, which all zones share.
     pub fn serial(&self) -> u32 {
         self.serial.load(Ordering::Acquire)
     }
 
-    /// Returns whether the answers may be served.
+    /// Returns how complete and current the answers are, and so whether they may be served.
     pub fn freshness(&self) -> Freshness {
         match self.freshness.load(Ordering::Acquire) {
             0 => Freshness::Unsynced,
@@ -229,7 +230,7 @@ impl Answers {
         }
     }
 
-    /// Sets whether the answers may be served.
+    /// Sets how complete and current the answers are. Queries see the change at once.
     pub fn set_freshness(&self, freshness: Freshness) {
         // Release: a query that reads the new state also sees the answers that were published
         // before.

@@ -17,7 +17,7 @@ use crate::store::name::MAX_LABEL;
 use crate::store::slice::Slice;
 use crate::store::txt;
 
-/// The answers of one service, from one version of its objects.
+/// All records of one service at all of its names, from one version of its objects.
 #[derive(Debug)]
 pub struct ServiceAnswers {
     /// Time to live of the records, in seconds.
@@ -25,9 +25,9 @@ pub struct ServiceAnswers {
     /// Creation time of the service. If many services have an address, its PTR records name the
     /// oldest.
     pub created: Created,
-    /// Slices that have ready endpoints; the groups refer to these.
+    /// Slices with ready endpoints, which the groups refer to by index.
     slices: Box<[Arc<Slice>]>,
-    /// The group of all networks together.
+    /// Group of the endpoints on all networks together.
     all: Group,
     networks: Box<[NamedGroup]>,
     zones: Box<[NamedGroup]>,
@@ -39,7 +39,7 @@ struct NamedGroup {
     /// Alias of the network in wire format, or name of the topology zone in wire format without the
     /// root. Lowercased.
     name: Box<[u8]>,
-    /// The endpoints, or `None` if these are all endpoints of the service.
+    /// Group of the endpoints. `None` if these are all endpoints of the service.
     group: Option<Group>,
 }
 
@@ -77,7 +77,7 @@ fn sharing(mut group: Group, all: &Group) -> Group {
     group
 }
 
-/// Builds the groups of the topology zones.
+/// Builds the group of each topology zone, from the zones in the endpoints' TXT data.
 fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef], all: &Group) -> Box<[NamedGroup]> {
     let mut zones: Vec<(Box<[u8]>, Vec<EndpointRef>)> = Vec::new();
     // Index in `zones` for each zone as endpoints write it. Two texts that differ only in case are
@@ -115,7 +115,7 @@ fn zone_name(zone: &[u8]) -> Option<Box<[u8]>> {
 }
 
 impl ServiceAnswers {
-    /// Returns the group of all networks together.
+    /// Returns the group of the endpoints on all networks together.
     pub fn all(&self) -> GroupView<'_> {
         self.view(&self.all)
     }

@@ -17,34 +17,34 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::limits::answers::MAX_TXT;
 use crate::store::name::MAX_LABEL;
 
-/// An endpoint to store.
+/// A ready endpoint to be stored in [`Endpoints`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint<'a> {
-    /// Address of the endpoint.
+    /// IP address of the endpoint on the slice's network.
     pub address: IpAddr,
-    /// Label of the endpoint: its hostname, or one made from its address.
+    /// Host label as text: the hostname in the slice, or a label made from the address.
     pub host: &'a str,
     /// `true` if `host` is a hostname from the slice, `false` if it was made from the address.
     pub named: bool,
-    /// Data of the endpoint's TXT record.
+    /// Data of the endpoint's TXT record, in wire format.
     pub txt: &'a [u8],
 }
 
-/// A stored endpoint.
+/// A ready endpoint, as [`Endpoints`] store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackedEndpoint<'a> {
-    /// Address of the endpoint.
+    /// IP address of the endpoint on the slice's network.
     pub address: IpAddr,
     /// Label in wire format, lowercased, with its length byte. The length is 0 if DNS cannot
     /// express the label; the endpoint then has an address but no name.
     pub label: &'a [u8],
     /// `true` if the label is a hostname from the slice, `false` if it was made from the address.
     pub named: bool,
-    /// Data of the endpoint's TXT record.
+    /// Data of the endpoint's TXT record, in wire format.
     pub txt: &'a [u8],
 }
 
-/// Endpoints in the order in which they were added.
+/// Ready endpoints of one slice, packed, in the slice's order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Endpoints {
     entries: Box<[PackedEntry]>,
@@ -55,7 +55,7 @@ pub struct Endpoints {
 struct PackedEntry {
     address: IpAddr,
     named: bool,
-    /// Offset of the label in `Endpoints::bytes`.
+    /// Offset in `Endpoints::bytes` of the endpoint's label, which its TXT data follow.
     offset: u32,
 }
 
@@ -90,7 +90,7 @@ impl Endpoints {
 }
 
 impl PackedEndpoint<'_> {
-    /// Tells whether DNS can express the endpoint's label.
+    /// Tells whether the endpoint has a host name, because DNS can express its label.
     pub fn has_name(&self) -> bool {
         self.label.len() > 1
     }
@@ -109,7 +109,7 @@ pub struct EndpointsBuilder {
 }
 
 impl EndpointsBuilder {
-    /// Adds an endpoint.
+    /// Packs an endpoint behind those added before.
     pub fn push(&mut self, endpoint: &Endpoint<'_>) {
         let &Endpoint { address, host, named, txt } = endpoint;
         // This cannot fail in practice: an object of the API server has at most 3 MiB, and
@@ -136,7 +136,7 @@ impl<'a> FromIterator<Endpoint<'a>> for Endpoints {
     }
 }
 
-/// Serialized form of an endpoint in files.
+/// Serialized form of an endpoint in a snapshot.
 #[derive(Serialize, Deserialize)]
 struct EndpointRow<'a> {
     address: IpAddr,

@@ -62,7 +62,7 @@ impl Group {
         Self::of(ttl, slices, &mentions(slices, network))
     }
 
-    /// Builds a group from references that are sorted as [`mentions`] sorts them.
+    /// Builds a group from references to endpoints, sorted as [`mentions`] sorts them.
     pub fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef]) -> Self {
         // For each mention, the position of the first host with its label.
         let mut labels = Vec::with_capacity(mentions.len());
@@ -90,12 +90,12 @@ impl Group {
 }
 
 impl EndpointRef {
-    /// Returns the endpoint, from the slices that the group was built from.
+    /// Returns the endpoint that this refers to, from the slices that the group was built from.
     pub fn endpoint<'a>(&self, slices: &'a [Arc<Slice>]) -> PackedEndpoint<'a> {
         slices[self.slice as usize].endpoints.get(self.entry as usize)
     }
 
-    /// Returns the key by which a group sorts its labels.
+    /// Returns the key by which a group sorts its endpoints: the hash of the label, then the label.
     fn order<'a>(&self, slices: &'a [Arc<Slice>]) -> (u32, &'a [u8]) {
         (self.hash, self.label(slices))
     }
@@ -148,7 +148,7 @@ pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<EndpointRef
     mentions
 }
 
-/// Address records of a group, with the best host of each address.
+/// A and AAAA records of a group, with the host that each address's PTR record names.
 struct Addresses {
     a: Box<[u8]>,
     aaaa: Box<[u8]>,

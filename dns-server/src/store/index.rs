@@ -17,9 +17,9 @@ use crate::store::slice::{Port, Slice};
 /// The parts of a MultiNetworkService that DNS needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Time to live in seconds. If absent, the server's default applies.
+    /// Time to live of the service's records, in seconds. `None` means the server's default.
     pub ttl: Option<u32>,
-    /// Time of creation.
+    /// Creation time of the service. PTR records prefer the oldest service.
     pub created: Created,
 }
 
@@ -29,10 +29,10 @@ pub struct Service {
 pub struct Created(u32);
 
 impl Created {
-    /// The earliest possible creation time.
+    /// The earliest possible creation time, which sorts before all others.
     pub const EARLIEST: Self = Self(0);
 
-    /// Returns a creation time of `seconds` after 1970. Negative numbers become 0.
+    /// Returns a creation time of `seconds` after 1970. A negative number counts as 0.
     pub fn at(seconds: i64) -> Self {
         // 32 bits suffice until 2106.
         Self(u32::try_from(seconds.max(0)).unwrap_or(u32::MAX))
@@ -55,14 +55,14 @@ impl From<&MultiNetworkService> for Service {
     }
 }
 
-/// The inputs from which the answers of one service are built.
+/// Objects of one service, from which its answers are built.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceView<'a> {
     /// Time to live of the service's records, in seconds.
     pub ttl: u32,
-    /// Time of creation.
+    /// Creation time of the service. PTR records prefer the oldest service.
     pub created: Created,
-    /// Slices of the service, from all writers, in a stable order.
+    /// Slices of the service, from all writers, sorted by name.
     pub slices: Vec<&'a Arc<Slice>>,
 }
 
@@ -76,7 +76,7 @@ pub struct Index {
     changed: BTreeSet<ObjectKey>,
 }
 
-/// A service, its slices, or both.
+/// Objects of one service in the [`Index`]: the service itself, its slices, or both.
 #[derive(Debug, Default)]
 struct ServiceEntry {
     service: Option<Service>,
@@ -86,7 +86,7 @@ struct ServiceEntry {
     ports: Vec<Weak<[Port]>>,
 }
 
-/// Number of port lists that the slices of a service can share.
+/// Number of different port lists of a service that its slices can share.
 const SHARED_LISTS: usize = 4;
 
 impl ServiceEntry {
@@ -104,7 +104,7 @@ impl ServiceEntry {
 }
 
 impl Index {
-    /// Adds or replaces a service.
+    /// Adds or replaces a service, and notes whether that changes it.
     pub fn apply_service(&mut self, key: ObjectKey, service: Service) {
         let known = self.services.entry(key.clone()).or_default();
         if known.service.as_ref() != Some(&service) {
@@ -123,7 +123,7 @@ impl Index {
         }
     }
 
-    /// Removes all services that are not in `live`.
+    /// Removes all services that a complete list, `live`, does not contain.
     pub fn retain_services(&mut self, live: &HashSet<ObjectKey>) {
         let gone: Vec<ObjectKey> = self
             .services
@@ -164,7 +164,7 @@ impl Index {
         self.changed.insert(owner);
     }
 
-    /// Removes all slices that are not in `live`.
+    /// Removes all slices that a complete list, `live`, does not contain.
     pub fn retain_slices(&mut self, live: &HashSet<ObjectKey>) {
         let gone: Vec<ObjectKey> = self.slices.keys().filter(|key| !live.contains(key)).cloned().collect();
         gone.iter().for_each(|key| self.delete_slice(key));
@@ -182,7 +182,7 @@ impl Index {
         self.changed.pop_first()
     }
 
-    /// Returns the inputs for the answers of a service, if it exists.
+    /// Returns the objects of a service, or `None` if the service itself is unknown.
     pub fn view(&self, key: &ObjectKey, default_ttl: u32) -> Option<ServiceView<'_>> {
         let known = self.services.get(key)?;
         let service = known.service.as_ref()?;
@@ -190,12 +190,12 @@ impl Index {
         Some(ServiceView { ttl, created: service.created, slices: known.slices.values().collect() })
     }
 
-    /// Returns all services, sorted by namespace and name.
+    /// Returns all services with their keys, sorted by namespace and name.
     pub fn services(&self) -> impl Iterator<Item = (&ObjectKey, &Service)> {
         self.services.iter().filter_map(|(key, known)| Some((key, known.service.as_ref()?)))
     }
 
-    /// Returns all slices with their keys, sorted by service, then by name.
+    /// Returns all slices with their keys, sorted by service, then by name of the slice.
     pub fn slices(&self) -> impl Iterator<Item = (ObjectKey, &Arc<Slice>)> {
         self.services.iter().flat_map(|(owner, known)| {
             known.slices.iter().map(|(name, slice)| {

@@ -34,18 +34,18 @@ use crate::store::name::{self, Name};
 use crate::store::records;
 use crate::store::rrset::Record;
 
-/// Memory that a version takes beside its records, in bytes.
+/// Memory, in bytes, that a [`Difference`] is assumed to take beside its records.
 const OVERHEAD: usize = 128;
 
-/// Length of a record between its owner and its data.
+/// Length in bytes of a record's part between owner and data: type, class, TTL, data length.
 const FIXED: usize = 10;
 
-/// Bounds of a journal.
+/// Bounds of the [`Journal`] for each zone.
 #[derive(Debug, Clone, Copy)]
 pub struct JournalLimits {
-    /// Largest size of a zone's differences, in bytes.
+    /// Largest size of all differences of a zone together, in bytes.
     pub bytes: usize,
-    /// Largest number of a zone's differences.
+    /// Largest number of differences that are kept for a zone.
     pub differences: usize,
     /// Largest number of serials. Serials that are half of the number circle apart cannot be
     /// compared (RFC 1982), so older ones are dropped in any case.
@@ -58,7 +58,7 @@ impl Default for JournalLimits {
     }
 }
 
-/// The changes of all zones.
+/// The last changes of all zones' records, for incremental transfers.
 #[derive(Debug)]
 pub struct Journal {
     /// Sorted by length of the apex, the longest first, so that the first match is the closest
@@ -75,12 +75,12 @@ pub struct Journal {
 #[derive(Debug)]
 struct ZoneJournal {
     apex: Name,
-    /// Size of all records of the zone except the SOA, in bytes.
+    /// Size of all current records of the zone except the SOA, in bytes.
     size: usize,
     pending: Pending,
-    /// Differences, with the number of the version that each leads to.
+    /// Changes of the zone's records, each with the number of the version that it leads to.
     differences: VecDeque<(u64, Arc<Difference>)>,
-    /// Size of all differences, in bytes.
+    /// Size of all kept differences, in bytes.
     bytes: usize,
     /// Number of the oldest version from which the differences lead to the newest.
     oldest: u64,
@@ -88,31 +88,31 @@ struct ZoneJournal {
     changed: u64,
 }
 
-/// Changes since the last commit.
+/// Changes of a zone's records since the last commit.
 #[derive(Debug, Default)]
 struct Pending {
     /// For each record, how often it was added minus how often it was removed.
     balance: BTreeMap<Box<[u8]>, i32>,
     bytes: usize,
-    /// `true` if the changes exceed the limits and were dropped.
+    /// `true` if the changes exceeded [`JournalLimits::bytes`] and were dropped.
     is_lost: bool,
 }
 
 /// The records that one version changed in a zone, in wire format, one behind the other.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Records of the version before that are gone.
+    /// Records that the version before had, and this version has no longer.
     pub removed: Arc<[u8]>,
-    /// Records that are new.
+    /// Records that this version has, and the version before had not.
     pub added: Arc<[u8]>,
 }
 
-/// A step from one version of a zone to a later one.
+/// A step from one version of a zone to a later one, as an IXFR reply sends it.
 #[derive(Debug, Clone)]
 pub struct ZoneStep {
-    /// Serial of the later version.
+    /// Serial of the version that the step leads to.
     pub to: u32,
-    /// Changes of the records. Empty if only the serial differs.
+    /// Records that the step removes and adds; none if only the serial differs.
     pub difference: Arc<Difference>,
 }
 
@@ -139,12 +139,12 @@ impl Journal {
         Self { zones, limits, serials: VecDeque::new(), first: 0 }
     }
 
-    /// Reports that a record was removed. Reports cost little before the start.
+    /// Reports that a record was removed from its zone. Reports cost little before the start.
     pub fn remove(&mut self, record: Record<'_>) {
         self.change(record, -1);
     }
 
-    /// Reports that a record was added.
+    /// Reports that a record was added to its zone.
     pub fn add(&mut self, record: Record<'_>) {
         self.change(record, 1);
     }
@@ -256,7 +256,7 @@ impl Journal {
         self.zones.iter().filter(move |_| is_started).map(|zone| (&zone.apex, zone.changed))
     }
 
-    /// Returns the size of all differences in bytes.
+    /// Returns the size of all zones' differences in bytes.
     pub fn bytes(&self) -> usize {
         self.zones.iter().map(|zone| zone.bytes).sum()
     }
@@ -302,7 +302,8 @@ impl ZoneJournal {
         }
     }
 
-    /// Drops all differences, so that none leads to version `number`.
+    /// Drops all differences of the zone: version `number` is the oldest that differences start
+    /// from.
     fn forget_all(&mut self, number: u64) {
         self.differences.clear();
         self.bytes = 0;
@@ -319,12 +320,12 @@ pub fn split_records(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns the length of a record in wire format.
+/// Returns the length in bytes of a record in uncompressed wire format.
 fn length(record: Record<'_>) -> usize {
     record.owner.len() + FIXED + record.data.len()
 }
 
-/// Returns the length of the first of some consecutive records.
+/// Returns the length in bytes of the first record in `wire`, or `None` if that is cut off.
 fn record_length(wire: &[u8]) -> Option<usize> {
     let mut root = wire;
     while let Some(above) = name::parent(root) {

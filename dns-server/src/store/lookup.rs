@@ -8,20 +8,20 @@ use crate::store::rrset::Node;
 use crate::store::schema::Owner;
 use crate::store::slice::ProtocolLabel;
 
-/// Result of looking up a name.
+/// Result of looking up a name in a zone.
 #[derive(Debug)]
 pub enum LookupResult<'a> {
     /// The name does not exist: NXDOMAIN.
     Nothing,
     /// An empty non-terminal: the name owns no records, but a name below it does (RFC 8020).
     Empty,
-    /// One of a zone's own names.
+    /// A name with fixed records, such as a zone's apex or its name server.
     Node(&'a Node),
-    /// A name of a service.
+    /// A name of a service that owns records.
     Service {
         /// Time to live of the records, in seconds.
         ttl: u32,
-        /// Owner of the records.
+        /// Part of the service that the records are made of.
         owner: Owner<'a>,
         /// Number of labels in front of the base name, which the targets of SRV records are below.
         /// That of a topology zone is the service's name.
@@ -39,7 +39,7 @@ impl<'a> LookupResult<'a> {
         Self::Service { ttl: service.ttl, owner, labels }
     }
 
-    /// Tells whether the name exists.
+    /// Tells whether the name exists, with or without records; otherwise the reply is NXDOMAIN.
     pub fn exists(&self) -> bool {
         !matches!(self, Self::Nothing)
     }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 /// Length of the longest domain name in wire format, with the root label (RFC 1035 §2.3.4).
 pub const MAX_NAME: usize = 255;
 
-/// Length of the longest label (RFC 1035 §2.3.4).
+/// Length in bytes of the longest label, without its length byte (RFC 1035 §2.3.4).
 pub const MAX_LABEL: usize = 63;
 
-/// Label `_net`, between a network's alias and the name of the service.
+/// Label `_net` in wire format, between a network's alias and the name of the service.
 pub const NETWORKS: &[u8] = b"\x04_net";
 
 /// Label `_zone`, below the name of a service and above the names of its topology zones.
@@ -36,7 +36,7 @@ pub const PREFER: &[u8] = b"\x06prefer";
 pub struct Name(Arc<[u8]>);
 
 impl Name {
-    /// Returns the root, `.`.
+    /// Returns the name of the DNS root, `.`.
     pub fn root() -> Self {
         Self(Arc::from([0u8]))
     }
@@ -68,17 +68,17 @@ impl Name {
         parent(&self.0).map(Self::from_checked_wire)
     }
 
-    /// Returns the wire format.
+    /// Returns the name's bytes in wire format, with the root label.
     pub fn as_wire(&self) -> &[u8] {
         &self.0
     }
 
-    /// Calls `read` with the name and the positions of its labels.
+    /// Calls `read` with the name and the offsets at which its labels begin.
     pub fn with_labels<R>(&self, read: impl FnOnce(Labels<'_>) -> R) -> R {
         read(Labels::new(&self.0, &label_starts(&self.0)))
     }
 
-    /// Tells whether this name is `other` or below it.
+    /// Tells whether this name is equal to `other` or below it.
     pub fn is_within(&self, other: &Self) -> bool {
         is_within(&self.0, &other.0)
     }
@@ -92,7 +92,7 @@ pub fn parent(wire: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Tells whether the wire-format name `wire` is `apex` or below it.
+/// Tells whether the name `wire` is equal to `apex` or below it. Both are in wire format.
 pub fn is_within(wire: &[u8], apex: &[u8]) -> bool {
     let mut rest = Some(wire);
     while let Some(name) = rest {
@@ -120,7 +120,7 @@ impl<'a> Labels<'a> {
         Self { wire, starts }
     }
 
-    /// Returns the whole name.
+    /// Returns the whole name in wire format, with the root label.
     pub fn wire(&self) -> &'a [u8] {
         self.wire
     }
@@ -142,7 +142,8 @@ impl<'a> Labels<'a> {
         &self.wire[self.start(position)..]
     }
 
-    /// Returns the labels from position `begin` to position `end`, the latter excluded.
+    /// Returns the labels, in wire format, from position `begin` up to, but without, position
+    /// `end`.
     pub fn between(&self, begin: usize, end: usize) -> &'a [u8] {
         &self.wire[self.start(begin)..self.start(end)]
     }
@@ -213,7 +214,7 @@ impl fmt::Display for Presented<'_> {
     }
 }
 
-/// Reason why a text is not a domain name.
+/// Reason why a text, such as the value of `--zone`, is not a domain name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The text is empty, or has two dots in a row.

@@ -19,11 +19,11 @@ use crate::store::rrset::{Record, rtype};
 use crate::store::zone::Zone;
 use crate::sync::Entry;
 
-/// The only writer of [`Answers`].
+/// Applies changes of services to the [`Answers`], which it alone writes, and to the journal.
 #[derive(Debug)]
 pub struct Publisher {
     answers: Arc<Answers>,
-    /// Records the changes for secondaries, if enabled.
+    /// Changes of all zones for incremental transfers; `None` unless enabled.
     journal: Option<Journal>,
 }
 
@@ -43,7 +43,7 @@ impl Publisher {
         Self { answers, journal: None }
     }
 
-    /// Starts to keep a journal. Must be called before anything is published.
+    /// Starts to record changes in a journal. Must be called before anything is published.
     pub fn enable_journal(&mut self, limits: JournalLimits) {
         let zones = self.answers.zones();
         let mut journal = Journal::new(zones.iter().map(|zone| zone.apex().clone()), limits);
@@ -58,12 +58,12 @@ impl Publisher {
         self.journal = Some(journal);
     }
 
-    /// Returns the journal, if there is one.
+    /// Returns the journal of changes; `None` unless it was enabled.
     pub fn journal(&mut self) -> Option<&mut Journal> {
         self.journal.as_mut()
     }
 
-    /// Returns the answers that are written to.
+    /// Returns the answers that this publisher writes to.
     pub fn answers(&self) -> &Arc<Answers> {
         &self.answers
     }
@@ -153,7 +153,8 @@ impl Publisher {
         });
     }
 
-    /// Returns the addresses whose PTR records change with a service.
+    /// Returns the addresses whose PTR records change when a service changes from `before` to
+    /// `now`.
     fn pointers<'a>(
         &self,
         service: &[u8],

@@ -15,7 +15,7 @@ use crate::store::rrset::{self, Record};
 use crate::store::schema::{NameKind, Owner, RecordKey, RecordSet};
 use crate::store::slice::ProtocolLabel;
 
-/// Position of the next item of a service.
+/// Position in the list of a service's records at which [`next_item`] goes on.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     group: usize,
@@ -23,17 +23,17 @@ pub struct Cursor {
     at: usize,
 }
 
-/// Records that are added and removed together.
+/// Records of a service that change only together: one record, or all of a host.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordItem<'a> {
     service: &'a ServiceAnswers,
-    /// Alias of the network in wire format; empty for all networks together.
+    /// Alias of the records' network in wire format; empty for all networks together.
     alias: &'a [u8],
     section: Section<'a>,
     content: ItemContent<'a>,
 }
 
-/// Section of a group's items. The items are sorted by section.
+/// Part of a group's list of records. Items are sorted by section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Section<'a> {
     /// The records of one type at the base name, by the position of the type in
@@ -47,9 +47,9 @@ enum Section<'a> {
 
 #[derive(Debug, Clone, Copy)]
 enum ItemContent<'a> {
-    /// One record: its owner, its type, and its position in a set.
+    /// One record: its owner, its type, and its position in a set of records.
     Record(Owner<'a>, u16, RecordSet<'a>, usize),
-    /// All records of the endpoints with one label.
+    /// All records of the endpoints that share one host label.
     Host(Hosts<'a>),
 }
 
@@ -61,7 +61,7 @@ pub struct ItemKey<'a> {
     record: RecordKey<'a>,
 }
 
-/// Returns the item at `cursor`, and moves `cursor` behind it.
+/// Returns the item of a service's records at `cursor`, and moves `cursor` behind it.
 pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<RecordItem<'a>> {
     let mut groups = iter::once((&[][..], service.all())).chain(service.networks()).skip(cursor.group);
     let (mut alias, mut group) = groups.next()?;
@@ -107,14 +107,14 @@ fn section<'a>(
     })
 }
 
-/// Returns all items of a service, sorted by key.
+/// Returns all records of a service as items, sorted by key.
 pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = RecordItem<'_>> {
     let mut cursor = Cursor::default();
     iter::from_fn(move || next_item(service, &mut cursor))
 }
 
 impl<'a> RecordItem<'a> {
-    /// Returns the sort key.
+    /// Returns the key by which the items of a service are sorted.
     pub fn key(&self) -> ItemKey<'a> {
         let record = match self.content {
             ItemContent::Record(_, _, set, at) => set.key(at),
@@ -146,13 +146,13 @@ impl<'a> RecordItem<'a> {
     }
 }
 
-/// Writes the records of a service under its names in one zone.
+/// Writes the records of a service under its name in one zone.
 #[derive(Debug)]
 pub struct RecordWriter<'b> {
-    /// Name of the service.
+    /// Name of the service in the zone, in wire format.
     service: &'b [u8],
     owner: Vec<u8>,
-    /// Base name of an item's group.
+    /// Buffer for the base name of an item's group, which SRV targets are below.
     base: Vec<u8>,
     data: Vec<u8>,
 }
@@ -190,7 +190,8 @@ impl<'b> RecordWriter<'b> {
         }
     }
 
-    /// Calls `each` with the record at a position of a set.
+    /// Calls `each` with the record at position `at` of a set, unless its target is too long for
+    /// DNS.
     fn record(
         &mut self,
         item: &RecordItem<'_>,
@@ -228,7 +229,7 @@ pub fn merge<T, K: Ord>(
     }
 }
 
-/// Appends a record in wire format.
+/// Appends a record in uncompressed wire format.
 pub fn push(out: &mut Vec<u8>, record: Record<'_>) {
     rrset::push_record(out, record.owner, record.rtype, record.ttl, record.data);
 }

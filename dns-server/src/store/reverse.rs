@@ -19,7 +19,7 @@ use crate::store::index::Created;
 use crate::store::name::Labels;
 use crate::sync::RwLock;
 
-/// The private ranges (RFC 1918, RFC 6598, RFC 4193).
+/// Private ranges (RFC 1918, RFC 6598, RFC 4193), whose addresses have PTR records by default.
 pub const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
 /// Key of a service: its two labels `<service>.<namespace>` in wire format.
@@ -28,9 +28,9 @@ pub type ServiceKey = Arc<[u8]>;
 /// The addresses that a reverse name stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReverseName {
-    /// The name of one address.
+    /// The reverse name of one address.
     Address(IpAddr),
-    /// A name above those of all addresses in this range.
+    /// A name above the reverse names of the addresses in this range.
     Range(RangeInclusive<IpAddr>),
 }
 
@@ -78,7 +78,7 @@ impl ReverseName {
     }
 }
 
-/// The addresses that have names in reverse zones: `--reverse-range`, `--reverse-exclude`.
+/// Addresses that have PTR records: in `--reverse-range` and not in `--reverse-exclude`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReverseRanges {
     included: Vec<IpNet>,
@@ -100,7 +100,7 @@ impl ReverseRanges {
 }
 
 impl Default for ReverseRanges {
-    /// Returns the private ranges.
+    /// Returns the ranges of the private addresses.
     fn default() -> Self {
         Self::new(PRIVATE.iter().filter_map(|range| range.parse().ok()).collect(), Vec::new())
     }
@@ -116,7 +116,7 @@ fn decimal(label: &[u8]) -> Option<u8> {
     str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Parses a label as one hexadecimal digit (RFC 3596 §2.5).
+/// Parses a label of `ip6.arpa` as one hexadecimal digit (RFC 3596 §2.5).
 fn nibble(label: &[u8]) -> Option<u128> {
     match label {
         &[1, digit] => char::from(digit).to_digit(16).map(u128::from),
@@ -124,7 +124,7 @@ fn nibble(label: &[u8]) -> Option<u128> {
     }
 }
 
-/// The services that publish each address.
+/// For each address, the services that publish it, the oldest first.
 #[derive(Debug, Default)]
 pub struct AddressIndex(RwLock<BTreeSet<AddressEntry>>);
 
@@ -159,14 +159,14 @@ impl AddressIndex {
         read(&mut of_address.filter_map(|entry| entry.service.as_ref()))
     }
 
-    /// Tells whether any address in the range is published.
+    /// Tells whether a service publishes any address in the range.
     pub fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
         let entries = self.0.read();
         let first = entries.range(AddressEntry::before_all_of(*range.start())..).next();
         first.is_some_and(|entry| entry.address <= *range.end())
     }
 
-    /// Adds addresses of a service with this creation time.
+    /// Adds a service, which was created at `created`, to each of these addresses.
     pub fn insert(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
         for address in addresses {
             self.change(|entries| {
@@ -175,7 +175,7 @@ impl AddressIndex {
         }
     }
 
-    /// Removes addresses of a service with this creation time.
+    /// Removes a service, which was created at `created`, from each of these addresses.
     pub fn remove(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
         let mut entry = AddressEntry { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
         for address in addresses {

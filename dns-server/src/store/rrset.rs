@@ -12,50 +12,50 @@ use crate::store::name::Name;
 /// A record in uncompressed wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Record<'a> {
-    /// Name of the owner.
+    /// Name that owns the record, in wire format.
     pub owner: &'a [u8],
-    /// Record type.
+    /// Number of the record's type.
     pub rtype: u16,
     /// Time to live, in seconds.
     pub ttl: u32,
-    /// Record data.
+    /// Data of the record (RDATA), in wire format.
     pub data: &'a [u8],
 }
 
 /// Numbers of record types and classes (IANA DNS Parameters).
 pub mod rtype {
-    /// IPv4 address (RFC 1035).
+    /// Type of records with an IPv4 address (RFC 1035).
     pub const A: u16 = 1;
-    /// Name server (RFC 1035).
+    /// Type of records with the name of a zone's name server (RFC 1035).
     pub const NS: u16 = 2;
-    /// Start of authority (RFC 1035).
+    /// Type of the record with a zone's serial and timers: start of authority (RFC 1035).
     pub const SOA: u16 = 6;
-    /// Pointer (RFC 1035).
+    /// Type of records with the name that a reverse name points at (RFC 1035).
     pub const PTR: u16 = 12;
-    /// Host information (RFC 1035). Used only to answer ANY queries (RFC 8482).
+    /// Type for host information (RFC 1035), used only to answer ANY queries (RFC 8482).
     pub const HINFO: u16 = 13;
-    /// Text (RFC 1035).
+    /// Type of records with text (RFC 1035).
     pub const TXT: u16 = 16;
-    /// Signature of a message with a public key (RFC 2931).
+    /// Type of records that sign a message with a public key (RFC 2931).
     pub const SIG: u16 = 24;
-    /// IPv6 address (RFC 3596).
+    /// Type of records with an IPv6 address (RFC 3596).
     pub const AAAA: u16 = 28;
-    /// Server selection (RFC 2782).
+    /// Type of records with a service's target, port, priority and weight (RFC 2782).
     pub const SRV: u16 = 33;
-    /// EDNS pseudo record (RFC 6891).
+    /// Type of the EDNS pseudo record (RFC 6891).
     pub const OPT: u16 = 41;
-    /// Signature of a message with a shared key (RFC 8945).
+    /// Type of records that sign a message with a shared key (RFC 8945).
     pub const TSIG: u16 = 250;
-    /// Incremental transfer (RFC 1995).
+    /// Type of queries for an incremental zone transfer (RFC 1995).
     pub const IXFR: u16 = 251;
-    /// Whole transfer (RFC 5936).
+    /// Type of queries for the transfer of a whole zone (RFC 5936).
     pub const AXFR: u16 = 252;
-    /// Any type (RFC 8482).
+    /// Type of queries for records of any type (RFC 8482).
     pub const ANY: u16 = 255;
-    /// The class IN.
+    /// Class IN (Internet), the only one that is served.
     pub const CLASS_IN: u16 = 1;
 
-    /// Mnemonics of the types that are served, which metrics count separately.
+    /// Mnemonics of the record types that are served, which metrics count separately.
     pub const MNEMONICS: [(u16, &str); 8] = [
         (A, "A"),
         (AAAA, "AAAA"),
@@ -68,40 +68,40 @@ pub mod rtype {
     ];
 }
 
-/// Length of a message header (RFC 1035 §4.1.1).
+/// Length in bytes of a message's header (RFC 1035 §4.1.1).
 pub const HEADER: usize = 12;
 
-/// Compression pointer to the question's name.
+/// Compression pointer to the name in the question, the owner of most records in a reply.
 pub const QUESTION_POINTER: [u8; 2] = [0xc0, HEADER as u8];
 
-/// Length of a record with a compressed owner, without its data.
+/// Length in bytes of a record with a compressed owner, without its data.
 pub const RECORD_FIXED: usize = QUESTION_POINTER.len() + 2 + 2 + 4 + 2;
 
-/// Length of an A record with a compressed owner.
+/// Length in bytes of an A record with a compressed owner.
 pub const A_LEN: usize = RECORD_FIXED + size_of::<Ipv4Addr>();
 
-/// Length of an AAAA record with a compressed owner.
+/// Length in bytes of an AAAA record with a compressed owner.
 pub const AAAA_LEN: usize = RECORD_FIXED + size_of::<Ipv6Addr>();
 
-/// Largest offset that a compression pointer can express.
+/// Largest offset in a message that a compression pointer can express (RFC 1035 §4.1.4).
 const MAX_POINTER: usize = 0x3fff;
 
 /// An RRset: all records of one type at one name, in wire format. Their owner is a pointer to the
 /// question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rrset {
-    /// Record type.
+    /// Number of the records' type.
     pub rtype: u16,
-    /// Time to live, in seconds.
+    /// Time to live of the records, in seconds.
     pub ttl: u32,
     /// Number of records in `body`.
     pub records: usize,
-    /// The records, one behind the other.
+    /// The RRset's records in wire format, one behind the other.
     pub body: Box<[u8]>,
     /// Length of each record if all have the same length and may be sent in any order: only for
     /// addresses.
     pub stride: Option<usize>,
-    /// Additional records that save the client further queries, the most useful first.
+    /// Records for the additional section that save the client further queries, most useful first.
     pub glue: Vec<Glue>,
 }
 
@@ -109,26 +109,26 @@ pub struct Rrset {
 /// (RFC 2181 §9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glue {
-    /// The records, one behind the other.
+    /// The additional records in wire format, one behind the other.
     pub bytes: Box<[u8]>,
-    /// Number of records.
+    /// Number of records in `bytes`.
     pub records: u16,
 }
 
 /// All RRsets at one name. A node without RRsets is an empty non-terminal: its name exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// The RRsets, one for each type.
+    /// RRsets at the name, one for each type; empty for an empty non-terminal.
     pub rrsets: Vec<Rrset>,
 }
 
 impl Node {
-    /// Returns the RRset of a type.
+    /// Returns the RRset of one type at this name, or `None` if the name has no such records.
     pub fn rrset(&self, rtype: u16) -> Option<&Rrset> {
         self.rrsets.iter().find(|rrset| rrset.rtype == rtype)
     }
 
-    /// Returns all records, with `owner` as their owner.
+    /// Returns the records of all types at this name, with `owner` as the name.
     pub fn records<'a>(&'a self, owner: &'a Name) -> impl Iterator<Item = Record<'a>> {
         self.rrsets.iter().flat_map(move |rrset| {
             let mut rest = &rrset.body[..];
@@ -144,7 +144,7 @@ impl Node {
     }
 }
 
-/// Makes the A and AAAA RRsets of some addresses, sorted.
+/// Makes the A and AAAA RRsets of `addresses`, sorted by address. A family without any is left out.
 pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
     let mut v4 = RrsetWriter::new(rtype::A, ttl);
     let mut v6 = RrsetWriter::new(rtype::AAAA, ttl);
@@ -159,7 +159,7 @@ pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
     [v4, v6].into_iter().filter_map(RrsetWriter::finish).collect()
 }
 
-/// Builder for an [`Rrset`].
+/// Builder of an [`Rrset`], record by record.
 pub struct RrsetWriter {
     rtype: u16,
     ttl: u32,
@@ -169,18 +169,18 @@ pub struct RrsetWriter {
 }
 
 impl RrsetWriter {
-    /// Starts an RRset without records.
+    /// Starts an RRset of a type and a time to live in seconds, without records.
     pub fn new(rtype: u16, ttl: u32) -> Self {
         Self { rtype, ttl, records: 0, body: Vec::new(), stride: None }
     }
 
-    /// Adds a record.
+    /// Adds a record with this data.
     pub fn push(&mut self, data: &[u8]) {
         push_record(&mut self.body, &QUESTION_POINTER, self.rtype, self.ttl, data);
         self.records += 1;
     }
 
-    /// Returns the RRset, or `None` if it has no records.
+    /// Returns the RRset, or `None` if no record was added.
     pub fn finish(self) -> Option<Rrset> {
         (self.records > 0).then(|| Rrset {
             rtype: self.rtype,
@@ -193,12 +193,12 @@ impl RrsetWriter {
     }
 }
 
-/// Returns the addresses of consecutive A records.
+/// Returns the addresses in `body`, which holds A records with compressed owners.
 pub fn v4_addresses(body: &[u8]) -> impl Iterator<Item = Ipv4Addr> {
     body.chunks_exact(A_LEN).filter_map(|record| Some(Ipv4Addr::from(*record.last_chunk::<4>()?)))
 }
 
-/// Returns the addresses of consecutive AAAA records.
+/// Returns the addresses in `body`, which holds AAAA records with compressed owners.
 pub fn v6_addresses(body: &[u8]) -> impl Iterator<Item = Ipv6Addr> {
     body.chunks_exact(AAAA_LEN).filter_map(|record| Some(Ipv6Addr::from(*record.last_chunk::<16>()?)))
 }
@@ -218,7 +218,7 @@ pub fn find_address(body: &[u8], data: &[u8]) -> Option<usize> {
     None
 }
 
-/// Appends a record of class IN.
+/// Appends a record of class IN in wire format.
 pub fn push_record(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, data: &[u8]) {
     push_record_header(out, owner, rtype, ttl, data.len());
     out.extend_from_slice(data);
@@ -245,7 +245,7 @@ pub fn name_server(owner: &Name, ttl: u32, host: &Name, addresses: &[Rrset]) -> 
     Some(rrset)
 }
 
-/// Makes glue from an address RRset, with another owner.
+/// Makes glue from the records of an address RRset, with `owner` instead of their owner.
 fn glue(owner: &[u8; 2], rrset: &Rrset) -> Glue {
     let records = rrset.body.chunks_exact(rrset.stride.unwrap_or(A_LEN));
     let bytes =

@@ -21,16 +21,16 @@ use crate::store::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, rtype};
 /// Kind of a name below a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKind {
-    /// The name of a service or of one of its networks.
+    /// The name of a service, or of one of its networks: `<alias>._net.<service>`.
     Base,
-    /// The name of a host.
+    /// The name of a host below a base name: the endpoints with one label.
     Host,
-    /// The name of a port, `_<port>._<proto>`.
+    /// The name of a named port below a base name: `_<port>._<proto>`.
     Port,
 }
 
 impl NameKind {
-    /// All kinds.
+    /// All kinds of names below a service.
     pub const ALL: [Self; 3] = [Self::Base, Self::Host, Self::Port];
 
     /// Returns the types of the records that names of this kind may own, in the order in which zone
@@ -47,11 +47,11 @@ impl NameKind {
 /// A name below a service, with the part of the service that its records are made of.
 #[derive(Debug, Clone, Copy)]
 pub enum Owner<'a> {
-    /// A base name. The names of topology zones own records like one.
+    /// A base name, with the group of its endpoints. Names of topology zones own records like one.
     Base(GroupView<'a>),
-    /// The endpoints of a host.
+    /// The name of a host, with its endpoints.
     Host(Hosts<'a>),
-    /// A named port of a group.
+    /// The name of a named port, with its group.
     Port(GroupView<'a>, &'a NamedPort),
 }
 
@@ -63,11 +63,11 @@ pub enum RecordSet<'a> {
     /// Address records in wire format, sorted, and the length of each. Their owner is a pointer to
     /// the question.
     Prebuilt(&'a [u8], usize),
-    /// The addresses of endpoints, all of one family, each address once.
+    /// Address records of a host's endpoints, all of one family, each address once.
     Addresses(Hosts<'a>),
-    /// The TXT data of each endpoint.
+    /// TXT records of a host, one for each endpoint.
     Texts(Hosts<'a>),
-    /// SRV records with targets in the group.
+    /// SRV records, and the group that their targets are in.
     Services(GroupView<'a>, SrvRecords<'a>),
 }
 
@@ -76,14 +76,14 @@ pub enum RecordSet<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey<'a> {
     hash: u32,
-    /// Label of an SRV target, or the data of another record.
+    /// Label of an SRV record's target, or the data of a record of another type.
     bytes: &'a [u8],
     port: u16,
     weight: u16,
 }
 
 impl<'a> RecordKey<'a> {
-    /// Returns the key by which the endpoints of a host are sorted.
+    /// Returns the sort key of all records of a host together.
     pub fn of_host(hosts: Hosts<'a>) -> Self {
         let (hash, bytes) = hosts.order();
         Self { hash, bytes, ..Self::default() }
@@ -105,7 +105,8 @@ impl<'a> Owner<'a> {
         })
     }
 
-    /// Returns the labels between the owner's name and its base name.
+    /// Returns the labels in front of the base name in the owner's name; empty ones where it has
+    /// fewer.
     pub fn labels(self) -> [&'a [u8]; 2] {
         match self {
             Self::Base(_) => [&[], &[]],
@@ -130,12 +131,12 @@ impl<'a> RecordSet<'a> {
         }
     }
 
-    /// Returns the positions that have a record.
+    /// Returns the positions in the set that have a record.
     pub fn positions(self) -> impl Iterator<Item = usize> + use<'a> {
         iter::successors(self.first_from(0), move |&at| self.first_from(at + 1))
     }
 
-    /// Returns the sort key of the record at a position.
+    /// Returns the sort key of the record at position `at`.
     pub fn key(self, at: usize) -> RecordKey<'a> {
         match self {
             Self::Prebuilt(body, length) => {
@@ -170,7 +171,7 @@ impl<'a> RecordSet<'a> {
     }
 }
 
-/// Returns the data of the record at a position of consecutive records.
+/// Returns the data of the record at position `at` in `body`, which holds records of one `length`.
 fn data(body: &[u8], length: usize, at: usize) -> &[u8] {
     &body[at * length + RECORD_FIXED..(at + 1) * length]
 }

@@ -16,30 +16,30 @@ use crate::store::{name, txt};
 pub struct Slice {
     /// Name of the service that the slice belongs to, in the slice's namespace.
     pub service: Box<str>,
-    /// Alias of the network that the addresses are on.
+    /// Alias of the network that the endpoints' addresses are on.
     pub network: Box<str>,
     /// Ports that every endpoint has. The index lets slices of a service with equal ports share
     /// them.
     #[serde(with = "ports")]
     pub ports: Arc<[Port]>,
-    /// The ready endpoints.
+    /// The slice's ready endpoints, one for each of their addresses.
     pub endpoints: Endpoints,
-    /// Number of endpoints that are not ready.
+    /// Number of endpoints in the slice that are not ready, and so have no records.
     pub not_ready: u32,
 }
 
-/// A port. A port without a name has no SRV record.
+/// A port of a slice's endpoints. A port without a name has no SRV record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Port {
-    /// Name, a DNS label or empty.
+    /// Name of the port: a DNS label, or empty.
     pub name: Box<str>,
-    /// Protocol, in the form that SRV names have: `_tcp`.
+    /// Protocol of the port, in the form that SRV names have: `_tcp`.
     pub protocol: ProtocolLabel,
     /// Port number.
     pub number: u16,
 }
 
-/// The protocol label of an SRV name (RFC 2782).
+/// Protocol of a port, as the label in an SRV record's name (RFC 2782).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProtocolLabel {
     /// `_tcp`
@@ -53,7 +53,7 @@ pub enum ProtocolLabel {
 impl ProtocolLabel {
     const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
-    /// Returns the label in wire format.
+    /// Returns the label in wire format, such as `_tcp` behind its length byte.
     pub fn as_wire(self) -> &'static [u8] {
         match self {
             Self::Tcp => b"\x04_tcp",
@@ -67,7 +67,7 @@ impl ProtocolLabel {
         Self::ALL.into_iter().find(|protocol| protocol.as_wire() == label)
     }
 
-    /// Returns the label as text.
+    /// Returns the label as text, such as `_tcp`.
     pub fn as_str(self) -> &'static str {
         // All of them are ASCII.
         str::from_utf8(&self.as_wire()[1..]).unwrap_or_default()
@@ -160,7 +160,7 @@ pub fn trigger_time(slice: &MultiNetworkEndpointSlice) -> Option<Timestamp> {
     slice.metadata.annotations.as_ref()?.get(labels::LAST_CHANGE_TRIGGER_TIME)?.parse().ok()
 }
 
-/// An endpoint's address that does not parse.
+/// Error in a slice: an endpoint's address is no IP address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.endpoints[{position}].addresses: {text:?} is not an IP address")]
 pub struct BadAddress {

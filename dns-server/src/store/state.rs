@@ -36,15 +36,15 @@ use report::Synced;
 /// All objects that are known, in the form in which a snapshot stores them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Objects {
-    /// Serial of the answers.
+    /// SOA serial of the answers that were built from these objects.
     pub serial: u32,
-    /// The services.
+    /// All services that are known, with their keys.
     pub services: Vec<(ObjectKey, Service)>,
-    /// The slices.
+    /// All slices that are known, with their keys.
     pub slices: Vec<(ObjectKey, Arc<Slice>)>,
 }
 
-/// The objects that the server knows, and their answers.
+/// The services and slices that a source has delivered, and the answers made of them.
 pub struct State {
     inner: Mutex<Inner>,
     answers: Arc<Answers>,
@@ -61,9 +61,9 @@ struct Inner {
     index: Index,
     publisher: Publisher,
     services_synced: bool,
-    /// `false` also while a list is being received.
+    /// Whether all slices are known: `false` before the first list and while one is being received.
     slices_synced: bool,
-    /// Times of the changes that the next commit publishes.
+    /// Times at which the changes that the next commit publishes happened in the cluster.
     triggered: Vec<Timestamp>,
 }
 
@@ -122,7 +122,7 @@ impl State {
         inner.is_complete().then(|| inner.objects(self.answers.serial()))
     }
 
-    /// Returns a consistent copy of a whole zone.
+    /// Returns a consistent copy of the zone at `apex`, or `None` if there is no such zone.
     pub fn zone_copy(&self, apex: &Name) -> Option<ZoneCopy> {
         let (version, services) = {
             let inner = self.lock_aside();
@@ -161,7 +161,7 @@ impl State {
         Some((version, steps))
     }
 
-    /// Returns the newest version of a zone.
+    /// Returns the newest version of the zone at `apex`, or `None` if there is no such zone.
     pub fn version(&self, apex: &Name) -> Option<ZoneVersion> {
         let zone = self.answers.zones().iter().find(|zone| zone.apex() == apex)?;
         let serial = self.answers.serial();
@@ -170,12 +170,12 @@ impl State {
         Some(ZoneVersion { apex: apex.clone(), serial, soa })
     }
 
-    /// Returns the size of the journal in bytes.
+    /// Returns the size of the journal of changes in bytes; 0 without a journal.
     pub fn journal_bytes(&self) -> usize {
         self.lock_aside().publisher.journal().map_or(0, |journal| journal.bytes())
     }
 
-    /// Returns the numbers of services, slices and ready endpoints.
+    /// Returns the numbers of known services, slices and ready endpoints.
     pub fn sizes(&self) -> (usize, usize, usize) {
         let inner = self.lock_aside();
         let (slices, endpoints) = inner
@@ -262,7 +262,7 @@ impl Inner {
         }
     }
 
-    /// Publishes every service that has changed.
+    /// Publishes the answers of every service that has changed since the last call.
     fn publish(&mut self, default_ttl: u32) {
         let Self { index, publisher, .. } = self;
         publisher.publish(iter::from_fn(|| {

@@ -10,7 +10,7 @@ pub fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
     }
 }
 
-/// Returns the value of a key.
+/// Returns the value of `key` in TXT data that consist of `key=value` strings.
 pub fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
     let mut rest = txt;
     while let Some((&length, tail)) = rest.split_first() {
@@ -23,7 +23,7 @@ pub fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
     None
 }
 
-/// Returns the character strings as text.
+/// Returns the character strings of TXT data as text; bytes that are not UTF-8 are replaced.
 pub fn strings(txt: &[u8]) -> Vec<String> {
     let mut rest = txt;
     let mut strings = Vec::new();

@@ -7,13 +7,13 @@ use std::net::IpAddr;
 use crate::store::name::{Labels, Name, label_starts};
 use crate::store::rrset::{self, HEADER, Node, RrsetWriter, rtype};
 
-/// Version of the Kubernetes DNS specification that the answers follow.
+/// Version of the Kubernetes DNS specification that the answers follow, as TXT data.
 const SCHEMA_VERSION: &[u8] = b"\x051.1.0";
 
 /// Time to live of the schema version's record in seconds, as in the specification's example.
 const SCHEMA_VERSION_TTL: u32 = 28_800;
 
-/// SOA timers in seconds, as CoreDNS sets them: refresh, retry, expire.
+/// SOA timers in seconds, as CoreDNS sets them: refresh, retry and expire.
 const TIMERS: [u32; 3] = [7_200, 1_800, 86_400];
 
 /// Length of the longest apex whose SOA record fits a 512-byte reply with its names in full. The
@@ -26,11 +26,11 @@ const LONG_APEX: usize = 73;
 pub struct ZoneSettings {
     /// Time to live of the zones' own records and of negative answers, in seconds.
     pub ttl: u32,
-    /// Addresses of the name server, which `ns.dns.<zone>` resolves to.
+    /// Addresses of this server, which the name `ns.dns.<zone>` resolves to.
     pub ns_addresses: BTreeSet<IpAddr>,
 }
 
-/// All zones. Reverse zones point at names in the first forward zone.
+/// All zones of the server. PTR records of reverse zones point into the first forward zone.
 #[derive(Debug)]
 pub struct Zones {
     /// Sorted by length, the longest apex first, so that the first match is the closest zone.
@@ -62,22 +62,22 @@ impl Zones {
         Some(Self { zones, forward })
     }
 
-    /// Returns the apexes of the forward zones, in the order given.
+    /// Returns the names of the forward zones, in the order of `--zone`.
     pub fn forward(&self) -> &[Name] {
         &self.forward
     }
 
-    /// Returns an iterator over all zones, the longest apex first.
+    /// Returns an iterator over all zones, those with the longest names first.
     pub fn iter(&self) -> impl Iterator<Item = &Zone> {
         self.zones.iter()
     }
 
-    /// Returns the closest zone that contains a name.
+    /// Returns the zone with the longest apex that contains a name, or `None` if no zone does.
     pub fn find(&self, name: Labels<'_>) -> Option<&Zone> {
         self.zones.iter().find(|zone| zone.contains(name))
     }
 
-    /// Returns the closest zone that contains a name.
+    /// Like [`Self::find`], for a [`Name`].
     pub fn of(&self, name: &Name) -> Option<&Zone> {
         name.with_labels(|labels| self.find(labels))
     }
@@ -89,7 +89,7 @@ impl Zones {
         self.zones.iter().filter(is_above).flat_map(Zone::delegation).collect()
     }
 
-    /// Returns the closest other zone that contains a zone's apex.
+    /// Returns the closest zone that a zone's apex lies below.
     fn above(&self, zone: &Zone) -> Option<&Zone> {
         zone.apex.with_labels(|name| {
             self.zones.iter().find(|above| above.labels < zone.labels && above.contains(name))
@@ -109,12 +109,12 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// Returns the zone's name.
+    /// Returns the name of the zone's apex.
     pub fn apex(&self) -> &Name {
         &self.apex
     }
 
-    /// Returns the number of labels of the apex, without the root.
+    /// Returns the number of labels of the zone's name, without the root.
     pub fn labels(&self) -> usize {
         self.labels
     }
@@ -171,7 +171,7 @@ impl Zone {
         }
     }
 
-    /// Appends the SOA record without its owner. Its names are not compressed.
+    /// Appends the SOA record without its owner. The names in its data are not compressed.
     pub fn push_soa_body(&self, out: &mut Vec<u8>, serial: u32) {
         let (ns, hostmaster) = ([self.name_server.as_wire()], [self.hostmaster.as_wire()]);
         self.push_soa_behind(out, [&ns, &hostmaster], serial);

@@ -20,14 +20,14 @@ const BATCH: usize = 64 << 10;
 /// A day, in the hundredths of a second that serials count.
 const A_DAY: u32 = 24 * 60 * 60 * 100;
 
-/// A version of a zone.
+/// Identifies one version of a zone, with its SOA record.
 #[derive(Debug, Clone)]
 pub struct ZoneVersion {
-    /// Name of the zone.
+    /// Name of the zone's apex.
     pub apex: Name,
-    /// Serial of the version.
+    /// Serial of this version.
     pub serial: u32,
-    /// SOA record with uncompressed names.
+    /// SOA record of this version in wire format, with uncompressed names.
     pub soa: Vec<u8>,
 }
 
@@ -40,21 +40,21 @@ impl ZoneVersion {
     }
 }
 
-/// A consistent copy of a zone.
+/// A consistent copy of all records of a zone, for a zone transfer.
 #[derive(Debug)]
 pub struct ZoneCopy {
-    /// Version of the copy.
+    /// Version of the zone that was copied.
     pub version: ZoneVersion,
     /// Nodes of the zone's own names, and delegations of the zones below it.
     fixed: Vec<(Name, Node)>,
-    /// The services, sorted by age and key, whose names end in `home`.
+    /// All services, sorted by age and key. Their names end in `home`.
     services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
     home: Name,
-    /// The addresses, in a reverse zone.
+    /// Addresses with PTR records. `None` in a forward zone.
     reverse: Option<ReverseAddresses>,
 }
 
-/// The addresses of a reverse zone.
+/// Addresses in a reverse zone, which are gathered once records are needed.
 #[derive(Debug)]
 struct ReverseAddresses {
     answers: Arc<Answers>,
@@ -102,7 +102,7 @@ impl ZoneCopy {
         pairs
     }
 
-    /// Appends the PTR records of one address. `pairs` are its services.
+    /// Appends the PTR records of one address. `pairs` are the address with each of its services.
     fn push_pointers(&self, pairs: &[(IpAddr, u32)], out: &mut Vec<u8>) {
         let Some(&(address, _)) = pairs.first() else { return };
         let services = pairs.iter().map(|&(_, index)| &self.services[index as usize]);
@@ -123,7 +123,7 @@ pub(crate) struct Batches {
     is_begun: bool,
     /// Index of the current service, or in a reverse zone of the current pair.
     position: usize,
-    /// Position within the current service.
+    /// Position within the records of the current service.
     cursor: Cursor,
 }
 
@@ -162,7 +162,7 @@ impl Batches {
 impl Iterator for Batches {
     type Item = Vec<u8>;
 
-    /// Returns the next records in wire format, one behind the other.
+    /// Returns the next batch of records in wire format, one behind the other.
     fn next(&mut self) -> Option<Vec<u8>> {
         let copy = Arc::clone(&self.copy);
         let mut out = Vec::with_capacity(BATCH);

@@ -23,29 +23,29 @@ use super::EndpointRef;
 use crate::store::name::MAX_LABEL;
 use crate::store::slice::{Port, ProtocolLabel, Slice};
 
-/// The SRV records of a group.
+/// Named ports of a group's endpoints, from which its SRV records are computed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ports {
     table: Arc<PortTable>,
-    /// Weight of the records of each named port.
+    /// Weight of the SRV records of each named port, by the port's position.
     weights: Box<[u16]>,
     /// Positions of the targets: for each label with a named port, that of its first host. Sorted.
     targets: Targets,
     /// Index of each target's offer. Empty if all targets have the first offer.
     offered: Box<[u32]>,
-    /// For each offer, its records for all ports together.
+    /// For each offer, the SRV records at the base name, for all ports together.
     all_ports: Box<[AllPorts]>,
     /// For each named port, the targets that have it. Empty if each target has one record for each
     /// port.
     columns: Box<[Column]>,
-    /// Sets of targets that [`Column::subset`] refers to.
+    /// Sets of targets that have a port, which [`Column::subset`] refers to.
     subsets: Box<[Targets]>,
 }
 
-/// Sorted positions.
+/// Sorted positions of targets: indices into a group's hosts or into [`Ports::targets`].
 type Targets = Box<[u32]>;
 
-/// Port numbers and weights of SRV records, sorted.
+/// Pairs of a port number and a weight, sorted: a target's SRV records at the base name.
 type AllPorts = Box<[(u16, u16)]>;
 
 /// The named ports of a group, and the different offers that its targets make of them.
@@ -59,12 +59,12 @@ struct PortTable {
 /// port has several numbers if slices disagree.
 type Offer = Box<[(u32, u16)]>;
 
-/// A named port.
+/// A named port of a group, at the name `_<port>._<proto>`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamedPort {
     /// Protocol of the port.
     pub protocol: ProtocolLabel,
-    /// Label `_<port>` in wire format.
+    /// Label `_<port>` in wire format, lowercased.
     label: Box<[u8]>,
     position: u32,
 }
@@ -72,9 +72,9 @@ pub struct NamedPort {
 /// Shape of a named port's records if some targets lack the port, or have several numbers for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Column {
-    /// Largest count of numbers that a target has for the port.
+    /// Largest number of records that a target has for the port.
     width: u32,
-    /// Index into [`Ports::subsets`], or [`ALL`] for all targets.
+    /// Index into [`Ports::subsets`] of the targets that have the port, or [`ALL`].
     subset: u32,
 }
 
@@ -84,7 +84,7 @@ const ALL: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SrvRecord {
     host: u32,
-    /// Port number.
+    /// Port number at the target.
     pub port: u16,
     /// Weight, as CoreDNS computes it: 100 divided by the number of endpoints, at least 1.
     pub weight: u16,
@@ -98,27 +98,28 @@ pub struct SrvRecord {
 #[derive(Debug, Clone, Copy)]
 pub struct SrvRecords<'a> {
     ports: &'a Ports,
-    /// Position of the named port; `None` for all ports together.
+    /// Position of the named port; `None` for all ports of the group together.
     set: Option<u32>,
 }
 
 impl NamedPort {
-    /// Returns the label `_<port>` in wire format.
+    /// Returns the label `_<port>` in wire format, lowercased.
     pub fn label(&self) -> &[u8] {
         &self.label
     }
 }
 
 impl SrvRecord {
-    /// Length of the record's data before its target (RFC 2782).
+    /// Length in bytes of an SRV record's data before the target: priority, weight, port (RFC
+    /// 2782).
     pub const FIXED: usize = 6;
 
-    /// Returns the position of the first host with the target's label.
+    /// Returns the position in the group of the first host that has the target's label.
     pub fn host(&self) -> u32 {
         self.host
     }
 
-    /// Appends the record's data. Its target is `label` below `base`.
+    /// Appends the SRV record's data (RFC 2782). The target's name is `label` in front of `base`.
     pub fn push_data(&self, out: &mut Vec<u8>, label: &[u8], base: &[u8]) {
         out.extend_from_slice(&[0, 0]); // priority
         out.extend_from_slice(&self.weight.to_be_bytes());
@@ -129,7 +130,7 @@ impl SrvRecord {
 }
 
 impl<'a> SrvRecords<'a> {
-    /// Returns the number of slots, of which some may be empty.
+    /// Returns the number of slots for records, of which some may be empty.
     pub fn slots(&self) -> usize {
         let (width, subset) = self.shape();
         width * subset.map_or(self.ports.targets.len(), <[u32]>::len)
@@ -158,12 +159,12 @@ impl<'a> SrvRecords<'a> {
         Some(SrvRecord { host, port, weight })
     }
 
-    /// Returns the first record at `slot` or behind it, with its slot.
+    /// Returns the first record in `slot` or a later slot, with its slot.
     pub fn first_from(&self, slot: usize) -> Option<(usize, SrvRecord)> {
         (slot..self.slots()).find_map(|slot| Some((slot, self.get(slot)?)))
     }
 
-    /// Returns an iterator over all records.
+    /// Returns an iterator over the records in all slots.
     pub fn iter(&self) -> impl Iterator<Item = SrvRecord> + use<'a> {
         let records = *self;
         (0..records.slots()).filter_map(move |slot| records.get(slot))
@@ -235,29 +236,29 @@ impl Ports {
         }
     }
 
-    /// Returns the named ports, sorted by protocol and name.
+    /// Returns the group's named ports, sorted by protocol and name.
     pub(super) fn sets(&self) -> &[NamedPort] {
         &self.table.sets
     }
 
-    /// Returns the records of a named port.
+    /// Returns the SRV records of one named port.
     pub(super) fn of(&self, port: &NamedPort) -> SrvRecords<'_> {
         SrvRecords { ports: self, set: Some(port.position) }
     }
 
-    /// Returns the records of all ports together, each once.
+    /// Returns the SRV records of all ports together, without duplicates.
     pub(super) fn all(&self) -> SrvRecords<'_> {
         SrvRecords { ports: self, set: None }
     }
 }
 
-/// The distinct port lists of a service's slices.
+/// The distinct lists of ports that the slices of a service have.
 struct PortLists<'a> {
-    /// Index of each slice's list.
+    /// Index in `entries` of each slice's port list.
     of_slice: Vec<usize>,
     /// Protocols and names of ports that targets have, sorted.
     names: Vec<(ProtocolLabel, &'a str)>,
-    /// For each list, its named ports with their numbers.
+    /// For each port list, pairs of a port's position in `names` and its number.
     entries: Vec<Vec<(u32, u16)>>,
 }
 
@@ -301,12 +302,12 @@ impl<'a> PortLists<'a> {
         self.of_slice[mention.slice as usize]
     }
 
-    /// Returns the lists of some mentions, each once.
+    /// Returns the indices of the port lists that the mentioned endpoints have, each once.
     fn of_all(&self, mentions: &[EndpointRef]) -> BTreeSet<usize> {
         mentions.iter().map(|mention| self.of(mention)).collect()
     }
 
-    /// Tells whether all of some mentions have the same list.
+    /// Tells whether all mentioned endpoints have the same port list.
     fn is_one(&self, mentions: &[EndpointRef]) -> bool {
         mentions.windows(2).all(|two| self.of(&two[0]) == self.of(&two[1]))
     }
@@ -316,7 +317,8 @@ impl<'a> PortLists<'a> {
 struct OfferSet {
     offers: Vec<Offer>,
     known: HashMap<Vec<(u32, u16)>, u32>,
-    /// For each list, its offer once that is known.
+    /// For each port list, the index of its offer; `None` until the first target with only that
+    /// list.
     of_list: Vec<Option<u32>>,
 }
 
@@ -363,7 +365,7 @@ impl EndpointCounts {
         Self { by_list: vec![0; lists.entries.len()], by_set: vec![0; lists.names.len()] }
     }
 
-    /// Counts the endpoints with one label, each address once.
+    /// Counts the endpoints with one label for each of their named ports, each address once.
     fn add(&mut self, slices: &[Arc<Slice>], mentions: &[EndpointRef], lists: &PortLists<'_>) {
         let address = |mention: &EndpointRef| -> IpAddr { mention.endpoint(slices).address };
         for same in mentions.chunk_by(|one, two| address(one) == address(two)) {

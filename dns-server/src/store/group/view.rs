@@ -16,7 +16,7 @@ pub struct GroupView<'a> {
     slices: &'a [Arc<Slice>],
 }
 
-/// Endpoints with the same label, sorted by address, IPv4 first.
+/// Endpoints of a group with the same label, sorted by address, IPv4 first.
 #[derive(Debug, Clone, Copy)]
 pub struct Hosts<'a> {
     refs: &'a [EndpointRef],
@@ -34,7 +34,7 @@ impl<'a> GroupView<'a> {
         &self.group.a
     }
 
-    /// Returns all AAAA records, likewise.
+    /// Returns all AAAA records, sorted by address. Their owner is a pointer to the question.
     pub fn aaaa(self) -> &'a [u8] {
         &self.group.aaaa
     }
@@ -58,7 +58,7 @@ impl<'a> GroupView<'a> {
         self.same_label(&self.group.hosts[first as usize..])
     }
 
-    /// Returns the leading hosts that have the same label as the first.
+    /// Returns the endpoints at the beginning of `hosts` that have the first one's label.
     fn same_label(self, hosts: &'a [EndpointRef]) -> Hosts<'a> {
         let slices = self.slices;
         let is_same = |host: &EndpointRef| {
@@ -69,7 +69,7 @@ impl<'a> GroupView<'a> {
         Hosts { refs: &hosts[..count_leading(hosts, is_same)], slices }
     }
 
-    /// Returns the label of the endpoint at a position.
+    /// Returns the label, in wire format, of the endpoint at `position` in the group.
     pub fn label_at(self, position: u32) -> &'a [u8] {
         self.group.hosts[position as usize].label(self.slices)
     }
@@ -79,7 +79,7 @@ impl<'a> GroupView<'a> {
         self.group.hosts[position as usize].order(self.slices)
     }
 
-    /// Returns the named ports.
+    /// Returns the named ports of the group, sorted by protocol and name.
     pub fn ports(self) -> &'a [NamedPort] {
         self.group.ports.sets()
     }
@@ -89,12 +89,12 @@ impl<'a> GroupView<'a> {
         self.ports().iter().find(|port| port.protocol == protocol && *port.label() == *label)
     }
 
-    /// Returns the SRV records of one port.
+    /// Returns the SRV records of one named port of the group.
     pub fn srv(self, port: &NamedPort) -> SrvRecords<'a> {
         self.group.ports.of(port)
     }
 
-    /// Returns the SRV records of all ports together, each once.
+    /// Returns the SRV records of all ports of the group together, without duplicates.
     pub fn all_srv(self) -> SrvRecords<'a> {
         self.group.ports.all()
     }
@@ -125,7 +125,7 @@ impl<'a> GroupView<'a> {
         Some(self.group.hosts.get(host as usize)?.label(self.slices))
     }
 
-    /// Returns all addresses, sorted, IPv4 first.
+    /// Returns the addresses of all endpoints in the group, each once, sorted, IPv4 first.
     pub fn addresses(self) -> impl Iterator<Item = IpAddr> + use<'a> {
         rrset::v4_addresses(self.a())
             .map(IpAddr::from)
@@ -185,20 +185,20 @@ impl<'a> Hosts<'a> {
         self.refs.first().map_or((0, &[][..]), |first| first.order(self.slices))
     }
 
-    /// Returns the endpoints before a position, and those from it on.
+    /// Divides the endpoints into those before `position` and those from it on.
     pub fn split_at(self, position: usize) -> (Self, Self) {
         let (before, rest) = self.refs.split_at(position);
         (Self { refs: before, ..self }, Self { refs: rest, ..self })
     }
 
-    /// Returns those endpoints that have an IPv4 or an IPv6 address.
+    /// Returns only the endpoints with IPv4 addresses, or only those with IPv6 addresses.
     pub fn of_family(self, wants_ipv4: bool) -> Self {
         let is_ipv4 = |host: &EndpointRef| host.endpoint(self.slices).address.is_ipv4();
         let (v4, v6) = self.split_at(self.refs.partition_point(is_ipv4));
         if wants_ipv4 { v4 } else { v6 }
     }
 
-    /// Returns the endpoints of each address.
+    /// Returns the endpoints in parts, one part for each address.
     pub fn by_address(self) -> impl Iterator<Item = Self> + use<'a> {
         let slices = self.slices;
         let same =
@@ -206,7 +206,7 @@ impl<'a> Hosts<'a> {
         same.map(move |refs| Self { refs, slices })
     }
 
-    /// Returns the addresses, sorted, each once.
+    /// Returns the addresses of the endpoints, sorted, each once.
     pub fn addresses(self) -> impl Iterator<Item = IpAddr> + use<'a> {
         let address = move |position: usize| self.get(position).address;
         (0..self.len())

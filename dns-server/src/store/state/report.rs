@@ -24,7 +24,7 @@ pub struct StateReport {
     pub(super) objects: Objects,
 }
 
-/// The watches that are in sync.
+/// Whether the source has delivered all objects of each kind.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Synced {
     pub(super) services: bool,
