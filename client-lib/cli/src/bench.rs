@@ -81,9 +81,9 @@ struct DeviceArgs {
     #[arg(short = 'd', long = "ib-dev", value_name = "DEVICE")]
     device: Option<String>,
 
-    /// Row of its GID table to use, and no other
-    #[arg(short = 'x', long = "gid-index", value_name = "ROW")]
-    row: Option<u32>,
+    /// GID of this index to use, and no other
+    #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
+    gid_index: Option<u32>,
 
     /// Use messages in the memory of this GPU, by CUDA's number, from 0
     #[arg(long = "use_cuda", visible_alias = "use-cuda", value_name = "GPU")]
@@ -180,8 +180,8 @@ impl DeviceArgs {
             Some(device) => transport.rdma().device(device),
             None => transport.rdma(),
         };
-        match self.row {
-            Some(row) => rdma.gid_index(row),
+        match self.gid_index {
+            Some(index) => rdma.gid_index(index),
             None => rdma,
         }
     }
