@@ -130,7 +130,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Prints an error, and returns the exit status.
+/// Prints an error to standard error, and returns `status` as the exit status.
 fn fail(message: &str, status: u8) -> ExitCode {
     note(message);
     ExitCode::from(status)

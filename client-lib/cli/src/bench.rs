@@ -21,7 +21,8 @@ use self::table::{Test, Unit};
 use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
 use crate::signals::until_signal;
 
-/// The largest message of `-a`, as in perftest, and the server's default.
+/// Size in bytes of the largest message of `bench client -a`, as in perftest; the default of `bench
+/// server --size`.
 const MAX_SIZE: u32 = 8 << 20;
 
 /// Flags of `multinet bench`.
@@ -155,7 +156,7 @@ enum Output {
     Json,
 }
 
-/// Length of the measurement of one size.
+/// Length of the measurement of one message size: a number of messages, or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     /// Number of messages on each connection.
@@ -163,7 +164,7 @@ enum Extent {
     Time(Duration),
 }
 
-/// Runs the server or the client.
+/// Runs `multinet bench server` or `multinet bench client`.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     // On a worker thread, where frames are read, too: the main thread would have to be woken for
     // each frame.
@@ -188,7 +189,7 @@ impl DeviceArgs {
 }
 
 impl ClientArgs {
-    /// Returns how many messages are under way on each connection.
+    /// Returns how many messages may be under way at a time on each connection.
     fn depth(&self) -> u64 {
         if self.latency { 1 } else { self.tx_depth }
     }

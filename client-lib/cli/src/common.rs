@@ -21,10 +21,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::output::{WithFlagNames, note};
 
-/// Port of DNS.
+/// Port of DNS servers that are given without one.
 const DNS_PORT: u16 = 53;
 
-/// Likely cause of connections that are made but carry nothing large.
+/// Message about the likely cause where connections are made, but nothing large gets through them.
 pub(crate) const LOST_PACKETS: &str =
     "Likely, large packets are lost on the way: the MTU of a NIC is greater than that of the network";
 
@@ -373,7 +373,7 @@ fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long [`wait_with_note`] waits before its note.
+/// How long [`wait_with_note`] waits for a connection before it prints that there is none yet.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Waits for a connection that may take up to `wait`. Prints a note if it does not come soon.

@@ -13,7 +13,7 @@ use crate::output::print;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to print the script for
     shell: Shell,
 }
 

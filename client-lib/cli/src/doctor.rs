@@ -65,7 +65,7 @@ enum Output {
     Json,
 }
 
-/// Collects the facts, and prints the findings.
+/// Collects facts about DNS, the service and this machine, and prints the findings about them.
 pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
     if let Some(name) = args.name.take() {
         let (name, port) = Target::parse_all_ports(&name, args.port.as_deref())?;

@@ -22,7 +22,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
             "(fd09::2), writes to itself, path MTU 4096",
             "ok       rdma      namespace mode shared: all devices of the node are seen",
             "note     gpu       rxe0: memory of GPUs cannot be registered, it is copied: its driver takes no dma-buf",
-            "ok       memory    may lock any amount of memory (CAP_IPC_LOCK)",
+            "ok       memory    this process may lock any amount of memory (CAP_IPC_LOCK)",
         ],
     ),
     (
@@ -90,7 +90,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         // All namespaces share one /dev.
         "mount -t tmpfs tmpfs /dev/infiniband",
         "",
-        &["warning  rdma      rxe0: on this node, but /dev/infiniband has no uverbs device"],
+        &["warning  rdma      this node has rxe0, but /dev/infiniband has no uverbs device"],
     ),
 ];
 

@@ -10,10 +10,12 @@ use super::Extent;
 use super::figures::{Bandwidth, MAX_FOR_PEAK, Times};
 use crate::common::LOST_PACKETS;
 
-/// How long the servers may take nothing before they count as hung.
+/// How long the servers may release no message before they count as hung, and the measurement
+/// fails.
 const HUNG: Duration = Duration::from_secs(30);
 
-/// Measures messages of one size, with at most `depth` under way.
+/// Measures the bandwidth of messages of one size, at most `depth` of which are under way at a
+/// time.
 pub(super) async fn measure(
     peers: &PeerSet,
     message: Buffer,
@@ -54,7 +56,7 @@ async fn warm_up(peers: &PeerSet, frame: &Frame, connections: u64) -> anyhow::Re
     run.end().await
 }
 
-/// Measurement of one size.
+/// State of the bandwidth measurement of one message size.
 struct Measurement<'p> {
     peers: &'p PeerSet,
     before: Statistics,
@@ -80,7 +82,7 @@ impl<'p> Measurement<'p> {
         }
     }
 
-    /// Waits until no message is under way.
+    /// Waits until the servers have confirmed all messages.
     async fn end(&mut self) -> anyhow::Result<()> {
         loop {
             let outstanding = self.check()?.outstanding;
@@ -91,7 +93,7 @@ impl<'p> Measurement<'p> {
         }
     }
 
-    /// Notes the messages that have been confirmed since the last check.
+    /// Notes how many messages the servers have confirmed by now. Fails if a connection has broken.
     fn check(&mut self) -> anyhow::Result<Statistics> {
         let now = self.peers.statistics();
         if now.disconnects != self.before.disconnects {
@@ -130,7 +132,7 @@ async fn send(peers: &PeerSet, frame: Frame) -> anyhow::Result<()> {
     }
 }
 
-/// Waits for progress, at most [`HUNG`].
+/// Waits until the servers make progress. Fails after [`HUNG`] without any.
 async fn unless_hung<T>(progress: impl Future<Output = T>) -> anyhow::Result<T> {
     let late = || format!("the server has taken nothing for {} s", HUNG.as_secs());
     tokio::time::timeout(HUNG, progress).await.with_context(late)

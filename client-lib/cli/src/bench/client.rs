@@ -16,16 +16,16 @@ use super::target::Target;
 use super::{ClientArgs, bandwidth, latency};
 use crate::output::note;
 
-/// How long the client waits for the first peer.
+/// How long the client waits for the connection to a first server.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// How long the client waits for the next peer, and for the next connection.
 const NEXT_PEER: Duration = Duration::from_secs(5);
 
-/// How often the client checks whether all connections are there.
+/// Interval between checks whether the connections to all servers are there.
 const POLL: Duration = Duration::from_millis(5);
 
-/// How long the servers have to close their connections.
+/// How long the client waits at its end until the servers have closed their connections.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {

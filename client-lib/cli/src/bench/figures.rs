@@ -16,7 +16,7 @@ pub(super) struct Times {
     pub(super) completed: Vec<Duration>,
 }
 
-/// Bandwidth of one message size.
+/// Measured bandwidth of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bandwidth {
     pub(super) bytes: u32,
@@ -36,7 +36,7 @@ pub(super) struct Latency {
     pub(super) iterations: u64,
     pub(super) min: f64,
     pub(super) max: f64,
-    /// The median.
+    /// The median, perftest's t_typical.
     pub(super) typical: f64,
     pub(super) average: f64,
     pub(super) deviation: f64,
@@ -74,7 +74,7 @@ impl Times {
 }
 
 impl Latency {
-    /// Calculates the latency from round trips; `None` if there are none.
+    /// Calculates the latency from the times of round trips; `None` if there are none.
     pub(super) fn of(bytes: u32, mut round_trips: Vec<Duration>) -> Option<Self> {
         let iterations = round_trips.len() as u64;
         round_trips.sort_unstable();

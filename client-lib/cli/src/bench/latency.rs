@@ -24,7 +24,7 @@ use super::memory::Memory;
 use super::{ClientArgs, Extent};
 use crate::common::LOST_PACKETS;
 
-/// How long the server may take to connect back, and to answer.
+/// How long the server may take to connect back, and to answer a message by its echo.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages of this many bytes or more may be too large for a packet.
@@ -41,7 +41,7 @@ pub(super) struct EchoRequest {
     pub(super) echo_to_port: u16,
 }
 
-/// A client that gets echoes of its messages.
+/// Client of a latency test, to which the server sends back each of its messages.
 pub(super) struct PingPong<'p> {
     peers: &'p PeerSet,
     peer: Peer,
@@ -61,7 +61,8 @@ impl EchoRequest {
 }
 
 impl<'p> PingPong<'p> {
-    /// Asks the first connected server to connect back, and waits for it.
+    /// Asks the first connected server to connect back to this host for the echoes, and waits until
+    /// it has.
     pub(super) async fn begin(
         peers: &'p PeerSet,
         args: &ClientArgs,
@@ -144,7 +145,7 @@ impl<'p> PingPong<'p> {
                     0 if length >= LARGE => format!(". {LOST_PACKETS}; multinet doctor says so"),
                     _ => String::new(),
                 };
-                bail!("no answer within {} s{likely}", PATIENCE.as_secs())
+                bail!("the server has not answered within {} s{likely}", PATIENCE.as_secs())
             }
         };
         Latency::of(bytes, round_trips).context("no round trip was measured")
@@ -161,13 +162,13 @@ impl<'p> PingPong<'p> {
     async fn round_trip(&self, frame: Frame, length: usize) -> anyhow::Result<()> {
         self.peers.send_to(&self.peer, frame).await?;
         let echo = self.listener.recv().await?;
-        ensure!(echo.len() == length, "{} bytes came back for {length}", echo.len());
+        ensure!(echo.len() == length, "the server answered {length} bytes by {}", echo.len());
         self.memory.receive(&echo)?;
         Ok(())
     }
 }
 
-/// Completes when a count has not changed for [`PATIENCE`].
+/// Completes when the count of round trips has not changed for [`PATIENCE`].
 async fn stalled(count: &AtomicU64) {
     let mut last = None;
     loop {

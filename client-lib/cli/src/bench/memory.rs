@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use multinet_client::{Buffer, Cuda, Gpu, Received};
 
-/// The machine's memory, or a GPU's.
+/// Memory in which messages lie: the machine's, or that of the GPU of `--use_cuda`.
 pub(super) struct Memory(Option<Arc<dyn Gpu>>);
 
 impl Memory {
@@ -40,7 +40,7 @@ impl Memory {
         Ok(message)
     }
 
-    /// Brings a received payload to this memory.
+    /// Brings a received payload to this memory, if it is a GPU's; the machine's has it already.
     pub(super) fn receive(&self, received: &Received) -> anyhow::Result<()> {
         if self.0.is_some() {
             received.gpu()?;

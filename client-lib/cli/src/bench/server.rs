@@ -20,10 +20,10 @@ use super::memory::Memory;
 use crate::common::address_resolver;
 use crate::output::print;
 
-/// Clients that get echoes at a time, at most.
+/// Most clients of latency tests to which the server sends echoes at a time.
 const MAX_ECHOES: usize = 64;
 
-/// How often the server forgets clients that have gone.
+/// How often the server drops its connections back to clients that have gone.
 const SWEEP: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
@@ -99,17 +99,18 @@ struct Echoes {
     /// Present if TLS is on without --tls-name: a client is then expected to have the certificate
     /// by which it came.
     by_certificate: Option<(ConnectorBuilder, Tls)>,
-    /// Memory that echoes lie in.
+    /// Memory in which the payloads of echoes lie.
     memory: Memory,
-    /// The payload of the last echo.
+    /// Payload of the last echo, which the next one of the same length uses again.
     payload: Buffer,
     to: HashMap<u128, Echo>,
-    /// Connections from the tasks that make them.
+    /// Takes the connections back to clients, with the clients' sessions, from the tasks that make
+    /// them.
     connected: mpsc::Sender<(u128, PeerSet)>,
     ready: mpsc::Receiver<(u128, PeerSet)>,
 }
 
-/// Connection back to one client.
+/// Connection back to one client, by which it gets its echoes.
 struct Echo {
     peers: PeerSet,
     /// Task that sends an echo for which the client had no room yet.
@@ -144,19 +145,21 @@ impl Echoes {
         Ok(Self { connector, by_certificate, memory, payload, to: HashMap::new(), connected, ready })
     }
 
-    /// Connects to the address that a client has come from.
+    /// Starts to connect back to the address of a client, at the port on which it expects echoes.
     fn connect(&self, session: u128, sender: Sender<'_>, port: u16) {
         let client = SocketAddr::new(sender.address().ip(), port);
         if self.to.len() >= MAX_ECHOES {
-            return warn!(%client, "no echo: {MAX_ECHOES} clients get one already");
+            return warn!(%client, "the client gets no echoes: {MAX_ECHOES} others get them already");
         }
         // Each connection that is being made has a permit.
         let Ok(permit) = self.connected.clone().try_reserve_owned() else {
-            return warn!(%client, "no echo: too many clients want one at once");
+            return warn!(%client, "the client gets no echoes: too many clients ask for them at once");
         };
         let connector = match self.connector_to(sender.certificate_names()) {
             Ok(connector) => connector,
-            Err(error) => return warn!(%client, "no echo: {error}: name it by --tls-name"),
+            Err(error) => {
+                return warn!(%client, "the client gets no echoes: {error}; give a name of its certificate by --tls-name");
+            }
         };
         tokio::spawn(async move {
             let (ip, port) = (client.ip().to_string(), client.port().to_string());
@@ -165,12 +168,12 @@ impl Echoes {
                     info!(%client, "echoes");
                     permit.send((session, peers));
                 }
-                Err(error) => warn!(%client, "no echo: {error}"),
+                Err(error) => warn!(%client, "the client gets no echoes: {error}"),
             }
         });
     }
 
-    /// Returns a connector to a client whose certificate has these names.
+    /// Returns a connector back to a client that came with a certificate with these names.
     fn connector_to(&self, names: &[String]) -> anyhow::Result<Connector> {
         let Some((builder, tls)) = &self.by_certificate else { return Ok(self.connector.clone()) };
         let tls = names.iter().try_fold(tls.clone(), |tls, name| tls.expect(name))?;

@@ -5,26 +5,26 @@ use serde_json::{Value, json};
 
 use super::figures::{Bandwidth, Latency};
 
-/// Unit of bandwidths.
+/// Unit in which bandwidths are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Mebibytes,
     Gigabits,
 }
 
-/// Kind of measurement.
+/// Kind of measurement: bandwidth, with the unit to print it in, or latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Bandwidth(Unit),
     Latency,
 }
 
-/// Line above and below the table.
+/// Line of dashes above and below the table of results.
 pub(super) const LINE: &str =
     "---------------------------------------------------------------------------------------\n";
 
 impl Unit {
-    /// Returns how many bytes per second one of the unit is.
+    /// Returns how many bytes per second are 1 MiB/sec or 1 Gb/sec.
     fn divisor(self) -> f64 {
         match self {
             Self::Mebibytes => f64::from(1 << 20),

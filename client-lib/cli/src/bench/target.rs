@@ -11,10 +11,10 @@ use multinet_client::{ConnectError, Connector, ConnectorBuilder, DialError, Peer
 use crate::common::{ConnectArgs, address_resolver, wait_with_note};
 use crate::output::Usage;
 
-/// The default port of perftest and of `Listener`.
+/// Port of a target that names none: the default port of perftest and of `Listener`.
 const DEFAULT_PORT: &str = "18515";
 
-/// A name and a port, as `Connector::connect` takes them.
+/// Name and port of the service, host or address to connect to, as `Connector::connect` takes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) name: String,

@@ -20,13 +20,13 @@ use crate::common::address_resolver;
 
 /// Name that every zone of multinet has, to be completed by the search path.
 const SERVICES: &str = "svc.multinet";
-/// The same name in full, in the usual zone.
+/// [`SERVICES`] in full, in the default zone.
 const SERVICES_IN_FULL: &str = "svc.multinet.cluster.local.";
-/// Number of peers that are tried at a time.
+/// Most addresses of peers that are tried at a time.
 const AT_ONCE: usize = 32;
 /// Time that the GPUs' driver may take: the first call may load firmware.
 const CUDA_PATIENCE: Duration = Duration::from_secs(20);
-/// Folder of `/sys`, `/proc` and `/dev`.
+/// Folder that has `sys`, `proc` and `dev` of this machine.
 const ROOT: &str = "/";
 
 /// Collects all facts. This takes as long as the slowest RDMA device, then the slowest DNS server,
@@ -71,7 +71,7 @@ fn zone_of(name: Option<&str>) -> String {
     name.and_then(place).unwrap_or_else(|| SERVICES.to_owned())
 }
 
-/// Asks one DNS server about the zone.
+/// Asks one DNS server whether it knows the zone of multinet, and tries it over TCP, too.
 async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> Server {
     let start = Instant::now();
     let says = match args.dns.resolver_of(address) {
@@ -109,7 +109,7 @@ async fn zone_at(resolver: &Resolver, name: &str) -> ZoneAnswer {
     }
 }
 
-/// Returns the full name of a name that exists without address records.
+/// Looks up a name that is expected to exist without address records, and returns it in full.
 async fn find(resolver: &Resolver, name: &str) -> Result<String, ResolveError> {
     // Any port will do: "no address" is the expected answer.
     match resolver.resolve(name, "1").await {
@@ -208,7 +208,7 @@ async fn cuda() -> Result<u32, String> {
     said.map_err(|error| error.to_string())
 }
 
-/// Runs a call that may hang in a driver.
+/// Runs a call that may hang in a driver, and fails if it takes longer than `patience`.
 async fn with_time_limit<T: Send + 'static>(
     patience: Duration,
     call: impl FnOnce() -> T + Send + 'static,

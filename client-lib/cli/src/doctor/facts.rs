@@ -10,15 +10,15 @@ use multinet_client::{ResolveError, Resolved};
 
 use super::pci::Function;
 
-/// All facts.
+/// All facts that `multinet doctor` collects.
 #[derive(Debug)]
 pub(super) struct Facts {
     /// The DNS configuration, or why there is none.
     pub(super) dns: Result<Dns, ResolveError>,
-    /// The service, if one was given.
+    /// The service that the command line names; `None` if it names none.
     pub(super) service: Option<Service>,
     pub(super) machine: Machine,
-    /// Connections may leave by the default network.
+    /// Whether connections may leave by the default network.
     pub(super) allows_default_network: bool,
 }
 
@@ -33,44 +33,45 @@ pub(super) struct Dns {
     pub(super) servers: Vec<Server>,
 }
 
-/// A DNS server.
+/// A DNS server, and its answers to the questions of `multinet doctor`.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) says: ZoneAnswer,
-    /// Time until the answer.
+    /// Time from the question until the server's answer, or until the resolver gave up.
     pub(super) took: Duration,
     /// Reason why it does not answer over TCP, if it answers over UDP only.
     pub(super) no_tcp: Option<String>,
 }
 
-/// Answer of a DNS server about the zone.
+/// Answer of a DNS server to the question whether it knows the zone of multinet.
 #[derive(Debug)]
 pub(super) enum ZoneAnswer {
     /// The zone exists, with this full name.
     Zone(String),
     /// The zone exists, but the search path does not lead to this full name.
     FullNameOnly(String),
-    /// The zone does not exist.
+    /// The server answers that the zone does not exist.
     NoZone,
-    /// The server fails or refuses.
+    /// The server answers that it fails, or refuses to answer.
     Fails(ResolveError),
-    /// The server does not answer.
+    /// The server does not answer, or cannot be reached.
     Silent(ResolveError),
 }
 
-/// A service.
+/// The service that the command line names, its records in DNS, and the tries to reach its
+/// endpoints.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) name: String,
     pub(super) port: Option<String>,
     /// All of its ports, with all that DNS knows; absent for an address, which is not looked up.
     pub(super) records: Option<Result<Resolved, ResolveError>>,
-    /// The endpoints of the port that was given.
+    /// The endpoints of the port that the command line names; `None` if it names none.
     pub(super) wanted: Option<Result<Resolved, ResolveError>>,
-    /// The network that was asked for.
+    /// Alias of the network that `--network` names; `None` for all networks.
     pub(super) network: Option<String>,
-    /// Every address that is tried.
+    /// Every address of the endpoints on that network, with the result of trying it.
     pub(super) peers: Vec<Peer>,
 }
 
@@ -81,22 +82,22 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     pub(super) network: Option<String>,
     pub(super) route: Result<Route, NoRoute>,
-    /// Time that a connection took. Absent if no route may be taken.
+    /// Time that the connection to the address took; `None` if no route to it may be taken.
     pub(super) connected: Option<Result<Duration, NoConnection>>,
-    /// Absent if it could not be tried.
+    /// Size of packets that reach the address; `None` if that could not be tried.
     pub(super) mtu: Option<Mtu>,
 }
 
-/// Failure of a connection.
+/// Failure to connect to a peer.
 #[derive(Debug)]
 pub(super) struct NoConnection {
-    /// The kernel's error.
+    /// Text of the kernel's error.
     pub(super) error: String,
-    /// The likely cause, if it is known.
+    /// Likely cause of the failure; `None` if it is not known.
     pub(super) obstacle: Option<Obstacle>,
 }
 
-/// The route to a peer.
+/// Route by which packets to a peer leave.
 #[derive(Debug, Clone)]
 pub(super) struct Route {
     pub(super) source: IpAddr,
@@ -105,7 +106,7 @@ pub(super) struct Route {
     pub(super) mtu: Option<u32>,
     pub(super) interface_mtu: Option<u32>,
     pub(super) is_default_network: bool,
-    /// Connections must not take it.
+    /// Whether the route must not be taken, as it leaves by the default network.
     pub(super) is_refused: bool,
     /// Description of the second NIC that the route would use if it were up.
     pub(super) down: Option<String>,
@@ -122,7 +123,8 @@ pub(super) enum NoRoute {
     Other(String),
 }
 
-/// Result of trying full-size packets.
+/// Result of sending packets to a peer that are as large as the route allows. Sizes are in bytes,
+/// headers included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mtu {
     /// A packet of this size arrives in one piece.
@@ -131,24 +133,24 @@ pub(super) enum Mtu {
     Lost(u32),
     /// A router says that packets may have this size only.
     Smaller(u32),
-    /// The peer answers neither a small packet nor a large one.
+    /// The peer answers neither a small packet nor one of this size.
     Silent(u32),
 }
 
-/// This machine, or pod.
+/// Facts about this machine, or pod: its NICs, RDMA devices, GPUs and locked memory.
 #[derive(Debug)]
 pub(super) struct Machine {
     /// The interface of the default network and the second NICs, or the reason why they cannot be
     /// read.
     pub(super) interfaces: Result<Vec<Nic>, String>,
-    /// Subnets that several second NICs are in.
+    /// IPv4 subnets that several second NICs of this machine are in.
     pub(super) shared: Vec<SharedSubnet>,
-    /// Soft and hard limit of locked memory, in bytes.
+    /// Soft and hard limit of locked memory, in bytes; `None` if they cannot be read.
     pub(super) memlock: Option<(u64, u64)>,
     pub(super) process: Process,
-    /// Names in `/sys/class/infiniband`.
+    /// Names of RDMA devices in `/sys/class/infiniband`.
     pub(super) rdma_devices: Vec<String>,
-    /// Names in `/dev/infiniband`.
+    /// Names of device files in `/dev/infiniband`.
     pub(super) rdma_files: Vec<String>,
     /// Success of loading libibverbs, or the reason why it fails.
     pub(super) verbs: Result<(), Failure>,
@@ -174,9 +176,9 @@ pub(super) struct Machine {
 /// Mode in which network namespaces share RDMA devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Namespaces {
-    /// Each namespace sees all devices.
+    /// Each network namespace sees all RDMA devices.
     Shared,
-    /// Each namespace sees the devices that have been moved to it.
+    /// Each network namespace sees only the RDMA devices that have been moved to it.
     Exclusive,
 }
 
@@ -184,13 +186,13 @@ pub(super) enum Namespaces {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DmaBuf {
     Taken,
-    /// Its driver cannot register one.
+    /// The device's driver cannot register a dma-buf.
     Refused,
-    /// This libibverbs has no function for it.
+    /// This libibverbs has no function to register a dma-buf.
     NoCall,
 }
 
-/// NVIDIA's GPUs.
+/// NVIDIA's GPUs in this node, and those of this pod.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gpus {
     /// Number of GPUs of the node.
@@ -211,11 +213,11 @@ impl Machine {
 pub(super) struct Gid {
     pub(super) interface: String,
     pub(super) address: IpAddr,
-    /// The row of a device's GID table that has the address.
+    /// Usable row of an RDMA device's GID table that has the address; `None` if there is none.
     pub(super) row: Option<Row>,
     /// Rows with this address that cannot be used, each with the reason.
     pub(super) rejected: Vec<String>,
-    /// The rows with other addresses.
+    /// Rows of the GID tables that have other addresses.
     pub(super) others: Vec<String>,
 }
 
@@ -223,16 +225,16 @@ pub(super) struct Gid {
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) place: String,
-    /// The device that has the table.
+    /// Name of the RDMA device that has the table.
     pub(super) device: String,
-    /// Link layer of the device's port.
+    /// Link layer of the RDMA device's port: Ethernet (RoCE) or InfiniBand.
     pub(super) link: LinkLayer,
     /// The path MTU, in bytes of payload, if the device could write to itself by this GID; or the
     /// reason why not. Absent if it could not be tried.
     pub(super) writes: Option<Result<u32, Failure>>,
 }
 
-/// A failure, and its fix.
+/// Failure of a check of RDMA or a GPU, and its fix.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) what: String,
@@ -240,33 +242,34 @@ pub(super) struct Failure {
     pub(super) fix: Option<&'static str>,
 }
 
-/// An interface.
+/// A second NIC of this pod, or its interface on the default network.
 #[derive(Debug, Clone)]
 pub(super) struct Nic {
     pub(super) name: String,
     /// Addresses to which peers can connect.
     pub(super) addresses: Vec<IpAddr>,
-    /// Addresses that cannot be used now, and their states.
+    /// Addresses of the interface that cannot be used now, and their states.
     pub(super) unusable: Vec<(IpAddr, AddressState)>,
     pub(super) mtu: Option<u32>,
     pub(super) link: LinkState,
     pub(super) is_default_network: bool,
 }
 
-/// A subnet of several second NICs.
+/// A subnet that several second NICs of this machine are in.
 #[derive(Debug, Clone)]
 pub(super) struct SharedSubnet {
     pub(super) network: String,
     pub(super) nics: Vec<InSubnet>,
 }
 
-/// A NIC in a subnet of several NICs.
+/// A second NIC, with its address in a subnet that other second NICs are in, too.
 #[derive(Debug, Clone)]
 pub(super) struct InSubnet {
     pub(super) interface: String,
     pub(super) address: IpAddr,
-    /// The interface by which packets from the address leave for the subnet.
+    /// Interface by which packets from the address leave for the subnet; `None` if that is not
+    /// known.
     pub(super) leaves_by: Option<String>,
-    /// The NIC answers for the addresses of the other ones, too (ARP).
+    /// Whether the NIC answers ARP requests for the addresses of the other NICs, too.
     pub(super) answers_for_all: bool,
 }

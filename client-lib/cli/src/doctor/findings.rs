@@ -305,7 +305,7 @@ fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// Formats a time with three digits.
+/// Formats a time in milliseconds, with three digits.
 fn milliseconds(time: std::time::Duration) -> String {
     let milliseconds = time.as_secs_f64() * 1e3;
     match milliseconds {

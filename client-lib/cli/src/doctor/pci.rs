@@ -2,11 +2,11 @@
 
 use multinet_client::pci;
 
-/// A GPU or a NIC, and the bridges above it.
+/// PCI function of a GPU or a NIC, and ACS of the bridges above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Function {
     pub(super) pci: pci::Function,
-    /// ACS of each of the bridges above.
+    /// ACS of each PCI bridge above the function, in the order of `pci.path.bridges`.
     pub(super) acs: Vec<Acs>,
 }
 
@@ -16,9 +16,9 @@ pub(super) struct Function {
 pub(super) enum Acs {
     /// The bridge has no ACS, and sends packets straight on.
     Absent,
-    /// Not visible: the kernel shows the register to CAP_SYS_ADMIN only.
+    /// The bridge's ACS cannot be read: the kernel shows the register to CAP_SYS_ADMIN only.
     Hidden,
-    /// Control register.
+    /// Value of the bridge's ACS control register.
     Control(u16),
 }
 
@@ -30,13 +30,13 @@ const REDIRECTS: u16 = 0x3c;
 /// been translated (ATS).
 const DIRECT_TRANSLATED: u16 = 0x40;
 
-/// Bytes of the configuration space that every user may read.
+/// Bytes of the PCI configuration space that every user may read.
 const SHOWN: usize = 64;
-/// Offset of the extended capabilities.
+/// Offset of the extended capabilities in the PCI configuration space.
 const EXTENDED: usize = 0x100;
-/// Bytes of the configuration space.
+/// Size of the PCI Express configuration space, in bytes.
 pub(super) const CONFIGURATION: usize = 0x1000;
-/// ID of the ACS capability.
+/// ID of ACS among the extended capabilities of PCI Express.
 const ACS: u32 = 0x0d;
 
 impl Function {
@@ -87,7 +87,7 @@ impl Acs {
         matches!(self, Self::Control(control) if control & REDIRECTS != 0)
     }
 
-    /// Returns whether packets with translated addresses go straight.
+    /// Returns whether the bridge lets packets with translated addresses (ATS) go straight.
     pub(super) fn lets_translated_pass(self) -> bool {
         matches!(self, Self::Control(control) if control & DIRECT_TRANSLATED != 0)
     }

@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 use super::facts::Mtu;
 
-/// Time that a connection may take.
+/// Time that a TCP connection to a peer or a DNS server may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Time that a peer may take to answer a datagram by an ICMP message.
 const ECHO: Duration = Duration::from_millis(500);
 /// Number of datagrams of each size: hosts limit the rate of their ICMP messages.
 const TRIES: u16 = 2;
-/// UDP port on which no program listens, as traceroute has it.
+/// First UDP port that datagrams are sent to: no program listens there, as traceroute has it.
 const CLOSED_PORT: u16 = 33434;
 /// Size of the largest packet that is tried: that of jumbo frames. The loopback interface, whose
 /// MTU is larger, needs no trial.
@@ -32,7 +32,7 @@ pub(super) async fn connect(route: &Route, peer: SocketAddr) -> io::Result<Durat
     }
 }
 
-/// Connects to a DNS server by any route.
+/// Tries a TCP connection to a DNS server, by any route.
 pub(super) async fn tcp(server: SocketAddr) -> io::Result<()> {
     match timeout(PATIENCE, TcpStream::connect(server)).await {
         Ok(connected) => connected.map(drop),
@@ -80,7 +80,7 @@ async fn echo(route: &Route, size: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Returns the MTU of the route, as the kernel knows it now.
+/// Returns the MTU of the route to the peer, as the kernel knows it now.
 fn known_mtu(route: &Route) -> Option<u32> {
     let now = route_to(route.peer).ok()?;
     now.mtu.filter(|_| now.source == route.source)

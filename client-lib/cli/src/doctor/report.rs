@@ -9,17 +9,17 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
-    /// All is well.
+    /// The finding is that all is well.
     Ok,
-    /// Useful to know.
+    /// The finding is useful to know, but needs no action.
     Note,
-    /// Works, but not as well as it might, or not for long.
+    /// The thing works, but not as well as it might, or not for long.
     Warning,
-    /// Does not work.
+    /// The thing does not work.
     Problem,
 }
 
-/// A finding. Each text is one line.
+/// A finding of `multinet doctor`. Each of its texts is one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
@@ -80,7 +80,7 @@ pub(super) fn json(findings: &[Finding]) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&report)? + "\n")
 }
 
-/// Returns the worst level.
+/// Returns the level of the worst finding; [`Level::Ok`] if there are none.
 pub(super) fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }

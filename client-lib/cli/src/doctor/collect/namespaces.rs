@@ -10,19 +10,20 @@ use nix::sys::socket::{
 
 use super::super::facts::Namespaces;
 
-/// The length of a message's header.
+/// Length of a netlink message's header, in bytes.
 const HEADER: usize = 16;
-/// The length of an attribute's header.
+/// Length of a netlink attribute's header, in bytes.
 const ATTRIBUTE: usize = 4;
-/// NLM_F_REQUEST
+/// Flag of a netlink message that is a request (NLM_F_REQUEST).
 const REQUEST: u16 = 1;
-/// NLMSG_ERROR
+/// Type of a netlink message that is an error (NLMSG_ERROR).
 const ERROR: u16 = 2;
-/// RDMA_NLDEV_CMD_SYS_GET of RDMA_NL_NLDEV
+/// Type of the netlink message that asks for the RDMA settings of the system
+/// (RDMA_NLDEV_CMD_SYS_GET of RDMA_NL_NLDEV).
 const SYS_GET: u16 = 5 << 10 | 6;
-/// RDMA_NLDEV_SYS_ATTR_NETNS_MODE
+/// Number of the netlink attribute with the namespace mode (RDMA_NLDEV_SYS_ATTR_NETNS_MODE).
 const NETNS_MODE: u16 = 66;
-/// Bits of an attribute's type that are its number (NLA_TYPE_MASK).
+/// Bits of a netlink attribute's type that are its number (NLA_TYPE_MASK).
 const NUMBER: u16 = 0x3fff;
 
 /// Asks the kernel. If its RDMA modules are not loaded, the question loads them, so callers check

@@ -76,7 +76,7 @@ fn describe(route: &nic::Route) -> Route {
     }
 }
 
-/// The interface of the default network, and the second NICs.
+/// Returns the interface of the default network, and the second NICs.
 pub(super) fn nics() -> io::Result<Vec<Nic>> {
     // The library knows which addresses others can connect to.
     let second = nic::second_nics()?;

@@ -13,10 +13,11 @@ use super::names_in;
 
 const NVIDIA: &str = "0x10de";
 
-/// First digits of the PCI class of display and 3D controllers.
+/// First digits of the PCI class of display and 3D controllers, which GPUs are.
 const DISPLAY: &str = "0x03";
 
-/// Returns NVIDIA's GPUs. `all` is the folder of `/sys`, `/proc` and `/dev`.
+/// Returns the NVIDIA GPUs of the node and of this pod. `all` is the folder that has `sys`, `proc`
+/// and `dev`.
 pub(super) fn gpus(all: &Path) -> Gpus {
     let folder = all.join("sys/bus/pci/devices");
     let is_gpu = |address: &String| {

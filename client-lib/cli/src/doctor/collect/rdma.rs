@@ -46,7 +46,7 @@ async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: 
     }
 }
 
-/// Lets the device write to itself, and returns the path MTU.
+/// Lets an RDMA device write to itself by a GID, and returns the path MTU in bytes.
 async fn writes(place: gid::DeviceGid) -> Result<u32, Failure> {
     // Verbs have one byte for each.
     let (Ok(port), Ok(gid_index)) = (u8::try_from(place.port), u8::try_from(place.index)) else {

@@ -24,8 +24,8 @@ pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
         return;
     }
     if machine.gpus.on_node > 0 && !has_gpu {
-        let found =
-            format!("{} on this node, none of this pod's", super::count(machine.gpus.on_node, "NVIDIA GPU"));
+        let gpus = super::count(machine.gpus.on_node, "NVIDIA GPU");
+        let found = format!("this node has {gpus}, but this pod may use none of them");
         findings.push(
             Finding::new(Note, "gpu", found).fix("request nvidia.com/gpu, or a claim, if it is to use one"),
         );
@@ -36,7 +36,7 @@ pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
     findings.extend(acs(machine));
 }
 
-/// Returns whether payloads can lie in GPUs at all.
+/// Returns the finding about CUDA, without which payloads cannot lie in GPUs.
 fn cuda(said: &Result<u32, String>) -> Finding {
     match said {
         Ok(count) => {
@@ -112,7 +112,7 @@ fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
     })
 }
 
-/// Returns findings about ACS of the bridges between GPUs and devices.
+/// Returns findings about ACS of the PCIe bridges between this pod's GPUs and RDMA devices.
 fn acs(machine: &Machine) -> Vec<Finding> {
     let pairs = machine
         .gpus

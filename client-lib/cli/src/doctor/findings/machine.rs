@@ -8,7 +8,7 @@ use super::super::facts::{InSubnet, Machine, Nic, SharedSubnet};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
-/// Value of a limit that means none (`RLIM_INFINITY`).
+/// Value of a resource limit that stands for none (`RLIM_INFINITY`).
 const UNLIMITED: u64 = u64::MAX;
 
 /// Adds the findings about the second NICs.
@@ -102,15 +102,23 @@ pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
     let Some((soft, hard)) = machine.memlock else { return };
     let process = machine.process;
     if process.is_exempt() {
-        findings.push(Finding::new(Good, "memory", "may lock any amount of memory (CAP_IPC_LOCK)"));
+        findings.push(Finding::new(
+            Good,
+            "memory",
+            "this process may lock any amount of memory (CAP_IPC_LOCK)",
+        ));
     } else if soft == UNLIMITED {
-        findings.push(Finding::new(Good, "memory", "may lock any amount of memory (memlock is unlimited)"));
+        findings.push(Finding::new(
+            Good,
+            "memory",
+            "this process may lock any amount of memory (memlock is unlimited)",
+        ));
     } else if hard == UNLIMITED {
         findings.push(
             Finding::new(
                 Warning,
                 "memory",
-                format!("may lock {} only (memlock), but may raise that itself", size(soft)),
+                format!("this process may lock {} only (memlock), but may raise that itself", size(soft)),
             )
             .fix("`ulimit -l unlimited` before the program starts"),
         );
@@ -121,7 +129,7 @@ pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
             Finding::new(
                 level,
                 "memory",
-                format!("may lock {} only (memlock), {why}: RDMA registers all its buffers", size(soft)),
+                format!("this process may lock {} only (memlock), {why}: RDMA registers all its buffers", size(soft)),
             )
             .fix(format!(
                 "set LimitMEMLOCK=infinity in containerd's systemd unit on the node, and restart it and the pod; {also}"

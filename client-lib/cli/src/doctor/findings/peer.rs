@@ -84,7 +84,7 @@ fn no_route(who: &str, peer: &Peer, error: &NoRoute) -> Finding {
     }
 }
 
-/// Returns the fault of a connection that failed, and its fix.
+/// Returns the cause of a failure to connect to a peer, and the fix, as texts of a finding.
 fn failed(NoConnection { error, obstacle }: &NoConnection) -> (String, &'static str) {
     match obstacle {
         Some(Obstacle::NotListening) => (

@@ -8,10 +8,10 @@ use super::super::facts::{Failure, Gid, Machine, Namespaces, Row};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Warning};
 
-/// Fix for a failure of which no better one is known.
+/// Fix in the findings about failures of RDMA for which no better one is known.
 pub(super) const SAYS_MORE: &str = "`ibv_devinfo -v` here and the kernel's log on the node say more";
 
-/// The largest path MTU, in bytes (InfiniBand Architecture, 9.4.3).
+/// The largest path MTU of RDMA, in bytes (InfiniBand Architecture, 9.4.3).
 const MOST: u32 = 4096;
 /// Bytes around the payload of a write: IPv6, UDP, BTH, RETH, immediate and checksum (annex A17).
 const HEADERS: u32 = 40 + 8 + 12 + 16 + 4 + 4;
@@ -19,7 +19,7 @@ const HEADERS: u32 = 40 + 8 + 12 + 16 + 4 + 4;
 /// headers; this is the usual round number.
 const FOR_MOST: u32 = 4200;
 
-/// Number of rows of other addresses that a finding names.
+/// Most rows of GID tables with other addresses that a finding lists.
 const SHOWN: usize = 16;
 
 /// Adds the findings about RDMA. Without devices, frames go over TCP, which is a note only.
@@ -33,7 +33,7 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
                 Warning,
                 "rdma",
                 format!(
-                    "{}: on this node, but /dev/infiniband has no uverbs device for this pod",
+                    "this node has {}, but /dev/infiniband has no uverbs device for this pod",
                     devices.join(", ")
                 ),
             )
@@ -74,7 +74,7 @@ fn no_device(machine: &Machine) -> Finding {
     }
 }
 
-/// Returns what the namespace mode means for this pod.
+/// Returns the finding about the mode in which network namespaces share RDMA devices.
 fn namespaces(mode: &Result<Namespaces, String>) -> Finding {
     match mode {
         Ok(Namespaces::Shared) => Finding::new(

@@ -196,7 +196,7 @@ ok       rdma      devices mlx5_2; /dev/infiniband has rdma_cm, uverbs2
 ok       rdma      namespace mode shared: all devices of the node are seen, those with an interface of this pod can be used
 ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4), writes to itself, path MTU 4096; passed over: mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2
 ok       gpu       mlx5_2: memory of GPUs can be registered, as dma-buf
-ok       memory    may lock any amount of memory (memlock is unlimited)
+ok       memory    this process may lock any amount of memory (memlock is unlimited)
 no problems, no warnings
 "
     );

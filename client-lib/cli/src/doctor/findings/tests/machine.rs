@@ -168,7 +168,7 @@ fn the_device_nearest_to_a_gpu_is_reported_with_its_distance() {
     }
     only(
         &with_machine(|machine| machine.gpus.on_node = 8),
-        "note gpu 8 NVIDIA GPUs on this node, none of this pod's",
+        "note gpu this node has 8 NVIDIA GPUs, but this pod may use none of them",
         "nvidia.com/gpu",
     );
 }
@@ -228,7 +228,7 @@ fn a_limit_of_locked_memory_has_the_fix_for_the_process() {
     ];
     for (process, why, fix) in cases {
         let facts = limited(process);
-        only(&facts, &format!("warning memory may lock 8 MiB only (memlock), {why}"), fix);
+        only(&facts, &format!("warning memory this process may lock 8 MiB only (memlock), {why}"), fix);
         assert!(bad(&facts)[0].1.starts_with("set LimitMEMLOCK=infinity in containerd's"), "{facts:?}");
     }
     assert!(bad(&limited(Process { has_ipc_lock: true, ..root })).is_empty());
@@ -250,17 +250,17 @@ fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
     check([
         (
             with_machine(|machine| machine.memlock = Some((8 << 20, 8 << 20))),
-            "warning memory may lock 8 MiB only (memlock)",
+            "warning memory this process may lock 8 MiB only (memlock)",
             "set LimitMEMLOCK=infinity in containerd's",
         ),
         (
             with_machine(|machine| machine.memlock = Some((64 << 10, u64::MAX))),
-            "warning memory may lock 64 KiB only (memlock), but may raise that itself",
+            "warning memory this process may lock 64 KiB only (memlock), but may raise that itself",
             "`ulimit -l unlimited`",
         ),
         (
             with_machine(|machine| machine.rdma_files.clear()),
-            "warning rdma mlx5_2: on this node, but /dev/infiniband has no uverbs device",
+            "warning rdma this node has mlx5_2, but /dev/infiniband has no uverbs device",
             "request the device plugin's resource",
         ),
         (
