@@ -9,12 +9,12 @@ use crate::rdma::Unusable;
 pub(crate) const NO_ENCRYPTION: &str =
     "TLS is set, but RDMA does not encrypt frames: to use it nevertheless, set Transport::Rdma on both sides";
 
-/// Reason why RDMA is not used.
+/// Reason why frames of a connection do not go by RDMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoRdma {
-    /// In words, with what to do about it.
+    /// Reason in words, with what to do about it.
     pub(crate) reason: String,
-    /// Whether further attempts are expected to fail for the same reason.
+    /// Whether further attempts to use RDMA are expected to fail for the same reason.
     pub(crate) is_lasting: bool,
 }
 

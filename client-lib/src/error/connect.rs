@@ -33,41 +33,41 @@ use crate::tls::TlsError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The name or the resolver's configuration is wrong.
+    /// The service's name or port, or the resolver's configuration, is wrong.
     #[error("cannot resolve {name}: {source}")]
     Resolve {
-        /// Name that was asked for.
+        /// Service's name, as the caller gave it to `connect`.
         name: String,
         /// Error of the resolver.
         source: ResolveError,
     },
-    /// DNS named no endpoint in time.
+    /// DNS named no endpoint of the service within the time limit.
     #[error("{name} had no endpoint within {} s: {last}", waited.as_secs())]
     NoEndpoint {
-        /// Name that was asked for.
+        /// Service's name, as the caller gave it to `connect`.
         name: String,
-        /// Time waited.
+        /// Time waited for an endpoint.
         waited: Duration,
-        /// Latest answer or error of DNS.
+        /// Latest answer or error of DNS, in words.
         last: String,
     },
     /// None of the peers can be connected, and waiting would not change that
     /// ([`DialError::is_lasting`]).
     #[error("no peer of {name} can be connected: {last}")]
     Lasting {
-        /// Name that was asked for.
+        /// Service's name, as the caller gave it to `connect`.
         name: String,
-        /// Reason for one of them.
+        /// Reason why one of the peers cannot be connected.
         last: Arc<DialError>,
     },
-    /// DNS named endpoints, but none could be connected in time.
+    /// DNS named endpoints, but none could be connected within the time limit.
     #[error("none of {count} peers of {name} could be connected within {} s; one of them: {}", waited.as_secs(), or_connecting(.last))]
     NoPeer {
-        /// Name that was asked for.
+        /// Service's name, as the caller gave it to `connect`.
         name: String,
-        /// Number of endpoints.
+        /// Number of endpoints that DNS named.
         count: usize,
-        /// Time waited.
+        /// Time waited for a connection.
         waited: Duration,
         /// Latest reason for one of them. `None` if no attempt has ended yet.
         last: Option<Arc<DialError>>,
@@ -105,47 +105,47 @@ pub enum DialError {
     Network {
         /// Alias of the wanted network.
         network: String,
-        /// Aliases of the networks that the endpoint has addresses on.
+        /// Aliases of the networks that the endpoint has addresses on, for people.
         has: String,
     },
-    /// The kernel reported an error, or no host answered.
+    /// The TCP connection failed: the kernel reported an error, or no host answered.
     #[error("{peer} from {from}: {source}{}", in_brackets(obstacle.as_ref()))]
     Connect {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Local address.
+        /// Local address that the connection was attempted from.
         from: IpAddr,
         /// Error of the kernel.
         source: io::Error,
-        /// Likely cause, if known.
+        /// Likely cause of the failure. `None` if nothing suggests one.
         obstacle: Option<Obstacle>,
     },
-    /// The peer took too long.
+    /// The peer did not finish a step of connecting within the time limit.
     #[error("{peer} did not {what} within {} s{}", after.as_secs(), in_brackets(obstacle.as_ref()))]
     Timeout {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Step that the peer did not finish.
+        /// Step that the peer did not finish, such as `finish the handshake`.
         what: &'static str,
-        /// Time waited.
+        /// Time limit for the step.
         after: Duration,
-        /// Likely cause, if known.
+        /// Likely cause of the delay. `None` if nothing suggests one.
         obstacle: Option<Obstacle>,
     },
-    /// TLS failed.
+    /// The TLS handshake with the peer failed.
     #[error("{peer}: {source}")]
     Tls {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Error of TLS.
+        /// Error of the TLS handshake.
         source: TlsError,
     },
-    /// The peer did not answer with a handshake.
+    /// The peer answered with something else than multinet's handshake.
     #[error("{peer} answered with something else than a handshake: {source}")]
     Handshake {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Error in the peer's answer.
+        /// Fault in the peer's answer.
         source: HandshakeError,
     },
     /// The peer closed the connection during the handshake.
@@ -156,26 +156,26 @@ pub enum DialError {
         /// Address of the peer.
         peer: SocketAddr,
     },
-    /// Only RDMA may be used, but RDMA does not work.
+    /// This side or the peer allows only RDMA, but RDMA between them does not work.
     #[error("{peer} cannot be reached by RDMA: {reason}")]
     Rdma {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Reason, with what to do about it.
+        /// Reason why RDMA does not work, with what to do about it.
         reason: String,
         /// Whether further attempts are expected to fail for the same reason.
         is_lasting: bool,
     },
-    /// The peer refused the connection.
+    /// The peer refused the connection in its answer to the handshake.
     #[error("{peer} ({name}) refuses: {message}")]
     Refused {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Name of the endpoint in DNS.
+        /// Endpoint that refused: first label of its DNS name, and its port.
         name: String,
-        /// Reason, for programs.
+        /// Peer's reason for the refusal, for programs.
         code: RefusalCode,
-        /// Reason, for people.
+        /// Peer's reason for the refusal, for people.
         message: String,
     },
     /// The peer is another pod than DNS names.
@@ -185,11 +185,11 @@ pub enum DialError {
     WrongPeer {
         /// Address of the peer.
         peer: SocketAddr,
-        /// Name that the peer gave.
+        /// Pod name that the peer gave in the handshake.
         found: String,
-        /// Uid of the peer's pod.
+        /// Uid of the pod that answered.
         uid: String,
-        /// Uid that DNS names.
+        /// Uid of the pod that DNS names at this address.
         expected: String,
     },
 }

@@ -24,7 +24,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The host has no address to listen on.
+    /// The host has no second NIC with an address to listen on.
     #[error(
         "this host has no second NIC to listen on ({why}): name the address to listen on, or allow the default network"
     )]
@@ -35,7 +35,7 @@ pub enum BindError {
     /// The local addresses cannot be listed.
     #[error("cannot list the local addresses: {0}")]
     Interfaces(io::Error),
-    /// The kernel refused to bind the address.
+    /// The kernel refused to bind a socket to the address.
     #[error("cannot listen on {address}: {source}{}", hint(source))]
     Bind {
         /// Address to listen on.
@@ -43,7 +43,7 @@ pub enum BindError {
         /// Error of the kernel.
         source: io::Error,
     },
-    /// Another host has the same address.
+    /// Duplicate address detection failed: another host on the network has the same address.
     #[error(
         "cannot listen on {address}: another host on its network has this address (duplicate address detection has failed); give this one another"
     )]
@@ -51,7 +51,7 @@ pub enum BindError {
         /// Address to listen on.
         address: IpAddr,
     },
-    /// The address is a link-local one of IPv6.
+    /// The address to listen on is an IPv6 link-local one.
     #[error(
         "cannot listen on {address}: link-local addresses are not supported, for they do not say on which link they are: \
          name another address of that NIC, IPv4 or of fd00::/8"
@@ -60,17 +60,17 @@ pub enum BindError {
         /// Address to listen on.
         address: IpAddr,
     },
-    /// A limit is invalid.
+    /// A limit that the caller set on the builder is invalid. The text says which, and why.
     #[error("{0}")]
     Limit(&'static str),
-    /// The memory for frames is not enough for a single one.
+    /// The listener's memory for frames is too small for one frame of the largest size.
     #[error(
         "a frame of frame_size ({frame_size} bytes) does not fit in the memory for frames ({memory}): raise memory, or lower frame_size"
     )]
     Memory {
-        /// Largest payload of a frame, in bytes.
+        /// Largest payload of a frame that the listener is set to accept, in bytes.
         frame_size: u32,
-        /// Amount of memory, and where it comes from.
+        /// Amount of memory for frames and its origin, in words.
         memory: String,
     },
 }

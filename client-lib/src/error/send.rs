@@ -24,30 +24,30 @@ use crate::resolve::ResolveError;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The payload is larger than the slots of any connected peer.
+    /// The frame's payload is larger than any connected peer accepts.
     #[error(
         "a frame of {length} bytes, where the peers take {most}: raise the receivers' frame size, or send less"
     )]
     TooLarge {
-        /// Length of the frame or part, in bytes.
+        /// Length of the frame's payload, in bytes.
         length: usize,
-        /// Largest payload that a connected peer accepts.
+        /// Largest payload that a connected peer accepts, in bytes.
         most: usize,
     },
-    /// The key or the metadata is too long.
+    /// The frame's key or metadata is too long.
     #[error("{what} of {length} bytes, more than the {most} allowed")]
     HeaderTooLong {
-        /// Part that is too long.
+        /// Part of the frame that is too long: key or metadata.
         what: &'static str,
-        /// Length of the frame or part, in bytes.
+        /// Length of that part, in bytes.
         length: usize,
-        /// Limit, in bytes.
+        /// Longest part of this kind that is allowed, in bytes.
         most: usize,
     },
-    /// The peer that was named is gone.
+    /// DNS no longer names the peer that the caller chose for the frame.
     #[error("the peer is gone: DNS no longer names it")]
     Gone,
-    /// The PeerSet is closed.
+    /// The PeerSet has been closed, and takes no more frames.
     #[error("the PeerSet is closed")]
     Closed,
     /// The name that was given to [`Connector::start`](crate::Connector::start), or the resolver's
@@ -76,7 +76,7 @@ pub enum SendError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TrySendError {
-    /// No peer is connected.
+    /// No peer is connected, so the frame cannot be sent now.
     #[error("no peer is connected")]
     NoPeer,
     /// Every peer has used all its slots, or the [replay buffer](crate::ConnectorBuilder::replay)
@@ -90,10 +90,10 @@ pub enum TrySendError {
         "frame {sequence} is undecided, and 65,535 have been sent since: its receiver's application has to acknowledge or drop it"
     )]
     Undecided {
-        /// Number of the undecided frame.
+        /// Sequence number of the undecided frame.
         sequence: u64,
     },
-    /// The frame can never be sent.
+    /// The frame can never be sent, for a reason that waiting does not cure.
     #[error(transparent)]
     Never(#[from] SendError),
 }
@@ -128,7 +128,7 @@ pub enum Unacknowledged {
         "a frame was given up: the one peer that it was for is gone, it cannot be read from its GPU, or its connection broke while it was written; send it again if it is still needed"
     )]
     GivenUp,
-    /// The PeerSet was closed before.
+    /// The PeerSet was closed before a receiver acknowledged the frame.
     #[error(
         "the PeerSet was closed before the frame was acknowledged: give close() more time, or send it by another PeerSet"
     )]
