@@ -57,12 +57,12 @@ const MIN_STREAM: u64 = 8;
 /// Number of queued frames that are worth a system call of their own.
 const MIN_BATCH: usize = 16;
 
-/// Settings that the caller has chosen.
+/// Settings of the sending state machine, chosen by the application.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) delivery: Delivery,
     pub(crate) choice: Choice,
-    /// The most frames that may wait for their acknowledgement.
+    /// The most frames that may wait for acknowledgement, over all peers.
     pub(crate) replay: usize,
     /// Number of connections to each peer.
     pub(crate) connections: u16,
@@ -80,7 +80,7 @@ impl Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PeerId(pub(crate) u64);
 
-/// Identifies one connection to a peer.
+/// Identifies one connection to a peer: a later connection of the same index has another epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LinkId {
     pub(crate) peer: PeerId,
@@ -90,7 +90,7 @@ pub(crate) struct LinkId {
     pub(crate) epoch: u64,
 }
 
-/// Action for the caller to carry out.
+/// Action that the state machine asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Make this connection, then call [`on_up`](Outbound::on_up) or
@@ -104,7 +104,7 @@ pub(crate) enum Action {
     Write(LinkId),
 }
 
-/// Reason why no connection can take a frame now.
+/// Reason why the state machine accepts no frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// No peer is connected.
@@ -120,7 +120,7 @@ pub(crate) enum Refused {
     Undecided { sequence: u64 },
 }
 
-/// Counters since the start.
+/// Counters of frames and connections since the state machine was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) submitted: u64,
@@ -149,7 +149,7 @@ pub(crate) struct Outgoing<F> {
 #[derive(Debug)]
 pub(crate) struct Outbound<F> {
     settings: Settings,
-    /// Sorted by id, since ids only grow.
+    /// Peers, sorted by id: ids only grow.
     peers: Vec<Peer>,
     ring: Ring<F>,
     /// Sequences of frames that have lost their connection and need another one now.
@@ -161,7 +161,7 @@ pub(crate) struct Outbound<F> {
     /// Whether some connection may owe its receiver the answer to a limit. Spares the search on
     /// every write.
     owes_limit_answers: bool,
-    /// Frames that are done with, for the caller to drop.
+    /// Frames that the state machine no longer needs, for the caller to drop.
     released: Vec<F>,
     actions: VecDeque<Action>,
     next_peer: u64,
@@ -212,7 +212,7 @@ impl<F: Clone> Outbound<F> {
         ids
     }
 
-    /// Records that a connection has been made.
+    /// Records that a connection is up.
     pub(crate) fn on_up(&mut self, now: Instant, link: LinkId, slots: u32, frame_size: usize) {
         let slots = u64::from(slots).min(self.settings.max_per_connection());
         if let Some(at) = self.link_mut(link) {
@@ -264,7 +264,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Records a receiver's report on frames.
+    /// Applies a receiver's control message: freed slots, taken, acknowledged and rejected frames.
     pub(crate) fn on_control(
         &mut self,
         now: Instant,
@@ -326,7 +326,7 @@ impl<F: Clone> Outbound<F> {
         Ok((sequence, link))
     }
 
-    /// Returns whether a connection has something to write.
+    /// Returns whether a connection has a frame or an answer to a limit to write.
     pub(crate) fn has_work(&self, link: LinkId) -> bool {
         let has_some = |ledger: &CreditLedger| !ledger.queue.is_empty() || ledger.limit_answer.is_some();
         self.link(link).is_some_and(|at| at.is_up() && has_some(&at.ledger))
@@ -339,7 +339,7 @@ impl<F: Clone> Outbound<F> {
             .is_some_and(|at| at.ledger.outstanding() >= MIN_STREAM && at.ledger.queue.len() < MIN_BATCH)
     }
 
-    /// Takes the next frame to write on a connection.
+    /// Takes the next frame to write on a connection. `None` if none is queued, or it is not up.
     pub(crate) fn take(&mut self, link: LinkId) -> Option<Outgoing<F>> {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         let ledger = &mut self.link_mut(link).filter(|at| at.is_up())?.ledger;
@@ -409,7 +409,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Does what is due at this time.
+    /// Starts connections, resumes paused frames and closes drained peers whose time has come.
     pub(crate) fn tick(&mut self, now: Instant) {
         for peer in self.peers.iter_mut().filter(|peer| peer.draining_until.is_none()) {
             for (index, link) in (0..).zip(&mut peer.links) {

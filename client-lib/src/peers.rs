@@ -54,7 +54,8 @@ pub use statistics::{Closed, PeerStatus, Statistics};
 /// ```
 pub struct PeerSet {
     pub(crate) handle: Arc<Handle>,
-    /// Number of frames that had been given up at the last flush.
+    /// Number of frames given up until the last `flush` returned, so that the next reports only new
+    /// ones.
     given_up: AtomicU64,
 }
 

@@ -44,7 +44,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Gives up frames whose only peer is gone.
+    /// Gives up frames that only one peer may have, if that peer is gone.
     fn give_up_orphans(&mut self) {
         let peers = &self.peers;
         let gone = self.ring.sequences(|entry| {

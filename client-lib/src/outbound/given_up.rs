@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-/// The most sequences that are remembered.
+/// The most sequences of given-up frames that are remembered.
 const REMEMBERED: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
     sequences: BTreeSet<u64>,
-    /// Any sequence below may have been forgotten.
+    /// Lower bound of what is remembered: any given-up sequence below it may have been forgotten.
     forgotten: u64,
     count: u64,
 }

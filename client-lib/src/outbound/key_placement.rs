@@ -22,7 +22,7 @@ impl Peer {
         others.max_by_key(|&index| weight(key, index as u64)).unwrap_or(own)
     }
 
-    /// Starts the return of keys to a connection that is up again.
+    /// Starts to return a connection's keys from the other connections, once it is up again.
     pub(super) fn reclaim_keys(&mut self, index: usize) {
         let watermarks = self.links.iter().map(Link::watermark).collect();
         if let Some(link) = self.links.get_mut(index).filter(|link| link.keys != KeyPlacement::Here) {
@@ -30,7 +30,7 @@ impl Peer {
         }
     }
 
-    /// Completes the return of keys to each connection whose wait is over.
+    /// Gives each connection its keys back, once the others' frames of these keys have been taken.
     pub(super) fn return_keys(&mut self) {
         for index in 0..self.links.len() {
             let KeyPlacement::Returning(watermarks) = &self.links[index].keys else { continue };

@@ -9,26 +9,26 @@ use thiserror::Error;
 /// Invariant: `taken` and `freed` ≤ `handed` ≤ `assigned`.
 #[derive(Debug, Default)]
 pub(crate) struct CreditLedger {
-    /// Sequences of frames to be written.
+    /// Sequences of frames that are assigned to the connection and wait to be written.
     pub(crate) queue: VecDeque<u64>,
-    /// Number of frames that the receiver has room for.
+    /// Number of frames that the receiver lets this connection have in flight.
     pub(crate) slots: u64,
     /// Whether the connection is about to end, and so gets no further frames.
     pub(crate) is_ending: bool,
     /// The largest payload that the receiver accepts, in bytes.
     pub(crate) frame_size: usize,
-    /// Number of frames assigned to the connection.
+    /// Number of frames ever assigned to the connection.
     pub(crate) assigned: u64,
-    /// Number of assigned frames that were taken to be written.
+    /// Number of assigned frames that have left `queue` to be written.
     pub(crate) handed: u64,
     /// Sequences of frames that were taken, but are not written yet; at most once only, where the
     /// ring does not keep them. `None` stands for a message that is not a frame.
     pub(crate) unwritten: VecDeque<Option<u64>>,
-    /// Limit to confirm to the receiver.
+    /// New limit of slots that is to be confirmed to the receiver. `None` if none is.
     pub(crate) limit_answer: Option<u32>,
-    /// Number of slots that the receiver has freed.
+    /// Number of slots that the receiver has reported as freed.
     pub(crate) freed: u64,
-    /// Number of frames that the receiver's application has taken.
+    /// Number of frames that the receiver reports its application to have taken.
     pub(crate) taken: u64,
     /// Number of frames that the receiver's application has acknowledged or rejected. At most once,
     /// the same as `freed`.
@@ -67,13 +67,13 @@ impl CreditLedger {
         (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
     }
 
-    /// Assigns a frame to the connection.
+    /// Queues a frame to be written on the connection.
     pub(crate) fn assign(&mut self, sequence: u64) {
         self.assigned += 1;
         self.queue.push_back(sequence);
     }
 
-    /// Takes back a frame that is still queued.
+    /// Removes a frame from the connection's queue, if it is still there.
     pub(crate) fn withdraw(&mut self, sequence: u64) {
         let count = self.queue.len();
         self.queue.retain(|&waiting| waiting != sequence);
@@ -99,7 +99,7 @@ impl CreditLedger {
         self.queue.iter().skip(kept).copied().collect()
     }
 
-    /// Returns the number of frames in flight, including the queue.
+    /// Returns the number of frames queued or sent whose slots the receiver has not freed.
     pub(crate) fn outstanding(&self) -> u64 {
         self.assigned - self.freed
     }

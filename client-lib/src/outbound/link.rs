@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::ledger::CreditLedger;
 
-/// Pause after the first failure. It doubles with each further one.
+/// Pause before reconnecting after the first failure. Each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Upper bound of the pause.
+/// Upper bound of the pause before reconnecting.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Duration after which a connection counts as stable: failures before it are forgotten.
@@ -17,7 +17,7 @@ const GOOD: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) state: State,
-    /// Number of attempts in a row that failed or did not last.
+    /// Number of attempts to connect in a row that failed, or whose connection did not last.
     failures: u32,
     /// Whether keyed frames that were taken for this connection may still reach the receiver, even
     /// after a break.
@@ -26,10 +26,10 @@ pub(crate) struct Link {
     pub(crate) ledger: CreditLedger,
 }
 
-/// State of a connection.
+/// State of a connection: whether it is made, up, or ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The next attempt is made at `until`.
+    /// The connection is down, and is attempted again at `until`.
     Waiting {
         until: Instant,
     },
@@ -40,7 +40,7 @@ pub(crate) enum State {
         epoch: u64,
         since: Instant,
     },
-    /// The caller has been told to end the connection.
+    /// The state machine has asked its caller to end the connection.
     Closing {
         epoch: u64,
     },
@@ -48,13 +48,13 @@ pub(crate) enum State {
     Closed,
 }
 
-/// Place of the frames whose keys belong to a connection.
+/// Place of the frames whose keys are assigned to one connection of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum KeyPlacement {
-    /// On this connection, or waiting for it.
+    /// The frames go by this connection, and wait for it while it is down.
     #[default]
     Here,
-    /// On the peer's other connections.
+    /// The frames go by the peer's other connections.
     Away,
     /// Waiting for this connection, until the receiver's application has taken the frames that the
     /// other connections had when it came up.
@@ -72,9 +72,9 @@ pub(super) struct Watermark {
 /// Reason why a connection is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DownReason {
-    /// The connection could not be made, or broke.
+    /// The connection could not be made, or broke after it was up.
     Broken,
-    /// The receiver refused the connection.
+    /// The receiver refused the connection in the handshake.
     Refused,
 }
 
@@ -89,7 +89,7 @@ impl Link {
         }
     }
 
-    /// Makes a closed connection due again.
+    /// Schedules a closed connection to be made again at once.
     pub(crate) fn reopen(&mut self, now: Instant) {
         if self.state == State::Closed {
             self.state = State::Waiting { until: now };
@@ -100,7 +100,7 @@ impl Link {
         matches!(self.state, State::Up { .. })
     }
 
-    /// Returns whether no attempt to connect has ended yet.
+    /// Returns whether no attempt to make this connection has ended yet.
     pub(crate) fn is_untried(&self) -> bool {
         self.failures == 0 && matches!(self.state, State::Waiting { .. } | State::Connecting { .. })
     }
@@ -124,7 +124,7 @@ impl Link {
         }
     }
 
-    /// Records that the connection has been made, unless it was closed meanwhile.
+    /// Records that the connection is up, unless it was closed while it was being made.
     pub(crate) fn on_up(&mut self, now: Instant, slots: u64, frame_size: usize) {
         if let State::Connecting { epoch } = self.state {
             self.state = State::Up { epoch, since: now };

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::{LinkId, Outbound};
 use crate::choose::Choice;
 
-/// Pause after the first rejection. It doubles with each further one.
+/// Pause of a frame after its first rejection. Each further rejection doubles it.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Upper bound of the pause.
+/// Upper bound of the pause of a rejected frame.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl<F: Clone> Outbound<F> {
@@ -31,7 +31,7 @@ impl<F: Clone> Outbound<F> {
         self.counts.rejected += 1;
     }
 
-    /// Requeues frames whose pause is over.
+    /// Requeues rejected frames whose pause is over.
     pub(super) fn resume(&mut self, now: Instant) {
         let count = self.requeued.len();
         while let Some(&(until, sequence)) = self.paused.first()

@@ -6,14 +6,14 @@ use super::link::{KeyPlacement, Link, State};
 use super::{LinkId, PeerId};
 use crate::choose::{Candidate, hash};
 
-/// Endpoint of a peer: what identifies it, and its distance.
+/// Identity of a peer, and its distance from this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerInfo {
-    /// Name in DNS, with the port.
+    /// DNS name of the peer's pod, with the port.
     pub(crate) target: String,
-    /// Uid of the pod. A pod that replaces another is another peer.
+    /// Uid of the peer's pod, if known. A pod that replaces another is another peer.
     pub(crate) uid: Option<String>,
-    /// Relative distance. Less is nearer.
+    /// Distance of the peer from this process, for comparison with others. 0 is nearest.
     pub(crate) distance: u8,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Peer {
     pub(super) links: Vec<Link>,
 }
 
-/// Identity of a peer: target and uid.
+/// Identity of a peer: DNS name with port, and the pod's uid.
 pub(super) type PeerKey = (String, Option<String>);
 
 impl PeerInfo {
@@ -46,7 +46,7 @@ impl Peer {
         Self { id, info, name_hash, draining_until: None, links }
     }
 
-    /// Makes a peer active again, even if it was about to go.
+    /// Makes a draining peer active again, and lets its closed connections be made again.
     pub(super) fn stop_draining(&mut self, now: Instant) {
         self.draining_until = None;
         self.links.iter_mut().for_each(|link| link.reopen(now));
@@ -56,12 +56,12 @@ impl Peer {
         self.links.iter().any(Link::is_up)
     }
 
-    /// Returns whether no attempt to connect has ended yet.
+    /// Returns whether no attempt to connect to the peer has ended yet.
     pub(super) fn is_untried(&self) -> bool {
         self.links.iter().all(Link::is_untried)
     }
 
-    /// Returns the number of frames in flight.
+    /// Returns the number of frames queued or in flight on all connections to the peer.
     pub(super) fn outstanding(&self) -> u64 {
         self.links.iter().map(|link| link.ledger.outstanding()).sum()
     }
@@ -93,7 +93,8 @@ impl Peer {
         }
     }
 
-    /// Returns the connections that accept a frame of this length.
+    /// Returns the connections that accept a payload of `length` bytes, with their indices. With
+    /// `index`, only that one, if it has its keys.
     fn usable(&self, index: Option<usize>, length: usize) -> impl Iterator<Item = (u16, &Link)> {
         let links = (0_u16..).zip(&self.links);
         links.filter(move |&(at, link)| {

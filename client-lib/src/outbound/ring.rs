@@ -5,33 +5,33 @@ use std::time::Instant;
 
 use super::{LinkId, PeerId};
 
-/// Frame that is not done yet.
+/// Frame that the sender keeps until it is acknowledged or given up, with its assignment.
 #[derive(Debug)]
 pub(crate) struct Entry<F> {
     pub(crate) frame: F,
-    /// Hash of the key.
+    /// Hash of the frame's key, which chooses the peer.
     pub(crate) key: u64,
-    /// Length of the payload, in bytes.
+    /// Length of the frame's payload, in bytes.
     pub(crate) length: usize,
     /// The only peer that may have the frame, if the caller named one.
     pub(crate) only: Option<PeerId>,
-    /// Peer that has rejected the frame. Others are preferred.
+    /// Peer whose application rejected the frame last. Other peers are preferred.
     pub(crate) avoid: Option<PeerId>,
     /// Connection that the frame is assigned to. `None` while it waits for one.
     pub(crate) link: Option<LinkId>,
-    /// Whether the frame was taken from that connection's queue to be written.
+    /// Whether the frame has left the queue of the connection `link` to be written.
     pub(crate) is_handed: bool,
     /// Peer that may have received the frame over a connection that broke. If set, the next
     /// transmission is a repeat.
     pub(crate) previous_peer: Option<PeerId>,
     /// Number of times that receivers' applications rejected the frame.
     pub(crate) rejections: u32,
-    /// End of the pause after a rejection.
+    /// End of the frame's pause after a rejection. `None` if it is not paused.
     pub(crate) not_before: Option<Instant>,
 }
 
 impl<F> Entry<F> {
-    /// Creates an entry that is not assigned to a connection.
+    /// Creates an entry for a frame that is not assigned to a connection yet.
     pub(crate) fn new(frame: F, length: usize, key: u64, only: Option<PeerId>) -> Self {
         Self {
             frame,
@@ -57,7 +57,7 @@ impl<F> Entry<F> {
         self.is_with(peer) || self.previous_peer == Some(peer)
     }
 
-    /// Removes the frame from its connection.
+    /// Takes the frame from its connection, and remembers the peer that may have received it.
     pub(crate) fn release(&mut self) {
         let link = self.link.take();
         if std::mem::take(&mut self.is_handed) {
@@ -66,7 +66,7 @@ impl<F> Entry<F> {
     }
 }
 
-/// Frames in the order of their sequences, which count from 1.
+/// Frames that the sender keeps, in the order of their sequences, which count from 1.
 #[derive(Debug)]
 pub(crate) struct Ring<F> {
     entries: VecDeque<Option<Entry<F>>>,
@@ -86,12 +86,12 @@ impl<F> Ring<F> {
         self.floor
     }
 
-    /// Returns the sequence of the next frame.
+    /// Returns the sequence that the next pushed frame gets.
     pub(crate) fn next(&self) -> u64 {
         self.floor + self.entries.len() as u64
     }
 
-    /// Returns the number of frames.
+    /// Returns the number of frames that are kept.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -123,7 +123,7 @@ impl<F> Ring<F> {
         Some(entry)
     }
 
-    /// Returns the sequences of frames that fulfil a condition, oldest first.
+    /// Returns the sequences of kept frames for which `fulfils` is true, oldest first.
     pub(crate) fn sequences(&self, fulfils: impl Fn(&Entry<F>) -> bool) -> Vec<u64> {
         let numbered = (self.floor..).zip(&self.entries);
         numbered
@@ -132,7 +132,7 @@ impl<F> Ring<F> {
             .collect()
     }
 
-    /// Returns whether any frame fulfils a condition.
+    /// Returns whether `fulfils` is true for any kept frame.
     pub(crate) fn any(&self, fulfils: impl Fn(&Entry<F>) -> bool) -> bool {
         self.entries.iter().flatten().any(fulfils)
     }

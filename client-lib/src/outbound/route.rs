@@ -7,7 +7,7 @@ use crate::choose::{Choice, choose};
 use crate::handshake::Delivery;
 use crate::wire::WINDOW;
 
-/// Properties of a frame that restrict which peers may have it.
+/// Properties of a frame that decide which peers it may go to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requirements {
     pub(super) length: usize,
@@ -17,7 +17,7 @@ pub(super) struct Requirements {
 }
 
 impl<F: Clone> Outbound<F> {
-    /// Returns the connection for a new frame.
+    /// Chooses the connection for a new frame, or returns why the frame is not accepted now.
     pub(super) fn place_new(&mut self, wanted: Requirements) -> Result<LinkId, Refused> {
         if wanted.only.is_some_and(|only| !self.is_active(only)) {
             return Err(Refused::Gone);
@@ -95,7 +95,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// Takes a queued frame back from its connection.
+    /// Takes a frame back from a connection's queue, where it was not written yet.
     pub(super) fn withdraw(&mut self, sequence: u64, link: LinkId) {
         if let Some(entry) = self.ring.get_mut(sequence) {
             entry.release();

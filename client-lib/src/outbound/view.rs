@@ -8,7 +8,8 @@ impl<F: Clone> Outbound<F> {
         self.counts
     }
 
-    /// Returns the number of frames that are kept or not written yet.
+    /// Returns the number of frames that are neither written (at most once) nor acknowledged (at
+    /// least once).
     pub(crate) fn held(&self) -> usize {
         self.ring.len() + self.unwritten().count()
     }
@@ -21,7 +22,8 @@ impl<F: Clone> Outbound<F> {
         under_way + (self.requeued.len() + self.paused.len()) as u64
     }
 
-    /// Returns whether a frame is still kept, or not written yet.
+    /// Returns whether a frame still waits to be written (at most once) or acknowledged (at least
+    /// once).
     pub(crate) fn holds(&self, sequence: u64) -> bool {
         self.ring.get(sequence).is_some() || self.unwritten().any(|&other| other == sequence)
     }
@@ -37,7 +39,7 @@ impl<F: Clone> Outbound<F> {
         self.given_up.count()
     }
 
-    /// Returns the sequence of the next frame.
+    /// Returns the sequence that the next submitted frame gets.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.ring.next()
     }
@@ -53,7 +55,7 @@ impl<F: Clone> Outbound<F> {
         entry.link.map(|link| link.peer).or(entry.only).or(entry.previous_peer)
     }
 
-    /// Returns whether all frames are done.
+    /// Returns whether all frames are done: written, acknowledged or given up.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_idle_before(self.next_sequence())
     }
@@ -64,24 +66,24 @@ impl<F: Clone> Outbound<F> {
         stay.map(|peer| (peer.id, peer.outstanding()))
     }
 
-    /// Returns the number of connections to active peers.
+    /// Returns the number of connections that are up to peers that DNS names.
     pub(crate) fn connections(&self) -> usize {
         let stay = self.peers.iter().filter(|peer| peer.draining_until.is_none());
         stay.flat_map(|peer| &peer.links).filter(|link| link.is_up()).count()
     }
 
-    /// Returns the number of frames that active peers have room for.
+    /// Returns the number of further frames that peers which DNS names have room for.
     pub(crate) fn credits(&self) -> u64 {
         let stay = self.peers.iter().filter(|peer| peer.draining_until.is_none());
         stay.flat_map(|peer| &peer.links).map(|link| link.ledger.credits()).sum()
     }
 
-    /// Returns whether DNS names a peer, so that it gets new frames.
+    /// Returns whether DNS still names a peer. Only such a peer gets new frames.
     pub(crate) fn is_active(&self, peer: PeerId) -> bool {
         self.position(peer).is_some_and(|at| self.peers[at].draining_until.is_none())
     }
 
-    /// Returns whether a peer exists, be it active or draining.
+    /// Returns whether the peer exists in the state machine: it is active, or drains.
     pub(crate) fn knows(&self, peer: PeerId) -> bool {
         self.position(peer).is_some()
     }

@@ -8,7 +8,7 @@ use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, QueuePair, Violation};
 use crate::wire::{ControlBody, Header, WireError};
 
-/// Passes completions of the link's queue pair to the link.
+/// Lets the queue pair's completion thread call this link, if frames go by RDMA.
 pub(super) fn attach(link: &Arc<Link>) {
     if let Some(pair) = link.pair() {
         let by: Arc<dyn CompletionHandler> = Arc::<Link>::clone(link);
@@ -16,7 +16,7 @@ pub(super) fn attach(link: &Arc<Link>) {
     }
 }
 
-/// Handles the completions that are there already, and then no more.
+/// Handles the completions that the link's queue pair has already, and then no more.
 pub(super) fn drain(link: &Link) {
     if let Some(pair) = link.pair() {
         pair.poll_all(|| link.poll());

@@ -32,17 +32,17 @@ use crate::stream::{Stream, tune, use_small_send_buffer};
 use crate::tls::{self, Tls};
 use crate::transport::Transport;
 
-/// Connection to a peer.
+/// Connection to a peer after the handshake.
 pub(crate) struct Dialed {
     pub(crate) stream: Stream,
     pub(crate) accept: Accept,
-    /// Queue pair for frames. `None` if they go by the connection itself.
+    /// RDMA queue pair that carries the frames. `None` if the TCP connection does.
     pub(crate) pair: Option<QueuePair<EndReason>>,
-    /// Reason why RDMA is not used.
+    /// Reason why the frames do not go by RDMA. `None` if they do, or TCP was chosen.
     pub(crate) instead_of_rdma: Option<String>,
 }
 
-/// Settings of connections to all peers.
+/// Settings that all connections of a PeerSet to its peers share.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     pub(crate) service: String,
@@ -53,17 +53,17 @@ pub(crate) struct Dialer {
     pub(crate) delivery: Delivery,
     pub(crate) transport: Transport,
     pub(crate) rdma_devices: Arc<RdmaDevices>,
-    /// GPU that most frames lie in.
+    /// GPU that most frames lie in, to prefer NICs near it.
     pub(crate) gpu: Option<Gpu>,
-    /// Limit on the frames that a connection has under way.
+    /// Limit on the frames that one connection has in flight.
     pub(crate) window: u32,
-    /// Alias of the only network that may be used.
+    /// Alias of the only network whose addresses may be used. `None` allows all.
     pub(crate) network: Option<String>,
     pub(crate) allow_default_network: bool,
     pub(crate) tls: Option<Tls>,
-    /// Name of the Node that this process runs on.
+    /// Name of the Kubernetes Node that this process runs on, if known.
     pub(crate) node: Option<String>,
-    /// Time limit for connecting, and again for the handshake.
+    /// Time limit for the TCP connection, and again for the handshake.
     pub(crate) patience: Duration,
     /// Time after which a silent peer counts as gone.
     pub(crate) silence: Duration,
@@ -111,7 +111,7 @@ impl Dialer {
         Err((error, end))
     }
 
-    /// Returns whether frames go by RDMA if the peer can, too.
+    /// Returns whether frames are to go by RDMA if the peer supports it.
     pub(super) fn wants_rdma(&self) -> bool {
         match self.transport {
             Transport::Tcp => false,

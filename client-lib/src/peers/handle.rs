@@ -41,12 +41,12 @@ pub struct Sent {
     sequence: u64,
 }
 
-/// Outcome of one attempt to send a frame.
+/// Outcome of one attempt to hand a frame to a peer, without waiting.
 enum Attempt {
     Sent(Sent),
     /// The frame can never be sent.
     Failed(SendError),
-    /// The frame may be sent later.
+    /// No peer has room for the frame now. It is handed back, to be sent later.
     NoRoom(Frame),
 }
 

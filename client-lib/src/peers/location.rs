@@ -3,12 +3,12 @@
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::near::Attached;
 
-/// Location of this process.
+/// Location of this process, to compute the distance to each peer.
 #[derive(Debug, Default)]
 pub(crate) struct Location {
     pub(crate) node: Option<String>,
     pub(crate) zone: Option<String>,
-    /// Alias of the only network that may be used.
+    /// Alias of the only network whose addresses may be used. `None` allows all.
     pub(crate) network: Option<String>,
 }
 

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::frame::Frame;
 
-/// State that releases frames.
+/// State behind the lock, which collects frames to be dropped after unlocking.
 pub(crate) trait Releases {
-    /// Returns the list of released frames, which the lock empties.
+    /// Returns the frames that the state no longer needs. The lock takes and drops them.
     fn released(&mut self) -> &mut Vec<Frame>;
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Guard<'l, S: Releases> {
     released: Released<'l>,
 }
 
-/// Frames to drop after the lock.
+/// Frames that are dropped once the state is unlocked.
 struct Released<'l> {
     frames: Vec<Frame>,
     spare: &'l Mutex<Vec<Frame>>,

@@ -33,12 +33,12 @@ pub(crate) struct Manager {
     pub(crate) shared: Arc<Shared>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) source: EndpointSource,
-    /// Location of this process, if distances to peers matter.
+    /// Location of this process. `None` if the choice of peers ignores distances.
     pub(crate) location: Option<Location>,
     pub(crate) rdma: Rdma,
 }
 
-/// Distances to peers. `None` if they do not matter.
+/// Computes distances to peers. `None` if the choice of peers ignores distances.
 struct Distances(Option<(Location, Vec<Attached>)>);
 
 impl Manager {
@@ -107,7 +107,7 @@ impl Manager {
 }
 
 impl EndpointSource {
-    /// Waits for an update of the endpoints, and applies it.
+    /// Waits for the next set of endpoints from DNS or the caller, and applies it.
     async fn update(&mut self, shared: &Shared, dialer: &Dialer, distances: &Distances) {
         let endpoints = match self {
             Self::Dns(watch) => match watch.next().await {
@@ -135,7 +135,7 @@ impl EndpointSource {
     }
 }
 
-/// Notes a change, and returns the new endpoints, if it has any.
+/// Records a change in DNS, and returns the new endpoints. `None` if they stay as they are.
 fn apply_change(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
     match change {
         Change::Endpoints(Resolved { endpoints, .. }) => {
@@ -218,7 +218,7 @@ impl Distances {
     }
 }
 
-/// Drops the records of peers that are gone.
+/// Drops the records of peers that the sending state machine no longer has.
 fn forget_gone_peers(state: &mut State) {
     let State { outbound, endpoints, failures, breaks, instead_of_rdma, .. } = state;
     let is_known = |peer: &PeerId| outbound.knows(*peer);

@@ -56,7 +56,7 @@ pub enum PeerClosed {
     /// DNS names another one in its place. That is another pod of the same name, which
     /// [`Endpoint::uid`] tells apart, or the same pod on another port.
     Replaced,
-    /// The [`PeerSet`] has been closed or dropped.
+    /// The [`PeerSet`] to which the peer belonged has been closed or dropped.
     PeerSet,
 }
 

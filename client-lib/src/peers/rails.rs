@@ -8,9 +8,9 @@ use crate::endpoint::EndpointAddress;
 use crate::near::Near;
 use crate::pci::Distance;
 
-/// Preference among a peer's addresses. Each field counts before those after it.
+/// Preference among a peer's addresses when connecting. Earlier fields outweigh later ones.
 pub(super) struct Preference<'p> {
-    /// Alias of the only network that may be used.
+    /// Alias of the only network whose addresses may be used. `None` allows all.
     pub(super) network: Option<&'p str>,
     /// Whether addresses with an RDMA device come first, if the NIC that leads there has one, too.
     pub(super) wants_rdma: bool,
@@ -19,7 +19,7 @@ pub(super) struct Preference<'p> {
     pub(super) distances: &'p HashMap<IpAddr, Near>,
 }
 
-/// Rank of an address; the smallest is the best.
+/// Rank of a peer's address; the smallest is tried first.
 type Rank = (bool, bool, Option<Distance>);
 
 impl Preference<'_> {

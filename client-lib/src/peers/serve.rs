@@ -19,7 +19,7 @@ use crate::outbound::DownReason;
 use crate::stream::{Body, Message, MessageReader, MessageWriter, NoMessages, ReadTask};
 use crate::wire::{CloseCode, ControlBody, HEADER, Header, MAX_TEXT};
 
-/// Size of the read buffer. Receivers send short messages.
+/// Size of the buffer for reading a receiver's messages, which are short, in bytes.
 const READ_AHEAD: usize = 1 << 10;
 
 /// Time limit for sending the message that closes a connection.
@@ -48,7 +48,7 @@ impl Drop for DownGuard {
     }
 }
 
-/// Connects to a peer, and runs the connection until it ends.
+/// Connects to a peer, and runs the connection until it ends. Records the outcome.
 pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<Endpoint>) {
     let mut ending = DownGuard { link: Arc::clone(&link), end: DownReason::Broken };
     let span = info_span!("peer", host = %endpoint.host, lane = link.id.index, epoch = link.id.epoch);
@@ -193,7 +193,7 @@ pub(crate) fn close(code: CloseCode, mut text: String) -> Message {
     Message { header, body: Body::Bytes(text.into()) }
 }
 
-/// Passes the receiver's messages to the state machine.
+/// Reads the receiver's messages and applies them, until the connection ends.
 async fn read_messages(link: Arc<Link>, mut reader: MessageReader) -> EndReason {
     let mut body = Vec::new();
     loop {

@@ -24,23 +24,23 @@ use crate::staging::StagingPool;
 use crate::stream::{Body, Message, MessageSource};
 use crate::wire::{Control, ControlBody, Data, Header};
 
-/// State machine, with the state of the shell around it.
+/// State of a PeerSet: the sending state machine, and what its tasks add.
 pub(crate) struct State {
     pub(crate) outbound: Outbound<Frame>,
     pub(crate) endpoints: HashMap<PeerId, Arc<Endpoint>>,
-    /// Connections, also those that are being made.
+    /// Connections that are up or being made.
     pub(crate) links: BTreeMap<LinkId, Arc<Link>>,
-    /// Last reason why a connection to each peer failed.
+    /// Latest reason why connecting to a peer failed, by peer. Removed once a connection is up.
     pub(crate) failures: HashMap<PeerId, Arc<DialError>>,
-    /// Last reason why a connection to each peer broke.
+    /// Latest reason why an established connection to a peer broke, by peer.
     pub(crate) breaks: HashMap<PeerId, String>,
     /// Last reason why frames on a connection of a peer do not go by RDMA, by peer and index.
     pub(crate) instead_of_rdma: HashMap<(PeerId, u16), String>,
-    /// Last frame that was logged as holding up all others.
+    /// Sequence of the last frame that a log line named as holding up all others.
     undecided: Option<u64>,
     /// Last failure of DNS, or the reason why its endpoints are no peers.
     pub(crate) unresolved: Option<String>,
-    /// Failure of DNS, if no endpoint is known because of it.
+    /// Failure of DNS because of which no endpoint is known any more. `None` otherwise.
     pub(crate) lost: Option<ResolveError>,
     pub(crate) lifecycle: Lifecycle,
 }
@@ -48,13 +48,13 @@ pub(crate) struct State {
 /// Stage in the life of a PeerSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lifecycle {
-    /// It takes frames.
+    /// The PeerSet takes frames.
     Open,
-    /// It takes no more frames, and finishes those that it has.
+    /// The PeerSet takes no more frames, and finishes those that it has.
     Closing,
-    /// It was closed. All connections end.
+    /// The PeerSet was closed. All its connections end.
     Closed {
-        /// Number of frames that were not finished at that time.
+        /// Number of frames that were not finished when the PeerSet was closed.
         unfinished: usize,
     },
     /// Its last handle was dropped before it was closed. Each connection writes its frames, and
@@ -64,23 +64,23 @@ pub(crate) enum Lifecycle {
 
 pub(crate) struct Shared {
     pub(super) state: Lock<State>,
-    /// Notifies callers that wait for a change.
+    /// Wakes callers that wait for a change of the state.
     pub(crate) progress: Notify,
-    /// Wakes the manager.
+    /// Wakes the PeerSet's manager, which makes and ends connections.
     pub(crate) wake: Notify,
     /// Host memory that payloads in a GPU are copied to.
     staging: StagingPool,
-    /// Cancelled when all connections must end.
+    /// Cancelled when all connections of the PeerSet must end.
     pub(crate) shutdown: CancellationToken,
 }
 
-/// One connection to a peer, for tasks that write to it.
+/// One connection to a peer, shared by the tasks that write to it.
 pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) shared: Arc<Shared>,
-    /// Channel for frames, set when the connection is up.
+    /// Channel that carries the frames. Empty until the connection is up.
     pub(crate) channel: OnceLock<DataChannel<EndReason>>,
-    /// Cancelled when the connection must end.
+    /// Cancelled when this connection must end.
     pub(crate) end: CancellationToken,
 }
 
@@ -117,7 +117,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Waits until `holds` returns a value.
+    /// Waits until `holds` returns a value, checking after each change of the state.
     pub(crate) async fn until<T>(&self, mut holds: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let mut progress = std::pin::pin!(self.progress.notified());
@@ -132,7 +132,7 @@ impl Shared {
 }
 
 impl State {
-    /// Takes no more frames.
+    /// Stops taking frames. Those taken before are still delivered.
     pub(crate) fn start_closing(&mut self) {
         if self.lifecycle == Lifecycle::Open {
             self.lifecycle = Lifecycle::Closing;
@@ -150,19 +150,19 @@ impl State {
         unfinished
     }
 
-    /// Has connections write their frames and end, unless they have been closed.
+    /// Lets each connection write its frames and then end, unless the PeerSet has been closed.
     pub(crate) fn abandon(&mut self) {
         if !self.has_ended() {
             self.lifecycle = Lifecycle::Abandoned;
         }
     }
 
-    /// Returns whether all connections end.
+    /// Returns whether the PeerSet has been closed or abandoned, so that all connections end.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.lifecycle, Lifecycle::Closed { .. } | Lifecycle::Abandoned)
     }
 
-    /// Logs once for each frame that it holds up all others.
+    /// Logs once for each undecided frame that it holds up all others.
     pub(crate) fn warn_undecided(&mut self, refused: Refused) {
         let Refused::Undecided { sequence } = refused else { return };
         if self.undecided.replace(sequence) != Some(sequence) {
@@ -180,14 +180,15 @@ impl State {
         all.then(|| Arc::clone(first))
     }
 
-    /// Returns the reason why DNS will never name an endpoint.
+    /// Returns the failure of DNS because of which no endpoint will ever be named. `None`
+    /// otherwise.
     pub(crate) fn permanent_failure(&self) -> Option<ResolveError> {
         let is_lasting =
             |error: &&ResolveError| error.is_permanent() || matches!(error, ResolveError::NoSuchPort { .. });
         self.lost.as_ref().filter(is_lasting).cloned()
     }
 
-    /// Returns the reason why no connection of a peer is by RDMA.
+    /// Returns the reason why a peer's frames do not go by RDMA. `None` if they do.
     pub(crate) fn instead_of_rdma(&self, peer: PeerId) -> Option<String> {
         let mut reasons = self.instead_of_rdma.iter().filter(|((of, _), _)| *of == peer);
         let (_, reason) = reasons.next().filter(|_| self.transport(peer) != TransportKind::Rdma)?;
@@ -201,7 +202,7 @@ impl State {
         if channels.any(DataChannel::is_rdma) { TransportKind::Rdma } else { TransportKind::Tcp }
     }
 
-    /// Returns an error if frames are no longer taken.
+    /// Returns an error if the PeerSet takes no more frames.
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
         match &self.lost {
             _ if self.lifecycle != Lifecycle::Open => Err(SendError::Closed),
@@ -218,7 +219,7 @@ impl Releases for State {
 }
 
 impl Link {
-    /// Writes frames for this connection, without waiting.
+    /// Writes the frames queued for this connection, as far as that is possible without waiting.
     pub(crate) fn try_flush(&self) {
         if let Some(channel) = self.channel.get() {
             channel.try_flush(self);
@@ -322,7 +323,7 @@ fn limit_message(limit: u32) -> Message {
     Message { header: Header::Limited { limit }.encode(), body: Body::Bytes(Bytes::new()) }
 }
 
-/// Returns the nanoseconds since 1970, clamped to the range of the type.
+/// Returns the nanoseconds from 1970 to `time`, negative before, clamped to 64 bits.
 fn nanoseconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),

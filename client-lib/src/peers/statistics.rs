@@ -24,9 +24,9 @@ use crate::handshake::TransportKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Frames for which a peer was chosen.
+    /// Frames that the PeerSet accepted from the application and assigned to a peer.
     pub frames: u64,
-    /// Bytes of their payloads.
+    /// Bytes in the payloads of the accepted frames.
     pub bytes: u64,
     /// Frames that receivers have acknowledged (at least once).
     pub acknowledged: u64,
@@ -40,17 +40,17 @@ pub struct Statistics {
     /// Frames that could not be delivered: their one peer is gone, or they cannot be read from
     /// their GPU.
     pub undeliverable: u64,
-    /// Connections that have ended for any reason.
+    /// Connections to peers that have ended, for any reason.
     pub disconnects: u64,
-    /// Connected peers.
+    /// Peers that are connected now.
     pub connected: usize,
-    /// Connections to them. Each peer gets `connections_per_peer` of them.
+    /// Connections to peers that are up now. Each peer gets `connections_per_peer` of them.
     pub connections: usize,
     /// Frames that were sent and whose slots the receivers have not freed.
     pub outstanding: u64,
-    /// Frames for which the receivers have room.
+    /// Further frames for which the receivers have room now.
     pub credits: u64,
-    /// Frames that wait to be written, or to be acknowledged.
+    /// Frames that wait to be written (at most once) or acknowledged (at least once).
     pub held: usize,
     /// Frames that wait for a peer, or that a peer's code has not taken. If the count stays above
     /// 0, nothing gets through.
@@ -98,15 +98,16 @@ pub struct Closed {
 pub struct PeerStatus {
     /// The peer's endpoint, as DNS describes it.
     pub endpoint: Arc<Endpoint>,
-    /// Whether a connection to it is up.
+    /// Whether a connection to the peer is up.
     pub is_connected: bool,
-    /// Transport of its frames, if it is connected.
+    /// Transport of the frames to this peer. `None` if it is not connected.
     pub transport: Option<TransportKind>,
-    /// Reason why that is not RDMA.
+    /// Reason why frames to this peer do not go by RDMA. `None` if they do, or TCP was chosen.
     pub instead_of_rdma: Option<String>,
-    /// Frames under way to it.
+    /// Frames under way to this peer.
     pub outstanding: u64,
-    /// Last reason why a connection failed.
+    /// Reason why the latest attempt to connect to this peer failed. `None` if none has failed
+    /// since a connection was up.
     pub last_error: Option<Arc<DialError>>,
     /// Last reason why a connection broke. The library may have connected again since.
     pub last_disconnect: Option<String>,
