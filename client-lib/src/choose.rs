@@ -24,10 +24,10 @@ use siphasher::sip::SipHasher13;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Choice {
-    /// The peers take turns.
+    /// Each frame goes to the next peer in turn.
     #[default]
     RoundRobin,
-    /// The peer with the fewest frames under way.
+    /// Each frame goes to the peer with the fewest frames under way.
     LeastOutstanding,
     /// By the frame's key. Frames of one key reach the same peer, in order, from every sender. If a
     /// peer goes, only its keys move (rendezvous hashing, Thaler and Ravishankar 1998). Frames
@@ -44,16 +44,16 @@ pub enum Choice {
     Nearest,
 }
 
-/// State of a peer, as far as the choice depends on it.
+/// State of a peer, as far as the choice of a frame's peer depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     /// Hash of the peer's name, by [`hash`].
     pub(crate) name: u64,
-    /// Number of frames that the peer would take now.
+    /// Number of further frames that the peer has room for now.
     pub(crate) credits: u64,
-    /// Number of frames under way.
+    /// Number of frames under way to the peer.
     pub(crate) outstanding: u64,
-    /// Distance of the peer; 0 is nearest.
+    /// Distance of the peer from this process; 0 is nearest.
     pub(crate) distance: u8,
 }
 

@@ -227,7 +227,7 @@ impl Connector {
     }
 }
 
-/// Returns the reason why no peer is connected.
+/// Returns the error for a connector that has no connected peer after `waited`.
 fn not_connected(name: &str, waited: Duration, state: &State) -> ConnectError {
     let name = name.to_owned();
     let count = state.endpoints.len();

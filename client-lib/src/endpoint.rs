@@ -27,16 +27,16 @@ pub struct Endpoint {
     /// Full DNS name without the dot at its end, such as
     /// `detect-infer-0.infer.vision.svc.multinet.cluster.local`.
     pub target: String,
-    /// Port of the named service port.
+    /// TCP port: that of the service's named port.
     pub port: u16,
     /// Addresses; at least one. They are sorted by their networks' aliases, with one for each
     /// network and family.
     pub addresses: Vec<EndpointAddress>,
-    /// Node that the pod runs on, if known.
+    /// Kubernetes Node that the pod runs on. `None` if DNS does not name it.
     pub node: Option<String>,
-    /// Zone of that node, if known.
+    /// Topology zone of that node. `None` if DNS does not name it.
     pub zone: Option<String>,
-    /// Pod behind the endpoint, if known.
+    /// Pod behind the endpoint. `None` if DNS does not name it.
     pub pod: Option<PodRef>,
 }
 
@@ -57,19 +57,20 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct EndpointAddress {
-    /// The IP address, on a secondary network.
+    /// IP address of the pod on a secondary network.
     pub ip: IpAddr,
-    /// Alias of the network, such as `rail0`.
+    /// Alias of the address's network, such as `rail0`. `None` if DNS does not name it.
     pub network: Option<String>,
-    /// Interface in the pod, such as `net1`.
+    /// Interface in the pod that has the address, such as `net1`. `None` if DNS does not name it.
     pub interface: Option<String>,
-    /// Hardware address, with colons.
+    /// Hardware address of the interface, with colons. `None` if DNS does not name it.
     pub mac: Option<String>,
-    /// RDMA devices, such as `mlx5_2`. Empty if the address has none.
+    /// RDMA devices of the interface, such as `mlx5_2`. Empty if it has none, or none is known.
     pub rdma_devices: Vec<String>,
-    /// PCI address of the device, such as `0000:18:00.2`.
+    /// PCI address of the interface's device, such as `0000:18:00.2`. `None` if DNS does not name
+    /// it.
     pub pci: Option<String>,
-    /// NUMA node of the device.
+    /// NUMA node of the interface's device. `None` if DNS does not name it.
     pub numa: Option<u16>,
 }
 
@@ -90,9 +91,9 @@ pub struct EndpointAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PodRef {
-    /// Namespace of the pod.
+    /// Namespace of the pod. `None` if unknown.
     pub namespace: Option<String>,
-    /// Name of the pod.
+    /// Name of the pod. `None` if unknown.
     pub name: Option<String>,
     /// Uid of the pod. A pod that replaces it under the same name has another uid.
     pub uid: Option<String>,

@@ -88,9 +88,9 @@ struct Inner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolved {
-    /// Full name that answered, without the dot at its end.
+    /// Full name of the service for which DNS answered, without the dot at its end.
     pub name: String,
-    /// Endpoints, sorted; at least one.
+    /// Endpoints of the service, sorted; at least one.
     pub endpoints: Vec<Endpoint>,
     /// Time for which the answer may be used: the smallest time to live of its records.
     pub ttl: Duration,
@@ -128,14 +128,14 @@ impl Resolved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// The endpoints are these now. They differ from the last ones.
+    /// The service has these endpoints now. They differ from the last ones.
     Endpoints(Resolved),
     /// DNS fails. The last endpoints are kept, for as long as [`ResolverBuilder::hold`] allows.
     /// Each kind of failure is reported once in an outage.
     Held {
-        /// Time of the first failure.
+        /// Time of the first failure in this outage.
         since: Instant,
-        /// The failure.
+        /// Failure of the latest query.
         error: ResolveError,
     },
     /// DNS answers again, and the last endpoints were still kept. If they have changed,
@@ -143,7 +143,7 @@ pub enum Change {
     Recovered,
     /// No endpoints are known: they were kept as long as allowed, or have never been known.
     Lost {
-        /// The failure.
+        /// Failure or negative answer because of which no endpoints are known.
         error: ResolveError,
     },
 }

@@ -11,7 +11,7 @@ use socket2::SockRef;
 use super::interfaces::{Address, Interface, LinkState};
 use super::lookup::FibEntry;
 
-/// Restriction of a socket to an interface.
+/// Restriction that keeps a socket's packets on one interface or link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Binding {
     /// The socket sends only to destinations on the link (`SO_DONTROUTE`), so that no default route
@@ -52,7 +52,7 @@ impl Binding {
         if is_shared { Self::Unrestricted } else { Self::Interface(interface.name.clone()) }
     }
 
-    /// Restricts a socket.
+    /// Applies the restriction to a socket, before it connects.
     pub(super) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
         match self {
             Self::OnLink => Ok(setsockopt(&**socket, sockopt::DontRoute, &true)?),

@@ -41,7 +41,7 @@ impl CandidateRoute {
         }
     }
 
-    /// Asks the kernel.
+    /// Asks the kernel for the route of a packet, and for the entry of the routing table behind it.
     pub(super) fn find(lookup: RouteLookup) -> io::Result<Self> {
         let route = lookup.route()?;
         // Linux before 4.13 does not return the table's entry.
@@ -50,7 +50,8 @@ impl CandidateRoute {
         Ok(Self { route, entry, vrf: lookup.vrf })
     }
 
-    /// Asks the kernel about packets from an address of a second NIC.
+    /// Asks the kernel for the route to `peer` of packets from a second NIC's address, in the NIC's
+    /// VRF.
     fn from(peer: IpAddr, local: &LocalAddress, interfaces: &[Interface]) -> Option<Self> {
         let index = |name: &str| interfaces.iter().find(|its| its.name == name).map(|its| its.index);
         let vrf = match &local.vrf {

@@ -47,21 +47,22 @@ const OF_THE_NODE: [&str; 16] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interface {
-    /// Name, such as `net1`.
+    /// Name of the interface, such as `net1`.
     pub name: String,
-    /// Addresses, sorted.
+    /// Addresses of the interface, sorted.
     pub addresses: Vec<Address>,
-    /// Hardware address with colons, in lower case.
+    /// Hardware address with colons, in lower case. `None` if the interface has none.
     pub mac: Option<String>,
-    /// Largest packet (MTU), in bytes.
+    /// Largest packet that the interface sends (MTU), in bytes. `None` if the kernel does not tell
+    /// it.
     pub mtu: Option<u32>,
-    /// Whether packets can leave.
+    /// Whether packets can leave by the interface.
     pub link: LinkState,
     /// VRF of which the interface is a part. A VRF has routes of its own.
     pub vrf: Option<String>,
-    /// Whether it is the loopback interface.
+    /// Whether the interface is the loopback interface.
     pub is_loopback: bool,
-    /// Whether it is the interface of the default network.
+    /// Whether the interface belongs to the cluster's default network.
     pub is_default_network: bool,
     pub(super) index: u32,
     pub(super) kind: Kind,
@@ -85,11 +86,11 @@ pub struct Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Address {
-    /// The address.
+    /// IP address of the interface.
     pub ip: IpAddr,
-    /// Prefix length of its network.
+    /// Prefix length of the address's network, in bits.
     pub prefix: u8,
-    /// Whether it can be used.
+    /// Whether the address can be used.
     pub state: AddressState,
 }
 
@@ -107,11 +108,11 @@ pub struct Address {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum AddressState {
-    /// It can be used.
+    /// The address can be used.
     Usable,
     /// It cannot be used yet: the kernel asks whether another host has it.
     Tentative,
-    /// It cannot be used: another host has it.
+    /// The address cannot be used: another host has it.
     Duplicate,
 }
 
@@ -127,9 +128,9 @@ pub enum AddressState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkState {
-    /// They can.
+    /// Packets can leave: the interface is up, and has a carrier.
     Up,
-    /// The interface is set down.
+    /// The interface is set down, so no packets can leave.
     Down,
     /// The interface is up, and nothing is at the other end: no cable, or a peer that is down.
     NoCarrier,
@@ -193,7 +194,7 @@ impl Interface {
 }
 
 impl Address {
-    /// Returns the network that the address belongs to.
+    /// Returns the network that the address belongs to. `None` if the prefix length is invalid.
     pub(super) fn network(&self) -> Option<IpNet> {
         IpNet::new(self.ip, self.prefix).ok()
     }

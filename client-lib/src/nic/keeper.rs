@@ -78,12 +78,12 @@ impl Keeper {
 /// interface cannot leave by the default network.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder<'a> {
-    /// A NIC beside that of the default network.
+    /// A NIC that is not on the default network. The field is its name.
     Nic(&'a str),
     /// The loopback interface or a dummy. Second NICs may send from the address, or the default
     /// network may.
     Virtual(&'a str),
-    /// The default network's interface, or none.
+    /// The default network's interface has the address, or no interface has it.
     Other,
 }
 

@@ -73,7 +73,7 @@ fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Ve
     interfaces
 }
 
-/// Returns an interface without its addresses, and the index of its master.
+/// Parses a link message into an interface without addresses, and the index of its master.
 fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
     let flags = link.header.flags;
     let mut interface = Interface {

@@ -19,17 +19,17 @@ use super::netlink;
 const NOWHERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)), IpAddr::V6(Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 1))];
 
-/// Route lookup for one packet.
+/// Lookup of the route that the kernel takes for one packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RouteLookup {
     pub(super) peer: IpAddr,
-    /// Source address. `None` lets the kernel choose one.
+    /// Source address of the packet. `None` lets the kernel choose one.
     pub(super) from: Option<IpAddr>,
-    /// Index of the VRF that the packet's socket is bound to.
+    /// Index of the VRF that the packet's socket is bound to. `None` for the main table.
     pub(super) vrf: Option<u32>,
 }
 
-/// Route of a packet.
+/// Route that the kernel takes for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KernelRoute {
     /// Whether the destination is this machine itself.
@@ -40,15 +40,15 @@ pub(super) struct KernelRoute {
     pub(super) mtu: Option<u32>,
 }
 
-/// FibEntry of the routing table that a packet matches.
+/// Entry of the routing table that a packet matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FibEntry {
-    /// Prefix length of the destination; 0 for a default route.
+    /// Prefix length of the entry's destination, in bits; 0 for a default route.
     pub(super) prefix: u8,
     /// Whether the destination is on the link itself. Always false for IPv6, of which the kernel
     /// does not tell it.
     pub(super) is_on_link: bool,
-    /// Outgoing interfaces; more than one for a multipath route.
+    /// Indices of the outgoing interfaces; more than one for a multipath route.
     pub(super) interfaces: Vec<u32>,
 }
 
@@ -57,7 +57,7 @@ impl RouteLookup {
         Self { peer, from: None, vrf: None }
     }
 
-    /// Returns the kernel's route.
+    /// Returns the route that the kernel takes for the packet.
     pub(super) fn route(self) -> io::Result<KernelRoute> {
         let route = self.ask(RouteFlags::empty())?;
         let mut found = KernelRoute {
@@ -76,7 +76,7 @@ impl RouteLookup {
         Ok(found)
     }
 
-    /// Returns the entry of the routing table that the route comes from.
+    /// Returns the entry of the routing table that the packet matches.
     pub(super) fn fib_entry(self) -> io::Result<FibEntry> {
         let route = self.ask(RouteFlags::FibMatch)?;
         Ok(FibEntry {

@@ -13,16 +13,16 @@ use tracing::debug;
 /// Size of the receive buffer: the kernel puts at most 32 KiB into one datagram of a dump.
 const BUFFER: usize = 32 << 10;
 
-/// `NETLINK_ROUTE`
+/// Netlink protocol `NETLINK_ROUTE`, for interfaces, addresses and routes.
 const ROUTE: i32 = 0;
 
-/// Sends a request, and returns its one reply.
+/// Sends a netlink request, and returns the kernel's one reply.
 pub(super) fn get(question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
     let answer = ask(question, NLM_F_REQUEST)?.pop();
     answer.ok_or_else(|| io::Error::other("the kernel's reply cannot be read"))
 }
 
-/// Sends a request for a whole table, and returns all its entries.
+/// Sends a netlink request for a whole table, and returns all its entries.
 pub(super) fn dump(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     ask(question, NLM_F_REQUEST | NLM_F_DUMP)
 }

@@ -27,22 +27,22 @@ use super::lookup;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// The host is there, and nothing listens on the port.
+    /// The peer's host answers, but nothing listens on the port.
     NotListening,
-    /// Nothing comes back.
+    /// No answer comes back from the peer's address.
     Silence,
     /// A firewall or a router rejects the connection, or the router has no route.
     Rejected,
-    /// No host on the interface's link has the address.
+    /// No host on the interface's link has the peer's address.
     NoHost {
-        /// Outgoing interface.
+        /// Outgoing interface of the route, such as `net1`.
         interface: String,
     },
-    /// The interface cannot send.
+    /// The outgoing interface cannot send, because its link is not up.
     Link {
-        /// Outgoing interface.
+        /// Outgoing interface of the route, such as `net1`.
         interface: String,
-        /// State of its link.
+        /// State of the interface's link.
         state: LinkState,
     },
 }

@@ -32,9 +32,9 @@ use crate::endpoint::EndpointAddress;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// The peer's address.
+    /// IP address of the peer.
     pub peer: IpAddr,
-    /// Source address of connections.
+    /// Source address of connections that take the route.
     pub source: IpAddr,
     /// Outgoing interface, such as `net1`. If the peer is this machine itself, the interface that
     /// has the peer's address.
@@ -46,7 +46,7 @@ pub struct Route {
     /// Second NIC that would lead to the peer if it were up, such as `net1 is down`.
     down: Option<String>,
     is_default_route: bool,
-    /// VRF that sockets must be bound to.
+    /// VRF that sockets must be bound to. `None` for the main table.
     vrf: Option<String>,
     binding: Binding,
     is_bound: bool,
@@ -69,27 +69,27 @@ pub struct Route {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// The kernel has no route.
+    /// The kernel has no route to the peer.
     #[error("no route to {peer} ({source}): {}", no_route(*peer, source, down.as_deref()))]
     Unreachable {
-        /// The peer's address.
+        /// IP address of the peer.
         peer: IpAddr,
-        /// The kernel's error.
+        /// Error of the kernel.
         source: io::Error,
         /// The second NIC that would lead there if it were up, such as `net1 is down`.
         down: Option<String>,
     },
-    /// The route leads through the default network.
+    /// The route to the peer leads through the default network, which is not allowed.
     #[error(
         "{peer} would be reached through {interface} ({source_address}), the default network{}, or allow it with allow_default_network",
         instead(down.as_deref())
     )]
     DefaultNetwork {
-        /// The peer's address.
+        /// IP address of the peer.
         peer: IpAddr,
         /// Interface of the default network.
         interface: String,
-        /// Source address on that interface.
+        /// Source address that connections would have on the default network.
         source_address: IpAddr,
         /// The second NIC that would lead there if it were up, such as `net1 is down`.
         down: Option<String>,
@@ -100,16 +100,16 @@ pub enum RouteError {
          of the peer's second NIC, IPv4 or of fd00::/8"
     )]
     LinkLocal {
-        /// The peer's address.
+        /// IP address of the peer.
         peer: IpAddr,
     },
-    /// The interface that the kernel chose was removed during the lookup.
+    /// The interface that leads to the peer was removed during the lookup.
     #[error("the interface that leads to {peer} has just been removed: try again")]
     Gone {
-        /// The peer's address.
+        /// IP address of the peer.
         peer: IpAddr,
     },
-    /// The kernel does not list this machine's interfaces.
+    /// The kernel failed to list this machine's interfaces.
     #[error("cannot read this machine's interfaces: {0}")]
     Interfaces(#[source] io::Error),
 }

@@ -26,14 +26,15 @@ use super::lookup;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalAddress {
-    /// The address.
+    /// IP address of this machine.
     pub ip: IpAddr,
     /// Interface that has the address. For an address of the loopback interface: a second NIC whose
     /// packets leave with it.
     pub interface: String,
-    /// Whether it can be used.
+    /// Whether the address can be used.
     pub state: AddressState,
-    /// VRF that sockets must be bound to (`SO_BINDTODEVICE`) to use the address.
+    /// VRF that sockets must be bound to (`SO_BINDTODEVICE`) to use the address. `None` for the
+    /// main table.
     pub vrf: Option<String>,
     pub(crate) prefix: u8,
 }
@@ -72,7 +73,7 @@ pub fn second_nics() -> io::Result<Vec<LocalAddress>> {
     Ok(second)
 }
 
-/// Returns the addresses of second NICs, each with its network.
+/// Returns this machine's addresses on second NICs, each with the network that it belongs to.
 pub(crate) fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
     let network =
         |local: LocalAddress| IpNet::new(local.ip, local.prefix).ok().map(|network| (local, network));
@@ -118,7 +119,7 @@ pub(crate) fn idle(interfaces: &[Interface]) -> Vec<String> {
     idle.filter(has_addresses).map(|its| format!("{} {}", its.name, its.link)).collect()
 }
 
-/// Returns the addresses that second NICs have themselves.
+/// Returns the addresses that are configured on second NICs, without those of virtual interfaces.
 pub(super) fn own_addresses(interfaces: &[Interface]) -> Vec<LocalAddress> {
     let second = interfaces.iter().filter(|interface| leads_out(interface));
     second

@@ -3,9 +3,9 @@
 
 use super::list::List;
 
-/// Labels between a service's namespace and the cluster's domain.
+/// Labels of multinet names between a service's namespace and the cluster's domain.
 const SERVICES: &str = "svc.multinet";
-/// Usual domain of a cluster.
+/// Usual DNS domain of a cluster.
 const CLUSTER: &str = "cluster.local";
 
 /// Returns advice on a name that does not exist. `tried` has the full names for which it was looked

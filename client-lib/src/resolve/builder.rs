@@ -13,7 +13,7 @@ use super::conf::Conf;
 use super::dns::Dns;
 use super::{Inner, ResolveError, Resolver};
 
-/// A pod's DNS configuration.
+/// File with a pod's DNS configuration.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Default time to wait for a server. A cluster's DNS answers within milliseconds, and hickory
 /// repeats a lost packet within this time. The five seconds of the C library would only delay the

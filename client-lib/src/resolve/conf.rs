@@ -6,28 +6,29 @@ use std::time::Duration;
 /// Limit of the C library on servers (`MAXNS`). Other programs of the pod query no further ones,
 /// either.
 const MAX_SERVERS: usize = 3;
-/// Limits of the C library (`RES_MAXNDOTS`, `RES_MAXRETRANS`, `RES_MAXRETRY`).
+/// Limits of the C library on the options of `resolv.conf` (`RES_MAXNDOTS`, `RES_MAXRETRANS` in
+/// seconds, `RES_MAXRETRY`).
 const MAX_NDOTS: usize = 15;
 const MAX_TIMEOUT: u64 = 30;
 const MAX_ATTEMPTS: usize = 5;
-/// Limit on the domains of the search path: Kubernetes allows 32.
+/// Maximum number of domains in the search path: Kubernetes allows 32.
 const MAX_SEARCH: usize = 32;
 
-/// Port of DNS.
+/// Default port of DNS servers.
 pub(super) const DNS_PORT: u16 = 53;
 
 /// Settings of a `resolv.conf`, with the C library's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conf {
-    /// Servers, in the order in which they are queried.
+    /// DNS servers, in the order in which they are queried.
     pub(super) servers: Vec<SocketAddr>,
-    /// Domains to append to a name that is not absolute, in order.
+    /// Domains of the search path, to append in this order to a name that is not absolute.
     pub(super) search: Vec<String>,
     /// Number of dots from which on a name is tried as it stands before the search path.
     pub(super) ndots: usize,
-    /// Time to wait for one server, if the file sets it.
+    /// Time to wait for an answer of one server. `None` if the file does not set it.
     pub(super) timeout: Option<Duration>,
-    /// Number of times that all servers are queried.
+    /// Maximum number of rounds in which all servers are queried.
     pub(super) attempts: usize,
 }
 

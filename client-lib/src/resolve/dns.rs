@@ -54,15 +54,16 @@ pub(super) enum QueryType {
     Txt,
 }
 
-/// Answer to a query.
+/// Answer of a DNS server to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DnsAnswer {
-    /// The name does not exist (NXDOMAIN).
+    /// The queried name does not exist (NXDOMAIN).
     NoName {
-        /// Zone that denies it: the owner of the SOA record.
+        /// Zone that denies the name: the owner of the answer's SOA record. `None` without that
+        /// record.
         zone: Option<String>,
     },
-    /// The name exists, without records of this type.
+    /// The queried name exists, but has no records of the queried type.
     NoData,
     Found(Reply),
 }
@@ -70,16 +71,16 @@ pub(super) enum DnsAnswer {
 /// Records of an answer. Only the lists of the queried type are filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// Smallest time to live of the records.
+    /// Smallest time to live among the answer's records.
     pub(super) ttl: Duration,
     pub(super) services: Vec<SrvTarget>,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) facts: Vec<Facts>,
-    /// Addresses of other names, from additional records.
+    /// Addresses of other names than the queried one, from the answer's additional records.
     pub(super) glue: Vec<(String, IpAddr)>,
 }
 
-/// Servers, and the settings of queries to them.
+/// DNS client: the servers, and the settings of queries to them.
 pub(super) struct Dns {
     servers: Vec<SocketAddr>,
     timeout: Duration,
@@ -123,7 +124,7 @@ impl Dns {
         Session { dns: self, servers: self.servers.iter().map(server).collect(), first: AtomicUsize::new(0) }
     }
 
-    /// Returns a pool of one server.
+    /// Returns hickory's pool of connections to one server over one transport.
     fn pool(&self, server: SocketAddr, mut connection: ConnectionConfig) -> Pool {
         connection.port = server.port();
         let config = NameServerConfig::new(server.ip(), true, vec![connection]);
@@ -143,14 +144,14 @@ impl fmt::Debug for Dns {
 
 type Pool = NameServerPool<Sockets>;
 
-/// One server, over either transport.
+/// DNS server that a session queries over UDP, or over TCP if the answer is truncated.
 struct Server {
     address: SocketAddr,
     udp: Pool,
     tcp: Pool,
 }
 
-/// Queries of one resolution.
+/// Client for the queries of one resolution of a service.
 pub(super) struct Session<'a> {
     dns: &'a Dns,
     servers: Vec<Server>,
@@ -245,7 +246,7 @@ impl Session<'_> {
         })
     }
 
-    /// Sends one query to one server over one transport.
+    /// Sends one query to one server over one transport, and waits for the answer.
     async fn exchange(&self, pool: &Pool, query: Query, kind: QueryType) -> Result<DnsAnswer, NetError> {
         let mut answers = pool.lookup(query, DnsRequestOptions::default());
         match timeout(self.dns.timeout, answers.next()).await {

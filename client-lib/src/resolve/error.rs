@@ -39,29 +39,29 @@ pub enum ResolveError {
         advice::of_name(name, tried)
     )]
     NoSuchName {
-        /// The name that was resolved.
+        /// Service's name, as the caller gave it to the resolver.
         name: String,
-        /// Full names that were tried, in order.
+        /// Full names that were tried in the search path, in order.
         tried: Vec<String>,
         /// Full names that were tried and have no answer. Either no service can have them, or the
         /// zone that knows the service has denied another one.
         unanswered: Vec<String>,
-        /// The first full name that only a wildcard answers for.
+        /// First tried name that only a wildcard record answers for, so that it counts as absent.
         wildcard: Option<String>,
     },
 
     /// Some names of the search path do not exist, and DNS fails for one that the service may have.
     #[error("{failure} (these names do not exist: {})", List(absent))]
     Inconclusive {
-        /// The name that was resolved.
+        /// Service's name, as the caller gave it to the resolver.
         name: String,
-        /// Full names that do not exist.
+        /// Full names in the search path that do not exist.
         absent: Vec<String>,
-        /// Failure for another full name.
+        /// Failure of DNS for another full name.
         failure: Box<Self>,
     },
 
-    /// The service has endpoints, but none on the wanted network.
+    /// The service has endpoints, but none on the network that the caller wants.
     #[error(
         "{name} has no endpoint on the network {network}, only on {}: use an alias from the service's \
          spec.networks",
@@ -70,24 +70,24 @@ pub enum ResolveError {
     NoSuchNetwork {
         /// Full name of the service.
         name: String,
-        /// Alias of the wanted network.
+        /// Alias of the network that the caller wants.
         network: String,
         /// Aliases of the networks on which the service has endpoints.
         networks: Vec<String>,
     },
 
-    /// The service exists without a port of the wanted name.
+    /// The service exists, but has no port of the name that the caller wants.
     #[error("{}", advice::of_port(name, port, ports))]
     NoSuchPort {
         /// Full name of the service.
         name: String,
-        /// The wanted port.
+        /// Name of the port that the caller wants.
         port: String,
-        /// Numbers of the service's named ports.
+        /// Numbers of the named ports that the service has.
         ports: Vec<u16>,
     },
 
-    /// The name exists, but has no address that can be connected to.
+    /// The name exists in DNS, but has no address that can be connected to.
     #[error(
         "{name} exists, but has no address that can be connected to: if this lasts, its records are at fault, \
          see `multinet doctor`"
@@ -103,11 +103,11 @@ pub enum ResolveError {
          it needs; see its log"
     )]
     ServFail {
-        /// The queried name.
+        /// DNS name that was queried.
         name: String,
-        /// Server whose error this is.
+        /// DNS server that answered with the error.
         server: SocketAddr,
-        /// Response code, in words.
+        /// Response code of the server, in words.
         code: String,
     },
 
@@ -117,32 +117,32 @@ pub enum ResolveError {
          (….svc.multinet.cluster.local), ask the cluster's DNS, or have this server forward the zone"
     )]
     Refused {
-        /// The queried name.
+        /// DNS name that was queried.
         name: String,
-        /// Server that refused.
+        /// DNS server that refused the query.
         server: SocketAddr,
     },
 
-    /// No server answered in time.
+    /// No DNS server answered in time.
     #[error(
         "no answer for {name} from {}: is DNS up, and reachable from here (network policies, firewalls)?",
         List(servers)
     )]
     Timeout {
-        /// The queried name.
+        /// DNS name that was queried.
         name: String,
-        /// Servers that were queried.
+        /// DNS servers that were queried.
         servers: Vec<SocketAddr>,
     },
 
     /// A server could not be queried at all, or its answer was no DNS message.
     #[error("cannot ask {server} for {name}: {reason}: is this the address of a DNS server?")]
     Unreachable {
-        /// The queried name.
+        /// DNS name that was queried.
         name: String,
-        /// Server that was tried last.
+        /// DNS server that was queried last.
         server: SocketAddr,
-        /// Cause, in words.
+        /// Cause of the failure, in words.
         reason: String,
     },
 
@@ -153,11 +153,11 @@ pub enum ResolveError {
         server.port()
     )]
     NoTcp {
-        /// The queried name.
+        /// DNS name that was queried.
         name: String,
-        /// Server that truncated the answer.
+        /// DNS server that truncated the answer.
         server: SocketAddr,
-        /// Cause, in words.
+        /// Cause of the failure over TCP, in words.
         reason: String,
     },
 
@@ -168,9 +168,9 @@ pub enum ResolveError {
          (<alias>._net.<service>), or spread the endpoints over several services"
     )]
     TooLarge {
-        /// The queried name.
+        /// DNS name that was queried.
         name: String,
-        /// Server that truncated the answer.
+        /// DNS server that truncated the answer.
         server: SocketAddr,
     },
 
@@ -184,37 +184,37 @@ pub enum ResolveError {
         name: String,
     },
 
-    /// No DNS server is known.
+    /// The DNS configuration names no server.
     #[error("{} names no DNS server: add a `nameserver` line, or name a server to ask", path.display())]
     NoServers {
-        /// File without a server.
+        /// Configuration file that names no server, such as `/etc/resolv.conf`.
         path: PathBuf,
     },
 
-    /// The text cannot be the name of a service.
+    /// The text that the caller gave cannot be the name of a service.
     #[error("{name:?} is not the name of a service: {reason}")]
     BadName {
-        /// The text.
+        /// Text that the caller gave as the service's name.
         name: String,
-        /// The fault.
+        /// Reason why the text is no name, in words.
         reason: &'static str,
     },
 
-    /// The text is neither the name nor the number of a port.
+    /// The text that the caller gave is neither the name nor the number of a port.
     #[error("{port:?} is not a port: {reason}")]
     BadPort {
-        /// The text.
+        /// Text that the caller gave as the port.
         port: String,
-        /// The fault.
+        /// Reason why the text is no port, in words.
         reason: &'static str,
     },
 
-    /// The resolver's configuration cannot be used.
+    /// The resolver's configuration file cannot be used.
     #[error("cannot use {} as DNS configuration: {reason}", path.display())]
     BadConfig {
-        /// The file.
+        /// Configuration file, such as `/etc/resolv.conf`.
         path: PathBuf,
-        /// The fault.
+        /// Reason why the file cannot be used, in words.
         reason: String,
     },
 }
@@ -261,7 +261,8 @@ impl ResolveError {
 }
 
 impl ResolveError {
-    /// Returns the failure, which may be that of an [`Inconclusive`](Self::Inconclusive) outcome.
+    /// Returns the failure of DNS that an [`Inconclusive`](Self::Inconclusive) outcome contains, or
+    /// this error itself.
     pub(super) fn cause(&self) -> &Self {
         match self {
             Self::Inconclusive { failure, .. } => failure,

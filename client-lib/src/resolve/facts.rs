@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-/// Limit on the strings of a record. Records have eleven keys.
+/// Maximum number of strings that are read from a TXT record. Genuine ones have eleven at most.
 const MAX_STRINGS: usize = 64;
 /// Limit on the RDMA devices of one address: `rdma=` has room for so many short names.
 const MAX_RDMA_DEVICES: usize = 16;
@@ -32,7 +32,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Returns facts of which only the address is known.
+    /// Returns the facts of an address for which no TXT record is known: all but `ip` are empty.
     pub(super) fn unknown(ip: IpAddr) -> Self {
         Self {
             ip,
@@ -80,7 +80,7 @@ impl Facts {
     }
 }
 
-/// Parses `<namespace>/<name>`.
+/// Parses a pod's `<namespace>/<name>`. `None` if one of the two is no Kubernetes name.
 fn pod_name(value: &str) -> Option<(String, String)> {
     let (namespace, name) = value.split_once('/')?;
     (is_name(namespace, 63) && is_name(name, 253)).then(|| (namespace.to_owned(), name.to_owned()))

@@ -121,7 +121,7 @@ async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
         && matches!(session.ask(&beside, QueryType::A).await, Ok(DnsAnswer::NoData | DnsAnswer::Found(_)))
 }
 
-/// Returns the one endpoint of an IP address.
+/// Returns the one endpoint of an IP address given in place of a service's name. Sends no query.
 pub(super) fn address(ip: IpAddr, port: &Port) -> Result<Resolved, ResolveError> {
     let name = ip.to_string();
     let endpoints = match port {
@@ -131,18 +131,18 @@ pub(super) fn address(ip: IpAddr, port: &Port) -> Result<Resolved, ResolveError>
     resolved(&name, endpoints, MAX_INTERVAL)
 }
 
-/// Reason why a name did not lead to endpoints.
+/// Reason why one candidate for the full name did not lead to endpoints.
 enum LookupError {
-    /// The name does not exist.
+    /// The candidate does not exist in DNS (NXDOMAIN).
     NoName {
-        /// Zone that denies it.
+        /// Zone that denies the candidate. `None` if the answer does not name it.
         zone: Option<String>,
     },
-    /// The name exists, without the wanted records.
+    /// The candidate exists in DNS, but has no records of the wanted kind.
     NoData(ResolveError),
-    /// DNS fails, so that the name may exist or not.
+    /// DNS fails for the candidate, which may exist or not.
     Failed(ResolveError),
-    /// The resolution fails, whatever the other names.
+    /// The whole resolution fails with this error. Other candidates are not tried.
     Final(ResolveError),
 }
 
@@ -184,7 +184,7 @@ async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<R
     Err(no_such_port(name, port, Vec::from_iter(ports)))
 }
 
-/// Resolves all ports: a service's own name has their SRV records.
+/// Resolves all named ports of a service, from the SRV records of the service's own name.
 async fn all_ports(session: &Session<'_>, name: &str) -> Result<Resolved, LookupError> {
     match session.ask(name, QueryType::Srv).await? {
         DnsAnswer::Found(reply) => resolve_targets(session, name, reply).await.map_err(LookupError::Final),
@@ -209,7 +209,7 @@ async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<
     resolved(name, endpoints_by_address(&addresses, port, name), ttl).map_err(LookupError::NoData)
 }
 
-/// Returns the endpoints that SRV records point at.
+/// Resolves the targets of SRV records, and returns the endpoints that they make up.
 async fn resolve_targets(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
     let Reply { mut ttl, services, glue, .. } = reply;
     let mut glue_of: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();

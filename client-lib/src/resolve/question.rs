@@ -7,9 +7,9 @@ use super::error::ResolveError;
 
 /// Longest domain name as text, without the dot at its end (RFC 1035 §2.3.4).
 const MAX_NAME: usize = 253;
-/// Longest label.
+/// Maximum length of a DNS label, in bytes.
 const MAX_LABEL: usize = 63;
-/// Longest name of a port. Its label begins with `_`.
+/// Maximum length of a port's name, in bytes: its label has a `_` before it.
 const MAX_PORT_NAME: usize = MAX_LABEL - 1;
 /// Labels between the alias of a network, or a topology zone, and the service's name.
 pub(super) const NETWORK: &str = "._net.";
@@ -35,26 +35,26 @@ pub struct Question {
     pub(super) port: Port,
 }
 
-/// Name or address part of a question.
+/// Name or address part of a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// Name in lower case, without the dot at its end.
+    /// Name of a service in lower case, without the dot at its end.
     Name {
         name: String,
         /// Whether it had a dot at its end, so that no domain is appended.
         is_absolute: bool,
     },
-    /// IP address, for which no query is needed.
+    /// IP address in place of a service's name. No query is needed for it.
     Address(IpAddr),
 }
 
-/// Port part of a question.
+/// Port part of a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Port {
     /// Name of a service port, in lower case.
     Named(String),
     Number(u16),
-    /// Every named port of the service.
+    /// Every named port of the service, given as `*`.
     All,
 }
 
@@ -111,7 +111,8 @@ pub(super) fn is_name(text: &str) -> bool {
     flaw(text).is_none()
 }
 
-/// Returns the reason why a text is no such name.
+/// Returns the reason why a text is no DNS name of letters that host names have. `None` if it is
+/// one.
 fn flaw(name: &str) -> Option<&'static str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     if name.len() > MAX_NAME {

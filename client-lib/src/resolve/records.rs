@@ -16,35 +16,35 @@ use std::net::IpAddr;
 use super::facts::Facts;
 use crate::endpoint::{Endpoint, EndpointAddress, PodRef, address_label};
 
-/// Limit on the endpoints of a service.
+/// Maximum number of endpoints that a service may have.
 pub(super) const MAX_ENDPOINTS: usize = 10_000;
 /// Limit on the addresses of all endpoints together. An answer ends at 64 KiB, but records
 /// multiply: a target with a thousand ports has all of its addresses for each of them, and a
 /// thousand targets have an answer each.
 const MAX_ADDRESSES: usize = 1 << 16;
 
-/// Error: a service exceeds a limit on endpoints or addresses.
+/// Error: a service has more endpoints or addresses than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
 /// Target and port of an SRV record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SrvTarget {
-    /// Full name in lower case, without the dot at its end.
+    /// Full name of the target in lower case, without the dot at its end.
     pub(super) target: String,
     pub(super) port: u16,
 }
 
-/// Records of a target.
+/// Records of an SRV record's target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TargetRecords {
-    /// From A and AAAA records.
+    /// Addresses of the target, from A and AAAA records.
     pub(super) addresses: Vec<IpAddr>,
-    /// From TXT records.
+    /// Facts about the target's addresses, from TXT records.
     pub(super) facts: Vec<Facts>,
 }
 
-/// Number of addresses of all targets together.
+/// Count of the addresses of all targets of a service, which is limited.
 #[derive(Debug, Default)]
 pub(super) struct AddressCount(usize);
 
@@ -138,7 +138,8 @@ impl PodKey {
     }
 }
 
-/// Returns the endpoint that has these addresses, which must not be empty.
+/// Builds the endpoint of an SRV record from the facts about its addresses, of which there is at
+/// least one.
 fn endpoint(service: &SrvTarget, mut addresses: Vec<Facts>) -> Endpoint {
     // Addresses on unknown networks come last.
     addresses.sort_by(|a, b| {

@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 
 use super::{Change, ResolveError, Resolved};
 
-/// Shortest time between two queries.
+/// Minimum time between two queries for a service's endpoints.
 pub(super) const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest time between two queries, whatever the records' time to live.
+/// Maximum time between two queries for a service's endpoints, whatever the records' time to live.
 pub(super) const MAX_INTERVAL: Duration = Duration::from_secs(300);
-/// Longest time between two queries while DNS fails.
+/// Maximum time between two queries for a service's endpoints while DNS fails.
 pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Half of the range that an interval is drawn from, as a fraction of the interval.
 const JITTER: f64 = 0.1;
@@ -36,22 +36,22 @@ const JITTER: f64 = 0.1;
 /// moment.
 const SOON_SPREAD: Duration = Duration::from_millis(100);
 
-/// State of following one service.
+/// State machine that decides when to query a service's endpoints, and what to report.
 #[derive(Debug)]
 pub(super) struct Refresh {
-    /// Time for which a set is kept while DNS fails.
+    /// Time for which the last endpoints are kept while DNS fails.
     hold: Duration,
     rng: fastrand::Rng,
-    /// Time of the next query.
+    /// Time at which the next query is due.
     next: Instant,
-    /// Time of the last query.
+    /// Time at which the last query was sent. `None` before the first.
     asked: Option<Instant>,
     /// Whether a query is in flight.
     is_asking: bool,
     /// Whether a refresh was asked for while a query was in flight, whose answer may be older than
     /// the reason for it.
     must_ask_again: bool,
-    /// Current set of endpoints.
+    /// Endpoints that count as current. `None` before the first answer and after they were lost.
     current: Option<Resolved>,
     outage: Option<Outage>,
 }
@@ -81,7 +81,7 @@ impl Refresh {
         }
     }
 
-    /// Returns whether to query now.
+    /// Returns whether a query is to be sent now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         !self.is_asking && now >= self.next
     }
@@ -96,7 +96,7 @@ impl Refresh {
         }
     }
 
-    /// Notes that a query was sent.
+    /// Records that a query was sent at `now`.
     pub(super) fn on_asked(&mut self, now: Instant) {
         self.asked = Some(now);
         (self.is_asking, self.must_ask_again) = (true, false);
@@ -177,14 +177,14 @@ impl Refresh {
         })
     }
 
-    /// Returns when the set that is held is lost.
+    /// Returns when the endpoints that are kept in an outage are given up. `None` if none are kept.
     fn hold_ends(&self) -> Option<Instant> {
         self.current.as_ref()?;
         // A sum beyond the clock's range makes the hold endless.
         self.outage.as_ref()?.since.checked_add(self.hold)
     }
 
-    /// Returns a random interval around `around`, between `min` and `max`.
+    /// Returns a random duration around `around` (±10 %), between `min` and `max`.
     fn spread(&mut self, around: Duration, min: Duration, max: Duration) -> Duration {
         let around = around.clamp(min, max);
         let from = around.mul_f64(1.0 - JITTER).max(min);

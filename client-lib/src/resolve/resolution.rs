@@ -21,7 +21,7 @@ pub(super) struct Resolution {
 }
 
 impl Resolution {
-    /// Starts a resolution. `last` is the full name that answered last time.
+    /// Starts to resolve a service. `last` is the full name that answered the previous resolution.
     pub(super) fn start(resolver: &Resolver, name: &str, port: &str, last: Option<&str>) -> Self {
         let task = tokio::spawn({
             let (resolver, last) = (resolver.clone(), last.map(str::to_owned));

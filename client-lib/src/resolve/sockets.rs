@@ -12,7 +12,7 @@ use hickory_resolver::net::runtime::{
 };
 use tokio::net::UdpSocket;
 
-/// Factory of sockets to one server.
+/// Factory of the sockets that hickory uses to query one DNS server.
 #[derive(Clone)]
 pub(super) struct Sockets {
     tokio: TokioRuntimeProvider,

@@ -18,18 +18,19 @@
 
 use super::ResolveError;
 
-/// Label between a service's namespace and the zone.
+/// Label of a full name between a service's namespace and the zone.
 const SVC: &str = "svc";
 
-/// Outcomes for the full names of `name`, in the order of `candidates`.
+/// Collects the outcomes for the full names that `name` may stand for, in the order of
+/// `candidates`.
 pub(super) struct Verdict<'a> {
     name: &'a str,
     candidates: &'a [String],
-    /// Number of candidates that have been tried.
+    /// Number of full names in `candidates` that have been tried.
     tried: usize,
     absent: Vec<&'a str>,
     failures: Vec<(&'a str, ResolveError)>,
-    /// First candidate for which only a wildcard answers.
+    /// First full name that only a wildcard record answers for. `None` if none is known.
     wildcard: Option<&'a str>,
 }
 
@@ -39,7 +40,7 @@ impl<'a> Verdict<'a> {
         Self { name, candidates, tried: 0, absent, failures, wildcard: None }
     }
 
-    /// Notes that only a wildcard answers for the next candidate.
+    /// Records that only a wildcard record answers for the next full name.
     pub(super) fn add_wildcard(&mut self) {
         let Some(candidate) = self.advance() else { return };
         self.absent.push(candidate);
@@ -79,7 +80,7 @@ impl<'a> Verdict<'a> {
         Some(candidate)
     }
 
-    /// Returns the outcome, if no further candidate is tried.
+    /// Returns the error of the whole resolution, given the outcomes so far.
     pub(super) fn outcome(&self) -> ResolveError {
         let failed = self.failures.iter().map(|(candidate, _)| *candidate);
         let untried = self.candidates[self.tried..].iter().map(String::as_str);
@@ -109,7 +110,7 @@ impl<'a> Verdict<'a> {
     }
 }
 
-/// Returns whether an error means that no server answered.
+/// Returns whether an error of DNS means that no server answered.
 fn is_silence(error: &ResolveError) -> bool {
     matches!(error, ResolveError::Timeout { .. } | ResolveError::Unreachable { .. })
 }

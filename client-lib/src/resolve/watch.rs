@@ -45,7 +45,7 @@ pub struct Watch {
     full_name: Option<String>,
     resolution: Option<Resolution>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Changes that have not been taken from the stream.
+    /// Changes that the stream has not returned yet.
     changes: VecDeque<Change>,
 }
 
