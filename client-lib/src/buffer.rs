@@ -144,7 +144,7 @@ impl Buffer {
         Self::gpu(&*multinet_memory::Cuda::device(ordinal)?, length)
     }
 
-    /// Wraps the first `length` bytes of pages.
+    /// Wraps the first `length` bytes of pages, without a copy. A larger `length` is capped.
     pub(crate) fn from_pages(pages: Arc<Pages>, length: usize) -> Self {
         let length = length.min(pages.bytes().len());
         Self(Memory::Pages(pages, length))

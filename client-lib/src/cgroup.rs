@@ -9,7 +9,7 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-/// Limit of memory, and the file that it was read from.
+/// Limit on this process's memory, and the file that it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) bytes: u64,
@@ -18,14 +18,14 @@ pub(crate) struct Limit {
 
 /// Mounted hierarchy of control groups that limits memory.
 struct Mount {
-    /// The group that is mounted.
+    /// Path of the control group that is mounted, from the hierarchy's root.
     root: PathBuf,
     point: PathBuf,
     is_v2: bool,
 }
 
 impl Limit {
-    /// Reads the limit of this process, if the kernel shows one.
+    /// Reads the least limit that holds for this process. `None` if the kernel shows none.
     pub(crate) fn read() -> Option<Self> {
         let read = |file: &Path| std::fs::read_to_string(file).ok();
         let text = |file: &str| read(Path::new(file)).unwrap_or_default();
@@ -57,10 +57,10 @@ impl fmt::Display for Limit {
     }
 }
 
-/// File with the machine's memory.
+/// File that states how much memory the machine has.
 const MACHINE: &str = "/proc/meminfo";
 
-/// Returns the least limit in these files.
+/// Returns the least memory limit in these files. `None` if none of them has one.
 fn least(files: impl IntoIterator<Item = PathBuf>, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
     let limits = files.into_iter().filter_map(|file| Some(Limit { bytes: value(&read(&file)?)?, file }));
     limits.min_by_key(|limit| limit.bytes)
@@ -87,7 +87,7 @@ fn files(groups: &str, mounts: &str) -> Vec<PathBuf> {
 }
 
 impl Mount {
-    /// Reads a line of mountinfo, proc(5).
+    /// Parses a line of `/proc/self/mountinfo` (proc(5)). `None` if it mounts no memory limits.
     fn parse(line: &str) -> Option<Self> {
         let (mount, kind) = line.split_once(" - ")?;
         let mut kind = kind.split(' ');
@@ -129,7 +129,7 @@ impl Mount {
     }
 }
 
-/// Decodes a path of mountinfo, which has blanks as octal numbers.
+/// Decodes a path from mountinfo, where blanks, line ends and backslashes are octal numbers.
 fn unescaped(path: &str) -> PathBuf {
     let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     codes.iter().fold(path.to_owned(), |path, (code, character)| path.replace(code, character)).into()

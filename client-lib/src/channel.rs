@@ -6,10 +6,10 @@ use std::io;
 use crate::rdma::{QueuePair, QueuePairError, Violation};
 use crate::stream::{Message, MessageSource, MessageWriter};
 
-/// Channel that messages are written to. It fails with an error `E`.
+/// Channel that messages to a peer are written to. Its failures are errors `E`.
 pub(crate) enum DataChannel<E> {
     Tcp(MessageWriter),
-    /// The connection of the handshake stays, and carries the close messages.
+    /// Frames go by the queue pair. The connection of the handshake only carries close messages.
     Rdma(Box<QueuePair<E>>, MessageWriter),
 }
 
@@ -85,7 +85,7 @@ impl<E: From<io::Error> + From<QueuePairError> + From<Violation>> DataChannel<E>
         }
     }
 
-    /// Ends the connection, even if handles of it remain.
+    /// Ends the channel's connection at once, even if other handles of it remain.
     pub(crate) async fn hang_up(&self) {
         let (Self::Tcp(writer) | Self::Rdma(_, writer)) = self;
         if let Self::Rdma(pair, _) = self {

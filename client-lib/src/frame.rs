@@ -20,7 +20,7 @@ use crate::wire::{MAX_KEY, MAX_METADATA};
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub(crate) payload: Buffer,
-    /// Buffers after the first. Usually none, which costs no allocation.
+    /// Buffers of the payload after the first. Usually empty, which costs no allocation.
     pub(crate) rest: Vec<Buffer>,
     pub(crate) key: Bytes,
     pub(crate) metadata: Bytes,

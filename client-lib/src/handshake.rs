@@ -23,16 +23,16 @@ use thiserror::Error;
 
 use crate::tls::looks_like_tls;
 
-/// Protocol version of this library.
+/// Version of the handshake and wire protocol that this library speaks.
 pub(crate) const VERSION: u16 = 1;
 
-/// Length of the part before the JSON, in bytes.
+/// Length of the part of a handshake message before the JSON, in bytes.
 pub(crate) const PREAMBLE: usize = 8;
 
-/// The longest JSON, in bytes.
+/// Maximum length of the JSON in a handshake message, in bytes.
 pub(crate) const MAX_BODY: usize = 4096;
 
-/// The most connections of one peer to another.
+/// Maximum number of connections from one sender to one listener.
 pub(crate) const MAX_CONNECTIONS_PER_PEER: u16 = 64;
 
 /// The longest name that is accepted from a peer, in bytes. Longer ones are truncated.
@@ -43,43 +43,44 @@ const MAX_MESSAGE: usize = 1024;
 
 const MAGIC: [u8; 4] = *b"MNET";
 
-/// First message of the side that connects.
+/// First message of the handshake, from the side that connects (the sender).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// Service that the sender asked for, as the caller wrote it.
     pub(crate) service: String,
-    /// Uid of the pod that the sender expects.
+    /// Uid of the pod that the sender expects to listen at this address, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
-    /// Name of the sender, for logs.
+    /// Name of the sender's pod, for logs.
     pub(crate) from: String,
-    /// Uid of the sender's pod.
+    /// Uid of the sender's pod, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) from_uid: Option<String>,
     pub(crate) session: SessionId,
-    /// Grows with every connection of this index.
+    /// Number that is larger for each later connection with the same `lane`.
     pub(crate) epoch: u64,
     /// Sender's number for this listener's name in DNS. It never changes. A sender may know one
     /// listener by several names.
     #[serde(default)]
     pub(crate) peer: u64,
-    /// Index of this connection among those to the peer, from 0.
+    /// Index of this connection among those of the sender to this listener, from 0.
     pub(crate) lane: u16,
     pub(crate) delivery: Delivery,
-    /// The most slots that the sender uses, however many it is granted.
+    /// Maximum number of slots that the sender uses, however many the listener grants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) window: Option<u32>,
-    /// Whether the sender keeps to later limits, and confirms them.
+    /// Whether the sender keeps to limits on slots that come after the handshake, and confirms
+    /// them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_limitable: bool,
     /// Transports that the sender can use, in order of preference.
     pub(crate) transports: Vec<TransportKind>,
-    /// Sender's end, if the sender offers RDMA.
+    /// Sender's end of an RDMA connection, if the sender offers RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<RdmaEnd>,
 }
 
-/// Answer of the listener.
+/// Listener's answer to [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
@@ -87,35 +88,35 @@ pub(crate) enum Answer {
     Refuse(Refusal),
 }
 
-/// Acceptance of a connection, with its parameters.
+/// Listener's acceptance of a connection, with the connection's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Accept {
     /// Uid of the listener's pod, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<String>,
-    /// Name of the listener, for logs.
+    /// Name of the listener's pod, for logs.
     pub(crate) name: String,
-    /// The largest payload of a frame, in bytes.
+    /// Largest payload of a frame that the listener accepts, in bytes.
     pub(crate) frame_size: u32,
-    /// Number of frames that may be in flight.
+    /// Number of frames that the sender may have in flight on this connection.
     pub(crate) slots: u32,
     pub(crate) transport: TransportKind,
-    /// Listener's end, if the transport is RDMA.
+    /// Listener's end of the RDMA connection, if RDMA is the chosen transport.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<RdmaEnd>,
-    /// Whether the listener refuses to fall back to TCP.
+    /// Whether the listener refuses to fall back to TCP if RDMA fails.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) rdma_only: bool,
-    /// Reason why the transport is not the one that the sender prefers.
+    /// Reason why the listener chose another transport than the sender prefers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
 
-/// Refusal of a connection.
+/// Listener's refusal of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) code: RefusalCode,
-    /// Reason in words, for people.
+    /// Reason for the refusal in words, for people.
     pub(crate) message: String,
 }
 
@@ -146,21 +147,22 @@ pub(crate) struct Refusal {
 pub enum RefusalCode {
     /// The listener does not speak the sender's protocol version.
     Version,
-    /// The listener is not an endpoint of that service.
+    /// The listener is not an endpoint of the service that the sender asked for.
     Service,
     /// The listener is another pod than the sender expects.
     Pod,
-    /// The listener accepts no frames from the sender's address.
+    /// The listener accepts no connections from the sender's address.
     Sender,
-    /// The sender has a later connection, or repeats an old handshake.
+    /// The listener has a later connection of this sender, or has seen this handshake before.
     Epoch,
-    /// The listener has reached its limit of connections or of memory.
+    /// The listener has reached its limit of connections or memory, so that there may be room
+    /// later.
     Full,
-    /// The two sides have no transport in common.
+    /// The sender and the listener have no transport in common.
     Transport,
-    /// The handshake is malformed.
+    /// The sender's handshake is malformed.
     Malformed,
-    /// A code of a later version.
+    /// A code that a later version of the listener sent, which this version does not know.
     #[serde(other)]
     Other,
 }
@@ -213,11 +215,11 @@ pub enum Delivery {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum TransportKind {
-    /// RDMA queue pairs.
+    /// Frames go by RDMA queue pairs.
     Rdma,
-    /// The TCP connection of the handshake itself.
+    /// Frames go by the TCP connection of the handshake.
     Tcp,
-    /// A transport of a later version.
+    /// A transport of a later version, which this version does not know.
     #[serde(other)]
     Other,
 }
@@ -232,7 +234,7 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// Session of a sender: 128 random bits, written as 32 hexadecimal digits.
+/// Identifier of a sender's PeerSet: 128 random bits, sent as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SessionId(pub(crate) u128);
@@ -259,7 +261,7 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// Part of a message before the JSON.
+/// Fixed-length part of a handshake message, before the JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preamble {
     pub(crate) version: u16,
@@ -282,28 +284,28 @@ pub(crate) struct Preamble {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The first bytes are not those of a handshake.
+    /// The peer's first bytes are neither those of a multinet handshake nor of TLS.
     #[error("it does not begin with MNET: no peer of multinet speaks there")]
     Magic,
-    /// The first bytes are those of TLS.
+    /// The peer's first bytes are those of TLS, which this side does not use.
     #[error("it speaks TLS: give this side certificates too")]
     Tls,
-    /// The message is longer than the limit.
+    /// The JSON is longer than allowed. The field is its length, in bytes.
     #[error("a handshake of {0} bytes, more than the {MAX_BODY} allowed")]
     TooLong(usize),
-    /// The peer speaks another protocol version.
+    /// The peer speaks another protocol version, which is the field.
     #[error("protocol version {0}, not {VERSION}: run the same release on both sides")]
     Version(u16),
-    /// The body is not the expected JSON.
+    /// The message is not JSON of the expected form.
     #[error("{}", sanitize_message(.0.to_string()))]
     Json(#[from] serde_json::Error),
-    /// A value is invalid.
+    /// A value in the message is invalid. The text says which.
     #[error("{0}")]
     Value(&'static str),
 }
 
 impl Preamble {
-    /// Decodes a preamble and checks the length. The version may be any.
+    /// Decodes a preamble and checks the length of the JSON. The version may be any.
     pub(crate) fn decode(bytes: [u8; PREAMBLE]) -> Result<Self, HandshakeError> {
         let [m, n, e, t, version @ .., high, low] = bytes;
         if [m, n, e, t] != MAGIC {
@@ -369,12 +371,12 @@ impl Refusal {
 }
 
 impl HandshakeError {
-    /// Returns the error for first bytes that are not a handshake.
+    /// Returns the error for a peer whose first bytes do not begin a multinet handshake.
     pub(crate) fn from_first_bytes(bytes: &[u8]) -> Self {
         if looks_like_tls(bytes) { Self::Tls } else { Self::Magic }
     }
 
-    /// Returns the refusal that answers this error.
+    /// Returns the refusal with which a listener answers a sender's handshake that has this error.
     pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Self::Version(_) => Refusal::new(RefusalCode::Version, self.to_string()),
@@ -404,7 +406,7 @@ fn controls_terminal(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Encodes a message with its preamble.
+/// Encodes a handshake message: the preamble, then the message as JSON.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
     let mut bytes = vec![0; PREAMBLE];
     serde_json::to_writer(&mut bytes, message)?;

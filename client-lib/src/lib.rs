@@ -126,12 +126,12 @@ pub use transport::{Rdma, Transport};
 #[cfg(feature = "rdma")]
 pub use multinet_verbs as verbs;
 
-/// The page about RDMA, whose examples have to compile.
+/// Documentation page `docs/rdma.md`, included so that its examples are tested.
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/rdma.md")]
 mod rdma_page {}
 
-/// The page for users, whose examples have to compile.
+/// Documentation page `docs/client.md`, included so that its examples are tested.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/client.md")]
 mod page {}

@@ -27,13 +27,13 @@ use crate::peers::PeerSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measure {
-    /// Name in the style of Prometheus, without prefix and without `_total`.
+    /// Name of the metric in the style of Prometheus, without prefix and without `_total`.
     pub name: &'static str,
-    /// Description, for people.
+    /// Description of the metric, for people.
     pub help: &'static str,
-    /// Whether it only grows.
+    /// Whether the metric is a counter, which only grows. Otherwise it is a gauge.
     pub is_counter: bool,
-    /// The value.
+    /// Value of the metric when it was read.
     pub value: u64,
 }
 

@@ -9,13 +9,13 @@ use multinet_memory::{GpuError, GpuMemory};
 use crate::buffer::{Buffer, Pages};
 use crate::frame::Frame;
 
-/// The most bytes that the pool keeps. Locking new memory takes long.
+/// Maximum size of the memory that the pool keeps, in bytes. Locking new memory takes long.
 const MAX_KEPT: usize = 256 << 20;
 
 /// The least size of a piece of memory, which frames of all smaller sizes share.
 const MIN_SIZE: usize = 64 << 10;
 
-/// Locked memory that is kept for the next frame.
+/// Pool of locked host memory that frames' payloads are copied to from GPUs, kept for later frames.
 #[derive(Debug, Default)]
 pub(crate) struct StagingPool(Mutex<Vec<Arc<Pages>>>);
 

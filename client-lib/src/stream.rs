@@ -25,26 +25,26 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::TlsStream;
 pub(crate) use writer::{Body, Message, MessageSource, MessageWriter, NoMessages, SHORT};
 
-/// Connection to or from a peer.
+/// Connection to or from a peer, with or without TLS.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Reading half of a connection.
+/// Reading half of a connection to or from a peer.
 pub(crate) enum ReadHalf {
     Plain(OwnedReadHalf),
     Tls(tokio::io::ReadHalf<Box<TlsStream<TcpStream>>>),
 }
 
-/// Writing half of a connection.
+/// Writing half of a connection to or from a peer.
 pub(crate) enum WriteHalf {
     Plain(OwnedWriteHalf),
     Tls(tokio::io::WriteHalf<Box<TlsStream<TcpStream>>>),
 }
 
 impl Stream {
-    /// Returns the local address and the peer's.
+    /// Returns the connection's local IP address, and the peer's.
     pub(crate) fn addresses(&self) -> io::Result<(IpAddr, IpAddr)> {
         let stream = match self {
             Self::Plain(stream) => stream,

@@ -53,16 +53,16 @@ const ALPN: &[u8] = b"multinet/1";
 const ALERT: u8 = 0x15;
 const HANDSHAKE: u8 = 0x16;
 
-/// First bytes of a handshake without TLS.
+/// First bytes of a multinet handshake without TLS.
 const PREAMBLE: &[u8] = b"MNET";
 
-/// Fatal alert in the clear, `unexpected_message`, for a peer without TLS.
+/// Fatal TLS alert `unexpected_message`, unencrypted, for a peer that does not speak TLS.
 const UNEXPECTED_MESSAGE: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 10];
 
 /// Fatal alert in the clear, `internal_error`, for an address that is not admitted.
 pub(crate) const NOT_ADMITTED: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 80];
 
-/// Time that a refused peer gets to read the reason.
+/// Time limit for ending a connection, in which a refused peer can read the reason.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Mutual TLS between peers: the identity of this side, its trust anchors, and the expected names
@@ -236,7 +236,7 @@ pub(crate) fn holder_names(certificates: Option<&[CertificateDer<'_>]>) -> Vec<S
     certificates.and_then(<[_]>::first).map(names::holder_names).unwrap_or_default()
 }
 
-/// Returns whether these first bytes from a peer are TLS.
+/// Returns whether the first bytes that a peer sent are those of a TLS record.
 pub(crate) fn looks_like_tls(first_bytes: &[u8]) -> bool {
     // The record's type and, if present, the first half of its version.
     matches!(first_bytes, [ALERT | HANDSHAKE] | [ALERT | HANDSHAKE, 3, ..])
@@ -260,7 +260,7 @@ async fn check_first_bytes(stream: &TcpStream) -> Result<(), TlsError> {
     Err(TlsError::Stranger { began: format!("\"{}\"", first.escape_ascii()) })
 }
 
-/// Ends a TLS connection properly.
+/// Ends a TLS connection by `close_notify`, and waits until it is sent, within a time limit.
 pub(crate) async fn close<S>(mut stream: S)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
@@ -272,7 +272,7 @@ where
 /// with unread bytes, the kernel resets the connection, and a peer that is writing never reads the
 /// message.
 pub(crate) async fn drain_and_close(mut stream: TcpStream) {
-    /// More reads than any honest refused peer needs.
+    /// Maximum number of reads while draining: more than any honest refused peer needs.
     const MAX_READS: usize = 64;
     let drain = async {
         stream.shutdown().await?;

@@ -30,7 +30,7 @@ pub enum Transport {
     /// RDMA only. Where it cannot be used, connecting fails with the reason. With [`Tls`], the two
     /// sides authenticate each other, but frames are not encrypted.
     Rdma,
-    /// TCP only.
+    /// TCP only, with or without [`Tls`].
     Tcp,
 }
 
@@ -111,14 +111,14 @@ impl Rdma {
         self
     }
 
-    /// Returns the class of the packets.
+    /// Returns the service level and traffic class of RDMA packets.
     #[cfg(feature = "rdma")]
     pub(crate) fn class(&self) -> multinet_verbs::Class {
         let Self { service_level, traffic_class, .. } = *self;
         multinet_verbs::Class { service_level, traffic_class }
     }
 
-    /// Removes the ports and GIDs that these settings exclude.
+    /// Removes the ports of other devices and the GIDs of other indices than these settings name.
     pub(crate) fn retain(&self, ports: &mut Vec<Port>) {
         ports.retain(|port| self.device.as_ref().is_none_or(|device| port.device == *device));
         ports

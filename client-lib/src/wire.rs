@@ -25,25 +25,25 @@
 
 use thiserror::Error;
 
-/// Length of every header, in bytes.
+/// Length of the header of every message, in bytes.
 pub(crate) const HEADER: usize = 40;
 
-/// The longest key of a frame, in bytes.
+/// Maximum length of a frame's key, in bytes.
 pub(crate) const MAX_KEY: usize = 255;
 
-/// The longest metadata of a frame, in bytes.
+/// Maximum length of a frame's metadata, in bytes.
 pub(crate) const MAX_METADATA: usize = 4096;
 
-/// The longest text of a close message, in bytes.
+/// Maximum length of the text in a close message, in bytes.
 pub(crate) const MAX_TEXT: usize = 512;
 
-/// The most acknowledgements, and the most rejections, in one control message.
+/// Maximum number of acknowledgements, and of rejections, in one control message.
 pub(crate) const MAX_IDS: usize = 256;
 
 /// Size of the window of sequences: every sequence is less than the floor plus this.
 pub(crate) const WINDOW: u64 = 1 << 16;
 
-/// Header of any message.
+/// Header of a message between peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
     Data(Data),
@@ -52,7 +52,7 @@ pub(crate) enum Header {
         code: CloseCode,
         text: usize,
     },
-    /// The sender keeps to this limit from here on.
+    /// The sender confirms a limit on slots, and keeps to it from this message on.
     Limited {
         limit: u32,
     },
@@ -63,16 +63,16 @@ pub(crate) enum Header {
 pub(crate) struct Data {
     /// Whether the frame was sent before, to this peer or to another.
     pub(crate) is_repeat: bool,
-    /// Length of the key, in bytes.
+    /// Length of the frame's key, in bytes.
     pub(crate) key: u8,
-    /// Length of the metadata, in bytes.
+    /// Length of the frame's metadata, in bytes.
     pub(crate) metadata: u16,
-    /// Length of the payload, in bytes.
+    /// Length of the frame's payload, in bytes.
     pub(crate) payload: u32,
     pub(crate) sequence: u64,
-    /// Lowest sequence that the sender may still send.
+    /// Lowest sequence of a frame that the sender may still send.
     pub(crate) floor: u64,
-    /// Nanoseconds since 1970, or 0 for none.
+    /// Time of the frame in nanoseconds since 1970, or 0 for none.
     pub(crate) timestamp: i64,
 }
 
@@ -80,33 +80,33 @@ pub(crate) struct Data {
 /// message can replace those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Control {
-    /// Number of sequences of acknowledged frames that follow.
+    /// Number of acknowledged frames, whose sequences follow the header.
     pub(crate) acked: u16,
-    /// Number of sequences of rejected frames that follow those.
+    /// Number of rejected frames, whose sequences follow those of the acknowledged ones.
     pub(crate) rejected: u16,
     /// Number of slot numbers that follow those. By RDMA, where senders choose the slot, these are
     /// all the slots freed. By TCP, none.
     pub(crate) slots: u16,
-    /// Number of slots that have become free.
+    /// Number of slots that have become free, since the connection was made.
     pub(crate) freed: u64,
-    /// Number of frames that the receiver's application has taken.
+    /// Number of frames that the receiver's application has taken, since the connection was made.
     pub(crate) taken: u64,
-    /// Number of frames that may be in flight from now on.
+    /// Number of frames that may be in flight from now on. `None` leaves it as it is.
     pub(crate) limit: Option<u32>,
 }
 
-/// Reason why a side ends the connection.
+/// Reason why a side ends the connection, sent in a close message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseCode {
-    /// The side has no more messages.
+    /// The side has no more messages to send.
     Done,
-    /// The other side broke the protocol.
+    /// The other side has broken the protocol.
     Protocol,
-    /// A later connection of the same session has replaced this one.
+    /// A later connection of the same session has replaced this connection.
     Superseded,
 }
 
-/// A malformed header.
+/// Fault in a message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum WireError {
     #[error("unknown message kind {0}")]
@@ -128,7 +128,7 @@ const CONTROL: u8 = 2;
 const CLOSE: u8 = 3;
 const LIMITED: u8 = 4;
 const REPEAT_FLAG: u8 = 1;
-/// Flag of a control message with a limit.
+/// Flag of a control message that has a limit on slots.
 const LIMIT_FLAG: u8 = 1;
 
 impl Header {
@@ -209,12 +209,12 @@ impl Data {
         Ok(data)
     }
 
-    /// Returns the length of key and metadata, which come before the payload.
+    /// Returns the length of the frame's key and metadata together, which precede the payload.
     pub(crate) fn prefix(&self) -> usize {
         usize::from(self.key) + usize::from(self.metadata)
     }
 
-    /// Returns the length of the rest of the message, in bytes.
+    /// Returns the length of the message after the header (key, metadata, payload), in bytes.
     pub(crate) fn body(&self) -> usize {
         self.prefix() + self.payload as usize
     }
@@ -241,18 +241,18 @@ impl Control {
         Ok(control)
     }
 
-    /// Returns the length of the rest of the message, in bytes.
+    /// Returns the length of the message after the header (sequences, slot numbers), in bytes.
     pub(crate) fn body(&self) -> usize {
         self.sequences() + usize::from(self.slots) * size_of::<u16>()
     }
 
-    /// Returns the length of the sequences, in bytes.
+    /// Returns the length of the acknowledged and rejected sequences together, in bytes.
     fn sequences(&self) -> usize {
         (usize::from(self.acked) + usize::from(self.rejected)) * size_of::<u64>()
     }
 }
 
-/// The part of a control message after its header.
+/// Part of a control message after the header: sequences and slot numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControlBody<'a> {
     acked: &'a [[u8; 8]],
@@ -272,17 +272,17 @@ impl<'a> ControlBody<'a> {
         Self { acked, rejected, slots: slots.as_chunks().0 }
     }
 
-    /// Returns the sequences of acknowledged frames.
+    /// Returns the sequences of the frames that the message acknowledges.
     pub(crate) fn acked(self) -> impl Iterator<Item = u64> {
         self.acked.iter().map(|&bytes| u64::from_be_bytes(bytes))
     }
 
-    /// Returns the sequences of rejected frames.
+    /// Returns the sequences of the frames that the message rejects.
     pub(crate) fn rejected(self) -> impl Iterator<Item = u64> {
         self.rejected.iter().map(|&bytes| u64::from_be_bytes(bytes))
     }
 
-    /// Returns the slots that have become free.
+    /// Returns the numbers of the slots that have become free.
     #[cfg(any(feature = "rdma", test))]
     pub(crate) fn slots(self) -> impl Iterator<Item = u16> {
         self.slots.iter().map(|&bytes| u16::from_be_bytes(bytes))
@@ -312,7 +312,7 @@ fn check_length(what: &'static str, length: usize, most: usize) -> Result<(), Wi
     if length > most { Err(WireError::TooLong { what, length, most }) } else { Ok(()) }
 }
 
-/// Returns the bytes at an offset, which must lie within the header.
+/// Returns the `N` bytes of a header at offset `at`. Panics if they exceed the header.
 fn array_at<const N: usize>(bytes: &[u8; HEADER], at: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[at + i])
 }

@@ -13,7 +13,7 @@ use shuttle::sync::{Mutex, MutexGuard};
 use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
 
-/// Lock around the state `T` that the work needs.
+/// Lock around state `T` for work that any thread may do, without waiting for the lock.
 #[derive(Debug)]
 pub(crate) struct HandoffLock<T>(Mutex<T>);
 
@@ -45,7 +45,7 @@ impl<T> HandoffLock<T> {
         }
     }
 
-    /// Locks the state for something else than the work.
+    /// Waits for the lock, for access to the state outside of [`run`](Self::run).
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

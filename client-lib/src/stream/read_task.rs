@@ -21,7 +21,7 @@ impl<E: From<io::Error> + Send + 'static> ReadTask<E> {
         (&mut self.0).await.unwrap_or_else(|error| io::Error::other(error).into())
     }
 
-    /// Stops the task. When this returns, no further message is handled.
+    /// Stops the task. When this returns, the task handles no further message of the peer.
     pub(crate) async fn stop(mut self) {
         if !self.0.is_finished() {
             self.0.abort();

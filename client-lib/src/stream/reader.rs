@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use super::ReadHalf;
 use crate::wire::HEADER;
 
-/// Reading side of a connection.
+/// Reader of a peer's messages from a connection.
 pub(crate) struct MessageReader {
     reader: ReadHalf,
-    /// Buffer of bytes that were read ahead, from `start` to `end`.
+    /// Buffer of bytes that were read ahead: those from `start` to `end` have not been used yet.
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
@@ -43,7 +43,7 @@ impl MessageReader {
         Ok(Some(bytes))
     }
 
-    /// Fills a buffer.
+    /// Fills a buffer with the next bytes of the connection. Fails if the connection ends before.
     pub(crate) async fn fill(&mut self, mut to: &mut [u8]) -> io::Result<()> {
         let at_hand = (self.end - self.start).min(to.len());
         let (first, rest) = to.split_at_mut(at_hand);

@@ -18,10 +18,10 @@ use crate::buffer::Buffer;
 use crate::frame::Frame;
 use crate::wire::HEADER;
 
-/// Number of messages that are taken from the source at a time.
+/// Number of messages that the writer takes from its source at a time.
 const BATCH: usize = 16;
 
-/// The most slices for one system call.
+/// Maximum number of slices that one system call writes.
 const MAX_SLICES: usize = 64;
 
 /// The most payload bytes that are copied from GPUs ahead of a write. More would take memory and be
@@ -39,7 +39,7 @@ const MAX_BATCHES: usize = 4;
 /// them to the task.
 const MAX_ROUNDS: usize = 4;
 
-/// Message to write.
+/// Message to write to a peer: a frame or control data behind a header.
 pub(crate) struct Message {
     pub(crate) header: [u8; HEADER],
     pub(crate) body: Body,
@@ -49,19 +49,19 @@ pub(crate) struct Message {
 pub(crate) enum Body {
     Frame(Frame),
     Bytes(Bytes),
-    /// The first bytes of an array, so that nothing is allocated.
+    /// The first bytes of an array; the number is their count. Nothing is allocated.
     Short([u8; SHORT], usize),
 }
 
 /// Longest body of a [`Body::Short`], in bytes.
 pub(crate) const SHORT: usize = 128;
 
-/// Queue of messages to write.
+/// Queue of messages that a writer takes to write them to a peer.
 pub(crate) trait MessageSource {
-    /// Takes the next message, if one is queued.
+    /// Takes the next message. `None` if the queue is empty.
     fn next(&self) -> Option<Message>;
 
-    /// Returns whether a message is queued.
+    /// Returns whether the queue has a message.
     fn has_work(&self) -> bool;
 
     /// Notes that the next `count` messages have been written, in the order in which they were
@@ -78,7 +78,7 @@ pub(crate) trait MessageSource {
     fn give_up(&self, _message: &Message, _reason: &GpuError) {}
 }
 
-/// Source without messages.
+/// Source of messages that is always empty.
 pub(crate) struct NoMessages;
 
 impl MessageSource for NoMessages {
@@ -91,17 +91,17 @@ impl MessageSource for NoMessages {
     }
 }
 
-/// Writing side of a connection.
+/// Writer of messages to a peer over a connection.
 pub(crate) struct MessageWriter {
-    /// `None` with TLS, where only the task writes.
+    /// Writing half of a connection without TLS. `None` with TLS, where only the task writes.
     plain: Option<tokio::net::tcp::OwnedWriteHalf>,
     tls: tokio::sync::Mutex<TlsState>,
     state: HandoffLock<State>,
-    /// Wakes the task when it has something to do.
+    /// Wakes the connection's task to write messages, or to notice an error.
     wake: Notify,
 }
 
-/// State of writing by TLS.
+/// State of writing over a TLS connection.
 struct TlsState {
     writer: Option<WriteHalf>,
     /// Message of which the first bytes have been written, and how many. It has to be finished
@@ -111,7 +111,8 @@ struct TlsState {
 
 #[derive(Default)]
 struct State {
-    /// Time of the last write, if it was by [`MessageWriter::try_flush_later`].
+    /// Time of the last write. `None` if another method than [`MessageWriter::try_flush_later`] did
+    /// it.
     last_write: Option<Instant>,
     batch: VecDeque<Message>,
     /// Number of bytes of the first message in `batch` that have been written.
@@ -229,7 +230,8 @@ impl MessageWriter {
         }
     }
 
-    /// Writes the rest, and the last messages. Nothing is written afterwards.
+    /// Writes what has been begun or taken, then the messages `last`. Nothing can be written
+    /// afterwards.
     pub(crate) async fn finish(&self, last: impl IntoIterator<Item = Message>) -> io::Result<()> {
         let rest = {
             let mut state = self.state.lock();
@@ -277,7 +279,7 @@ impl MessageWriter {
         }
     }
 
-    /// Ends the connection, even if handles of it remain.
+    /// Ends the connection in both directions at once, even if other handles of it remain.
     pub(crate) async fn hang_up(&self) {
         match &self.plain {
             // It may have ended by itself.
@@ -371,7 +373,7 @@ impl State {
         }
     }
 
-    /// Copies the payloads that are written next from GPUs.
+    /// Copies the payloads of the next messages in the batch from GPUs to host memory.
     fn fetch(&mut self, source: &impl MessageSource) {
         let (mut bytes, mut number) = (0, 0);
         while bytes < MAX_FETCHED
@@ -422,7 +424,7 @@ impl State {
 }
 
 impl Message {
-    /// Returns the parts in the order of a stream: the header first.
+    /// Returns the parts of the message in the order of a TCP stream: the header first.
     fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.header[..]).chain(self.prefix()).chain(self.payload())
     }
@@ -433,7 +435,7 @@ impl Message {
         self.prefix().chain(std::iter::once(&self.header[..])).chain(self.payload())
     }
 
-    /// Returns the number of bytes before the header in an RDMA slot.
+    /// Returns the number of bytes (key and metadata) that precede the header in an RDMA slot.
     pub(crate) fn before_header(&self) -> usize {
         self.prefix().map(<[u8]>::len).sum()
     }
@@ -464,7 +466,7 @@ impl Message {
         }
     }
 
-    /// Returns whether the processor can read all of the message.
+    /// Returns whether the processor can read the whole message: no part of it is in a GPU.
     pub(crate) fn is_readable(&self) -> bool {
         match &self.body {
             Body::Frame(frame) => frame.buffers().all(|buffer| buffer.gpu_memory().is_none()),

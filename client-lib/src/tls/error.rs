@@ -23,20 +23,20 @@ use rustls::{AlertDescription, CertificateError, InvalidMessage};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file of certificates or keys is unusable.
+    /// A file with certificates or a key cannot be used.
     #[error("{}: {problem}", file.display())]
     File {
         /// Path of the file.
         file: PathBuf,
-        /// Problem, with the remedy.
+        /// Problem of the file, with what to do about it.
         problem: String,
     },
     /// The name given to [`Tls::expect`](super::Tls::expect) is not a name that a peer can have.
     #[error("no peer can be expected as {name:?}: {problem}")]
     Name {
-        /// Name that was given.
+        /// Name that the caller gave to [`Tls::expect`](super::Tls::expect).
         name: String,
-        /// Problem, with the remedy.
+        /// Problem of the name, with what to do about it.
         problem: &'static str,
     },
     /// The service was not asked for by a name that a certificate can have, and no other name is
@@ -46,13 +46,13 @@ pub enum TlsError {
          Tls::expect"
     )]
     Service {
-        /// Service, as the caller wrote it.
+        /// Name of the service, as the caller wrote it.
         service: String,
     },
-    /// The listener answers without TLS.
+    /// The listener answers without TLS, which this side uses.
     #[error("the peer does not speak TLS: give it certificates, or connect without")]
     PlainListener,
-    /// The peer that connects begins multinet's handshake without TLS.
+    /// The peer that connects begins a multinet handshake without TLS, which this side requires.
     #[error("the peer does not speak TLS: give it certificates, or listen without")]
     PlainPeer,
     /// The peer that connects speaks neither TLS nor multinet.
@@ -61,24 +61,24 @@ pub enum TlsError {
          port for another"
     )]
     Stranger {
-        /// First bytes that the peer sent.
+        /// First bytes that the peer sent, quoted and escaped.
         began: String,
     },
-    /// The peer speaks TLS for another protocol.
+    /// The peer speaks TLS, but for another protocol than multinet (ALPN).
     #[error(
         "the peer speaks TLS, but not multinet (ALPN multinet/1): make sure that both ends are multinet and \
          that address and port are the ones meant"
     )]
     NotMultinet,
-    /// The peers have no version or algorithms of TLS in common.
+    /// The two sides have no TLS version or algorithm in common.
     #[error(
         "the peer's TLS is incompatible ({problem}): it has to speak TLS 1.3, with algorithms that rustls knows"
     )]
     Incompatible {
-        /// Missing version or algorithm.
+        /// Version or algorithm that is missing, as rustls names it.
         problem: String,
     },
-    /// The peer showed no certificate.
+    /// The peer showed no certificate, which mutual TLS requires.
     #[error("the peer showed no certificate: give it one, both sides have to identify themselves")]
     NoCertificate,
     /// No trust anchor vouches for the peer's certificate.
@@ -87,9 +87,9 @@ pub enum TlsError {
          issued by one that is there", list_names(presented), trust.display()
     )]
     UnknownIssuer {
-        /// Names that the certificate claims.
+        /// DNS and URI names that the peer's certificate claims.
         presented: Vec<String>,
-        /// File of the trust anchors.
+        /// File of the trust anchors that this side uses.
         trust: PathBuf,
     },
     /// The peer's certificate names a trusted authority, but has the signature of another one.
@@ -99,82 +99,82 @@ pub enum TlsError {
         list_names(presented), trust.display()
     )]
     OtherIssuer {
-        /// Names that the certificate claims.
+        /// DNS and URI names that the peer's certificate claims.
         presented: Vec<String>,
-        /// File of the trust anchors.
+        /// File of the trust anchors that this side uses.
         trust: PathBuf,
     },
-    /// The peer's certificate, or an intermediate, has expired.
+    /// The peer's certificate, or one that vouches for it, has expired.
     #[error(
         "the peer's certificate (for {}), or one that vouches for it, expired {} ago: renew it, unless this \
          clock is wrong", list_names(presented), round_duration(*by)
     )]
     Expired {
-        /// Names that the certificate claims.
+        /// DNS and URI names that the peer's certificate claims.
         presented: Vec<String>,
-        /// Time since or until then, by this machine's clock.
+        /// Time since the certificate expired, by this machine's clock.
         by: Duration,
     },
-    /// The peer's certificate, or an intermediate, is not valid yet.
+    /// The peer's certificate, or one that vouches for it, is not valid yet.
     #[error(
         "the peer's certificate (for {}), or one that vouches for it, becomes valid only in {}: check this \
          clock and that of its authority", list_names(presented), round_duration(*by)
     )]
     NotYetValid {
-        /// Names that the certificate claims.
+        /// DNS and URI names that the peer's certificate claims.
         presented: Vec<String>,
-        /// Time since or until then, by this machine's clock.
+        /// Time until the certificate becomes valid, by this machine's clock.
         by: Duration,
     },
-    /// The peer's certificate does not allow this usage.
+    /// The extended key usages of the peer's certificate do not allow its role in the connection.
     #[error(
         "the peer's certificate (for {}) is not for {usage}: have it issued with both extended key usages, \
          serverAuth and clientAuth",
         list_names(presented)
     )]
     WrongUsage {
-        /// Names that the certificate claims.
+        /// DNS and URI names that the peer's certificate claims.
         presented: Vec<String>,
-        /// Usage that the certificate has to allow.
+        /// Usage that the certificate has to allow: server or client authentication.
         usage: &'static str,
     },
-    /// The peer has another name than expected.
+    /// The peer's certificate is trusted, but is for none of the expected names.
     #[error(
         "the peer's certificate is for {}, expected {}: {}", list_names(presented), expected.join(" or "),
         name_remedy(presented)
     )]
     WrongName {
-        /// Names in the certificate, which the trust anchors vouch for.
+        /// DNS and URI names in the peer's certificate, for which the trust anchors vouch.
         presented: Vec<String>,
-        /// Names that were expected.
+        /// Names that this side expects: any one would do.
         expected: Vec<String>,
     },
-    /// The peer's certificate has another problem.
+    /// The peer's certificate has a problem that no other variant describes.
     #[error(
         "the peer's certificate (for {}) cannot be used: {problem}; have it issued anew",
         list_names(presented)
     )]
     BadCertificate {
-        /// Names that the certificate claims.
+        /// DNS and URI names that the peer's certificate claims.
         presented: Vec<String>,
-        /// Problem of the certificate.
+        /// Problem of the certificate, as rustls describes it.
         problem: String,
     },
-    /// The peer refused this side by an alert.
+    /// The peer refused the TLS handshake by an alert.
     #[error("the peer refuses: {reason} (alert {alert})")]
     Refused {
-        /// Meaning of the alert, with the remedy.
+        /// Meaning of the alert, with what to do about it.
         reason: &'static str,
-        /// Name of the alert.
+        /// Name of the TLS alert, such as `AccessDenied`.
         alert: String,
     },
-    /// The connection ended within the handshake.
+    /// The peer closed the connection during the TLS handshake.
     #[error(
         "the peer closed the connection within the TLS handshake: its log says why; if it is a listener, it \
          may be one without TLS"
     )]
     Closed,
-    /// The handshake failed for another reason.
+    /// The TLS handshake failed for a reason that no other variant describes.
     #[error(
         "TLS with the peer failed: {problem}; if this repeats, look for a device on the path that changes bytes"
     )]
@@ -184,20 +184,20 @@ pub enum TlsError {
     },
 }
 
-/// Facts about a failed handshake beside its error.
+/// Facts about a failed TLS handshake that its error does not have, for a better message.
 pub(super) struct HandshakeContext {
-    /// Whether this side connected.
+    /// Whether this side connected, as opposed to accepted.
     pub(super) is_client: bool,
-    /// File of the trust anchors.
+    /// File of the trust anchors that this side uses.
     pub(super) trust: PathBuf,
-    /// Names in the peer's certificate, if it showed one.
+    /// Names in the peer's certificate. Empty if it showed none.
     pub(super) presented: Vec<String>,
-    /// Names that were expected.
+    /// Names that this side expects of the peer.
     pub(super) expected: Vec<String>,
 }
 
 impl HandshakeContext {
-    /// Converts the error of a handshake.
+    /// Converts the error of a TLS handshake to one that says what to do.
     pub(super) fn into_error(self, error: &io::Error) -> TlsError {
         match rustls_error(error) {
             Some(rustls::Error::InvalidCertificate(error)) => self.certificate_error(error),
@@ -233,7 +233,7 @@ impl HandshakeContext {
 }
 
 impl TlsError {
-    /// Returns whether further handshakes are expected to fail, too.
+    /// Returns whether further TLS handshakes with this peer are expected to fail, too.
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
             Self::NotYetValid { .. } | Self::Closed | Self::Broken { .. } => false,
@@ -242,7 +242,7 @@ impl TlsError {
         }
     }
 
-    /// Converts an error of rustls that says enough by itself.
+    /// Converts an error of rustls that needs no facts about the handshake.
     fn from_rustls(error: &rustls::Error) -> Self {
         match error {
             rustls::Error::AlertReceived(alert) => {
@@ -327,9 +327,9 @@ fn explain_alert(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// Lists the names of a certificate, for people.
+/// Lists the names of a certificate for a message, at most four of them.
 fn list_names(names: &[String]) -> String {
-    /// The most names that are listed.
+    /// Maximum number of names in the list.
     const MAX_LISTED: usize = 4;
     match names {
         [] => "no DNS or URI name".to_owned(),
@@ -340,7 +340,7 @@ fn list_names(names: &[String]) -> String {
     }
 }
 
-/// Returns the remedy for a certificate without an expected name.
+/// Returns what to do about a certificate that has none of the expected names.
 fn name_remedy(names: &[String]) -> &'static str {
     let uris = names.iter().filter(|name| name.contains("://")).count();
     match uris {

@@ -25,13 +25,13 @@ use tracing::{info, warn};
 
 use super::TlsError;
 
-/// Time between two checks of the files.
+/// Minimum time between two checks whether the certificate files have changed.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time that a handshake waits for a check.
+/// Maximum time that a TLS handshake waits for a check of the certificate files.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Paths of the three files.
+/// Paths of the PEM files that configure TLS.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
     pub(super) certificate: PathBuf,
@@ -39,13 +39,13 @@ pub(super) struct Files {
     pub(super) trust: PathBuf,
 }
 
-/// Content of the files.
+/// Parsed content of the TLS files.
 pub(super) struct Credentials {
-    /// This side's chain and key.
+    /// Certificate chain and private key of this side.
     pub(super) identity: Arc<SingleCertAndKey>,
     chain: Vec<CertificateDer<'static>>,
     pub(super) roots: Arc<RootCertStore>,
-    /// Verifier of peers that connect, except for their names.
+    /// Verifier of the certificates of peers that connect. It does not check their names.
     pub(super) client_verifier: Arc<dyn ClientCertVerifier>,
     pub(super) provider: Arc<CryptoProvider>,
 }
@@ -57,7 +57,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The current content of the files, reloaded when they change.
+/// Current content of the TLS files, reloaded when they change.
 #[derive(Debug)]
 pub(super) struct CredentialStore {
     files: Files,
@@ -69,13 +69,13 @@ pub(super) struct CredentialStore {
 #[derive(Debug)]
 struct State {
     credentials: Arc<Credentials>,
-    /// Stamps of the files that `credentials` was loaded from.
+    /// Stamps that the TLS files had when `credentials` was loaded from them.
     stamps: [Option<Stamp>; 3],
-    /// Time when the last check began.
+    /// Time when the last check of the files began.
     last_check: Instant,
-    /// The last check, which may still hang.
+    /// Task of the last check of the files, which may still hang. `None` before the first.
     reload: Option<AbortHandle>,
-    /// Error that was logged last, while the files are unusable.
+    /// Error of the files that was logged last. `None` while the files are usable.
     last_error: Option<TlsError>,
 }
 
@@ -92,7 +92,7 @@ impl CredentialStore {
         Ok(Self { files, interval, patience, state: Mutex::new(state) })
     }
 
-    /// Returns the path of the trust anchors, for messages.
+    /// Returns the path of the trust anchors' file, for messages.
     pub(super) fn trust(&self) -> &Path {
         &self.files.trust
     }
@@ -116,7 +116,7 @@ impl CredentialStore {
         Arc::clone(&self.state().credentials)
     }
 
-    /// Reloads the files if they have changed and are usable.
+    /// Reloads the TLS files if they have changed, and keeps the old content if they are unusable.
     fn reload(&self) {
         let stamps = self.files.stamps();
         {
@@ -150,7 +150,7 @@ impl CredentialStore {
     }
 }
 
-/// Metadata that changes with the content of a file.
+/// Metadata of a file that changes whenever its content does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -238,7 +238,7 @@ fn file_error(file: &Path, problem: &dyn fmt::Display) -> TlsError {
     TlsError::File { file: file.to_owned(), problem: problem.to_string() }
 }
 
-/// Problem of the trust anchors' file beyond its PEM.
+/// Problem of the trust anchors' file other than malformed PEM.
 #[derive(Debug, thiserror::Error)]
 enum TrustError {
     #[error("has no certificate in PEM; give the file with the certificates of the authorities to trust")]

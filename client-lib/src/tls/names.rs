@@ -8,14 +8,14 @@ use webpki::EndEntityCert;
 
 const SCHEME: &str = "spiffe://";
 
-/// Name that a peer may have.
+/// Name that this side accepts in a peer's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExpectedName {
-    /// Exactly this SPIFFE ID.
+    /// The certificate has exactly this SPIFFE ID.
     SpiffeId(String),
-    /// Any SPIFFE ID that begins with this, which ends with a slash.
+    /// The certificate has a SPIFFE ID that begins with this text, which ends with a slash.
     SpiffePrefix(String),
-    /// This DNS name, without wildcards. The certificate may have one.
+    /// The certificate is for this DNS name, which has no wildcard. The certificate may have one.
     Dns(DnsName<'static>),
 }
 
@@ -49,7 +49,7 @@ impl ExpectedName {
         dns_name(name).map(Self::Dns).ok_or("it is neither a SPIFFE ID nor a DNS name; give one of these")
     }
 
-    /// Returns whether a certificate has this name. Its chain is verified elsewhere.
+    /// Returns whether a certificate has this name. Does not verify the certificate's chain.
     pub(super) fn matches(&self, certificate: &EndEntityCert<'_>) -> bool {
         match self {
             Self::Dns(name) => {
@@ -64,7 +64,7 @@ impl ExpectedName {
         }
     }
 
-    /// Returns whether a SPIFFE ID is an expected one, byte by byte.
+    /// Returns whether a certificate's URI is an accepted SPIFFE ID, compared byte by byte.
     fn is_id(&self, uri: &str) -> bool {
         match self {
             Self::SpiffeId(id) => uri == id,
@@ -87,13 +87,13 @@ impl fmt::Display for ExpectedName {
     }
 }
 
-/// Parses a DNS name, with or without a final dot.
+/// Parses a DNS name, with or without a dot at its end. `None` if it is malformed.
 pub(super) fn dns_name(name: &str) -> Option<DnsName<'static>> {
     let name = DnsName::try_from(name.strip_suffix('.').unwrap_or(name)).ok()?;
     Some(name.to_owned())
 }
 
-/// Checks a SPIFFE ID without its scheme (SPIFFE-ID §2).
+/// Checks the syntax of a SPIFFE ID without its scheme. The error is the fault (SPIFFE-ID §2).
 fn check_id(id: &str) -> Result<(), &'static str> {
     if id.len() > 2048 - SCHEME.len() {
         return Err("a SPIFFE ID has at most 2048 bytes; shorten it");
@@ -131,9 +131,9 @@ pub(super) fn holder_names(certificate: &CertificateDer<'_>) -> Vec<String> {
 /// Returns the URI and DNS names that a certificate claims, safe to log even if an attacker made
 /// it.
 pub(super) fn presented_names(certificate: &CertificateDer<'_>) -> Vec<String> {
-    /// More names than a person reads.
+    /// Maximum number of names that are listed: more than a person reads.
     const MAX_NAMES: usize = 64;
-    /// Limit of a DNS name, and long for a SPIFFE ID.
+    /// Maximum length of a listed name, in characters: the limit for DNS, and long for a SPIFFE ID.
     const MAX_LENGTH: usize = 255;
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let names = certificate.valid_uri_names().chain(certificate.valid_dns_names());

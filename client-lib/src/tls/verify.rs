@@ -22,11 +22,11 @@ use super::ALPN;
 use super::files::Credentials;
 use super::names::{ExpectedName, presented_names};
 
-/// Verifier of one handshake's peer.
+/// Verifier of the peer's certificate in one TLS handshake.
 #[derive(Debug)]
 pub(super) struct Verifier {
     credentials: Arc<Credentials>,
-    /// Expected names. If empty, any name will do.
+    /// Names that the peer may have. If empty, any name will do.
     expected: Arc<Vec<ExpectedName>>,
     /// Names that the peer's certificate claims, once it has shown one.
     presented: OnceLock<Vec<String>>,
@@ -42,7 +42,7 @@ impl Verifier {
         self.presented.get().cloned().unwrap_or_default()
     }
 
-    /// Returns the configuration for the side that connects.
+    /// Returns the TLS configuration for the side that connects, with this verifier.
     pub(super) fn client_config(self: &Arc<Self>) -> ClientConfig {
         #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
         let builder = ClientConfig::builder_with_provider(Arc::clone(&self.credentials.provider))
@@ -58,7 +58,7 @@ impl Verifier {
         config
     }
 
-    /// Returns the configuration for the side that accepts.
+    /// Returns the TLS configuration for the side that accepts, with this verifier.
     pub(super) fn server_config(self: &Arc<Self>) -> ServerConfig {
         #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.credentials.provider))
