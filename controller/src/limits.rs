@@ -3,7 +3,7 @@
 //!
 //! docs/operations.md lists them; `tests/tools/limits.sh --write` writes that list.
 
-/// Defaults of flags.
+/// Defaults of the command-line flags.
 pub(crate) mod flags {
     /// `--zone`: zone of the DNS server, for `status.hostname`.
     pub(crate) const ZONE: &str = "multinet.cluster.local";
@@ -26,17 +26,17 @@ pub(crate) mod flags {
     /// one tenant cannot exhaust the memory of multinet-dns.
     pub(crate) const ADDRESSES_PER_NAMESPACE: u32 = 200_000;
 
-    /// `--concurrent-writes`: concurrent requests.
+    /// `--concurrent-writes`: concurrent requests to the API server.
     pub(crate) const CONCURRENT_WRITES: u16 = 32;
 
-    /// `--lease-name`: name of the Lease.
+    /// `--lease-name`: name of the Lease for leader election.
     pub(crate) const LEASE_NAME: &str = "multinet-controller";
 
     /// `--lease-duration`: time after which a silent leader loses the Lease, as in client-go.
     pub(crate) const LEASE_DURATION: &str = "15s";
 }
 
-/// The process.
+/// Shutdown and threads of the process.
 pub(crate) mod process {
     use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) mod process {
     pub(crate) const THREADS: usize = 4;
 }
 
-/// A new leader.
+/// Lists of objects that a new leader begins with.
 pub(crate) mod leader {
     use std::time::Duration;
 
@@ -83,10 +83,10 @@ pub(crate) mod writes {
     /// status reports them.
     pub(crate) const FAILURES_BEFORE_STATUS: u32 = 3;
 
-    /// Time to finish requests during a graceful shutdown.
+    /// Time to finish the writer's requests during a graceful shutdown.
     pub(crate) const FINISH: Duration = Duration::from_secs(5);
 
-    /// Interval between merges over all services.
+    /// Interval between merges of half-empty slices, over all services.
     pub(crate) const MERGE_PAUSE: Duration = Duration::from_millis(100);
 
     /// Minimum interval between merges of one service, which also precedes the first one.
@@ -96,21 +96,21 @@ pub(crate) mod writes {
     /// that keeps changing needs more.
     pub(crate) const STATUS_BURST: u32 = 25;
 
-    /// Interval between further status writes.
+    /// Interval between further status writes of a service.
     pub(crate) const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
     /// Time without changes after which the numbers in a status are written.
     pub(crate) const NUMBERS_PAUSE: Duration = Duration::from_secs(1);
 
-    /// Longest time that numbers in a status wait.
+    /// Longest time that changed numbers in a status wait to be written.
     pub(crate) const NUMBERS_LONGEST: Duration = Duration::from_secs(10);
 }
 
-/// Pauses after failures and turns.
+/// Pauses of a service after failures and turns.
 pub(crate) mod retries {
     use std::time::Duration;
 
-    /// First pause after a failure.
+    /// First pause after a failure of a service. It doubles with each further failure.
     pub(crate) const FIRST: Duration = Duration::from_millis(200);
 
     /// Longest pause after a failure that does not concern the service, such as an unreachable API
@@ -131,18 +131,18 @@ pub(crate) mod retries {
     pub(crate) const LONGEST_COOLDOWN: Duration = Duration::from_millis(500);
 }
 
-/// Events.
+/// Kubernetes events, which the controller publishes from notices.
 pub(crate) mod events {
     use std::time::Duration;
 
-    /// Maximum number of waiting notices per namespace.
+    /// Maximum number of notices per namespace that wait to be written as events.
     pub(crate) const QUEUE: usize = 64;
 
     /// Number of events that an object may have in a row, as in client-go. Changes by people stay
     /// below it. An annotation that a program keeps changing does not.
     pub(crate) const BURST: u32 = 25;
 
-    /// Interval between further events of an object, as in client-go.
+    /// Interval between further events of an object after the burst, as in client-go.
     pub(crate) const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
     /// Time limit for writing one event.
@@ -151,7 +151,8 @@ pub(crate) mod events {
     /// Time within which an equal notice is a repetition, as in client-go.
     pub(crate) const SERIES: Duration = Duration::from_secs(6 * 60);
 
-    /// Maximum number of series that are remembered, in order to recognize repetitions.
+    /// Maximum number of series of equal events that are remembered, in order to recognize
+    /// repetitions.
     pub(crate) const REMEMBERED: usize = 1024;
 }
 
@@ -160,7 +161,7 @@ pub(crate) mod pods {
     /// Maximum number of attachments of a pod. A node has tens of NICs, not hundreds.
     pub const MAX_ATTACHMENTS: usize = 64;
 
-    /// Maximum number of requests of a pod.
+    /// Maximum number of networks that are read from a pod's request for networks.
     pub(crate) const MAX_REQUESTS: usize = 64;
 
     /// Maximum number of networks of a pod in the annotation of OVN-Kubernetes.
@@ -170,7 +171,7 @@ pub(crate) mod pods {
     /// device status.
     pub(crate) const MAX_ADDRESSES: usize = 16;
 
-    /// Number of problems of an object that are reported one by one.
+    /// Number of problems of a pod or claim that are reported one by one. Others are only counted.
     pub(crate) const MAX_PROBLEMS: usize = 8;
 
     /// Maximum number of pods of a virtual machine with the same address that are examined one by
@@ -178,14 +179,14 @@ pub(crate) mod pods {
     pub(crate) const MAX_SCANNED: usize = 64;
 }
 
-/// Optional API groups.
+/// Discovery of the optional API groups.
 pub(crate) mod discovery {
     use std::time::Duration;
 
     /// Interval between requests for the list of API groups.
     pub(crate) const POLL: Duration = Duration::from_secs(5);
 
-    /// Pause after a failed request at the start, before jitter.
+    /// Pause after a failed request for the API groups at the start, before jitter.
     pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
     /// Time for which a group must be missing before it counts as gone.
