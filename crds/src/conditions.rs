@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::schema::MESSAGE_LENGTH;
 
-/// Type of a condition.
+/// Type of a condition of a MultiNetworkService.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionType {
     /// Whether the object is valid.
@@ -53,9 +53,9 @@ impl ConditionType {
 /// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// `True`
+    /// `True`: the condition holds.
     True,
-    /// `False`
+    /// `False`: the condition does not hold.
     False,
     /// `Unknown`: the controller has not checked yet, or could not.
     Unknown,
@@ -232,12 +232,12 @@ pub fn upsert<R: Reason>(
     changed
 }
 
-/// Removes the condition of a type.
+/// Removes the condition of the type `kind`, if there is one.
 pub fn remove(conditions: &mut Vec<Condition>, kind: ConditionType) {
     conditions.retain(|condition| condition.type_ != kind.as_str());
 }
 
-/// Returns the condition of a type.
+/// Returns the condition of the type `kind`; `None` if there is none.
 pub fn find(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
     conditions.iter().find(|condition| condition.type_ == kind.as_str())
 }

@@ -41,7 +41,7 @@ use crate::{MultiNetworkEndpointSlice, MultiNetworkService};
 static SERVICE_SCHEMA: LazyLock<JSONSchemaProps> = LazyLock::new(|| schema(MultiNetworkService::crd()));
 static SLICE_SCHEMA: LazyLock<JSONSchemaProps> = LazyLock::new(|| schema(MultiNetworkEndpointSlice::crd()));
 
-/// Object of the API group.
+/// Object of one of the kinds of multinet's API group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// A MultiNetworkService.
@@ -92,7 +92,7 @@ impl Object {
 /// Object decoded from a document, and the fields of the document that were ignored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// Decoded object.
+    /// Object that the document holds.
     pub object: Object,
     /// Paths of fields that the API does not have. Callers should warn, because the fields may be
     /// misspelt.
@@ -102,13 +102,13 @@ pub struct Manifest {
 /// Error about a document that does not hold a valid object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Rejected {
-    /// Kind in the document, or a placeholder.
+    /// Kind in the document, or a placeholder if it has none.
     pub kind: String,
-    /// Namespace in the document.
+    /// Namespace in the document; `None` if it has none.
     pub namespace: Option<String>,
-    /// Name in the document.
+    /// Name in the document; `None` if it has none.
     pub name: Option<String>,
-    /// All violations; never empty.
+    /// All rules that the document breaks; never empty.
     pub violations: Vec<Violation>,
 }
 

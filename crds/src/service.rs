@@ -154,7 +154,7 @@ impl MultiNetworkServiceSpec {
         }
     }
 
-    /// Returns the network with this alias.
+    /// Returns the network with this alias; `None` if no network has it.
     pub fn network(&self, alias: &str) -> Option<&NetworkReference> {
         self.networks.iter().find(|network| network.alias() == alias)
     }

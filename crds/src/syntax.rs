@@ -131,7 +131,7 @@ pub const PCI_ADDRESS: TextKind = TextKind {
     meaning: "a PCI address such as 0000:18:00.2",
 };
 
-/// Printable ASCII, not empty.
+/// Printable ASCII, not empty. A template: each kind made from it sets a length limit.
 const PRINTABLE: TextKind = TextKind {
     pattern: "^[ -~]+$",
     max: 0,

@@ -31,7 +31,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Kind with rules. Sealed: only the kinds of this crate implement it.
+/// Kind of object that has rules. Sealed: only the kinds of this crate implement it.
 pub trait Validate: sealed::Rules {}
 
 impl Validate for MultiNetworkService {}
@@ -40,9 +40,9 @@ impl Validate for MultiNetworkEndpointSlice {}
 mod sealed {
     use super::Check;
 
-    /// Rules of a kind.
+    /// Rules of a kind of object.
     pub trait Rules {
-        /// Checks an object by itself.
+        /// Checks an object by itself. Adds the violations to `check`.
         fn check(&self, check: &mut Check);
 
         /// Checks the change from `old`, apart from the new object by itself.

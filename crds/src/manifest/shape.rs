@@ -24,10 +24,10 @@ pub(super) fn check(document: &Value, schema: &JSONSchemaProps) -> Result<Vec<St
     if check.found.is_empty() { Ok(check.ignored) } else { Err(check.found) }
 }
 
-/// Recursive check of a document.
+/// Recursive check of a document against a schema, with the findings so far.
 #[derive(Default)]
 struct ShapeCheck {
-    /// Path of the current value.
+    /// Path of the value that is being checked.
     path: String,
     found: Vec<Violation>,
     ignored: Vec<String>,

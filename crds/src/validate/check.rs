@@ -117,7 +117,7 @@ impl Check {
         });
     }
 
-    /// Returns the violations, if there are any.
+    /// Returns the violations found, if there are any.
     pub(super) fn finish(self) -> Result<(), Vec<Violation>> {
         if self.found.is_empty() { Ok(()) } else { Err(self.found) }
     }

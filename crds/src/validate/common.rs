@@ -5,7 +5,7 @@ use crate::schema::PORTS;
 use crate::syntax::{DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, QUALIFIED_NAME};
 use crate::{NetworkReference, Port};
 
-/// Limit of ports of a service or slice.
+/// Maximum number of ports of a service or slice.
 const MAX_PORTS: usize = 100;
 
 pub(super) fn network(check: &mut Check, network: &NetworkReference) {

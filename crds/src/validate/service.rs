@@ -8,7 +8,7 @@ use crate::schema::{SELECTOR_ITEMS, TTL_SECONDS};
 use crate::syntax::{DNS_LABEL, LABEL_VALUE, QUALIFIED_NAME};
 use crate::{IpFamily, MultiNetworkService, MultiNetworkServiceSpec, NetworkReference};
 
-/// Limit of networks of a service.
+/// Maximum number of networks of a service.
 const MAX_NETWORKS: usize = 16;
 
 impl Rules for MultiNetworkService {
