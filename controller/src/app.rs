@@ -45,10 +45,10 @@ use crate::queue::Queue;
 use crate::views;
 use crate::writer::Writer;
 
-/// Advice for an API server that does not serve multinet's kinds.
+/// Command that installs multinet's CRDs: advice for an API server that does not serve its kinds.
 const OURS: &str = "kubectl apply -f deploy/crds";
 
-/// Advice for an API server that does not serve a core kind.
+/// Advice in log lines about an API server that does not serve a core kind.
 const CORE: &str = "use an API server of Kubernetes 1.31 or later";
 
 /// Runs the controller until a signal stops it. Returns an error if it cannot start, or if one of

@@ -21,11 +21,11 @@ use crate::name_summary::NameSummary;
 /// Limits on the number of published addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// Maximum for a pod on one network.
+    /// Maximum number of addresses that are published for a pod on one network.
     pub pod: usize,
-    /// Maximum for a service, over all of its networks.
+    /// Maximum number of addresses that are published for a service, over all of its networks.
     pub service: usize,
-    /// Maximum for all services of a namespace together.
+    /// Maximum number of addresses that are published for all services of a namespace together.
     pub namespace: usize,
 }
 
@@ -38,9 +38,9 @@ impl Default for Caps {
 /// Number of addresses that the controller may publish for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The configured limits, for messages.
+    /// The configured limits, which messages about left-out addresses name.
     pub caps: Caps,
-    /// The service's limit, less the addresses that others publish for the service.
+    /// The limit per service, less the addresses that other writers publish for the service.
     pub service: usize,
     /// The namespace's limit, less the addresses of all other services in the namespace and of
     /// others for this service.
@@ -79,7 +79,7 @@ pub struct Capped {
     /// The limit of the service or namespace that applies, and the number of addresses left out
     /// because of it.
     pub beyond: Option<(CappedReason, usize)>,
-    /// The configured limits, for the message.
+    /// The configured limits, which the condition's message names.
     pub caps: Caps,
 }
 
@@ -125,7 +125,7 @@ impl Capped {
     }
 }
 
-/// Number of addresses per service and namespace.
+/// Numbers of published addresses of each service and namespace, from which their room follows.
 #[derive(Debug)]
 pub struct Counts {
     caps: Caps,
@@ -133,7 +133,7 @@ pub struct Counts {
     namespaces: HashMap<String, Namespace>,
 }
 
-/// Address counts of one service.
+/// Numbers of addresses of one service: planned, written by the controller, written by others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     /// Number of addresses in the service's last plan.
@@ -146,11 +146,11 @@ struct Count {
 
 #[derive(Debug, Default)]
 struct Namespace {
-    /// Number of addresses of all services in the namespace.
+    /// Sum over all services: the larger of `given` and `written`, plus `foreign`.
     total: usize,
     /// Sum of `given` and `foreign` over all services in the namespace.
     promised: usize,
-    /// Names of the services that got fewer addresses than they have.
+    /// Names of the services that get fewer addresses because of the limit per namespace.
     waiting: BTreeSet<String>,
 }
 

@@ -17,7 +17,7 @@ use crate::limits::flags;
 /// File in which a pod finds the name of its namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// Default namespace, which is that of the shipped manifests.
+/// Default namespace of the Lease, which is that of the shipped manifests.
 const NAMESPACE: &str = "multinet-system";
 
 /// Length of the shortest service name, which must fit in front of the zone.
@@ -134,17 +134,17 @@ Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line t
 pub struct Config {
     /// Zone of the host names in `status`, in lower case and without a trailing dot.
     pub zone: String,
-    /// Maximum number of endpoints in a slice.
+    /// Maximum number of endpoints in a MultiNetworkEndpointSlice.
     pub max_endpoints_per_slice: usize,
-    /// Maximum number of endpoints in a slice of a mirror.
+    /// Maximum number of endpoints in a core EndpointSlice of a mirror.
     pub max_endpoints_per_mirror_slice: usize,
     /// Limits on the number of published addresses.
     pub caps: Caps,
-    /// Maximum number of concurrent requests.
+    /// Maximum number of concurrent requests of the writer to the API server.
     pub concurrent_writes: usize,
     /// Name and duration of the Lease, and the identity of this process.
     pub lease: LeaseConfig,
-    /// Address of the admin endpoints, if they are served.
+    /// Address of the HTTP server for metrics, probes and logging; `None` for no such server.
     pub admin: Option<SocketAddr>,
     /// Whether clients on other hosts may set the log filter.
     pub admin_allow_logging: bool,

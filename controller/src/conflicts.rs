@@ -32,10 +32,10 @@ use self::side::Side;
 use crate::model::Network;
 use crate::name_summary::NameSummary;
 
-/// A pod that has an address.
+/// A pod that has an address on a secondary network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
-    /// Namespace and name.
+    /// Namespace and name of the pod.
     pub pod: ObjectKey,
     /// The pod's uid, which distinguishes pods of the same name.
     pub uid: String,
@@ -60,7 +60,7 @@ pub struct HolderState {
     pub claim: Option<String>,
 }
 
-/// Role of a pod for an address that it has.
+/// Relation of a pod to one of its addresses: it holds the address, hands it over, or is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The pod holds the address: it is published if a service selects the pod.
@@ -70,7 +70,7 @@ pub enum Role {
     HandsOver,
     /// Another pod of the namespace holds the address, which is a conflict.
     LeftOut {
-        /// Whether both pods have the address from the same ResourceClaim.
+        /// Whether this pod and the holder have the address from the same ResourceClaim.
         shares_claim: bool,
     },
 }
@@ -78,7 +78,7 @@ pub enum Role {
 /// A pod's relation to an address that other pods have too.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressClaim<'a> {
-    /// Role of the pod within its namespace.
+    /// Role of the pod among the pods of its namespace that have the address.
     pub role: Role,
     /// Whether a pod of another namespace has the address and is not being deleted.
     pub is_elsewhere: bool,
@@ -92,9 +92,9 @@ pub struct Rivals<'a> {
     pub holder: &'a ObjectKey,
     /// Whether DNS answers with the address: its holder is selected and ready.
     pub is_answered: bool,
-    /// The pods that the address is not published for.
+    /// The other pods that have the address, for which it is not published.
     pub left_out: NameSummary,
-    /// Whether all of these pods have the address from the same ResourceClaim.
+    /// Whether the holder and all left-out pods have the address from the same ResourceClaim.
     pub share_claim: bool,
 }
 
@@ -109,7 +109,7 @@ impl<'a> AddressClaim<'a> {
 #[derive(Debug, Default)]
 pub struct AddressLedger {
     addresses: HashMap<Network, HashMap<IpAddr, Holders>>,
-    /// The addresses that several pods have.
+    /// The addresses that several pods have, in one namespace or in several.
     contested: BTreeSet<(Network, IpAddr)>,
 }
 
@@ -198,12 +198,12 @@ impl AddressLedger {
         Some(AddressClaim { role: side.role(pod)?, is_elsewhere, side })
     }
 
-    /// Returns whether any address is contested.
+    /// Returns whether there is an address that several pods have.
     pub fn is_contested(&self) -> bool {
         !self.contested.is_empty()
     }
 
-    /// Returns the number of addresses in conflict.
+    /// Returns the number of addresses that pods are in conflict over.
     pub fn conflicts(&self) -> usize {
         let contests =
             self.contested.iter().filter_map(|(network, address)| self.contest_of(network, *address));
@@ -255,12 +255,12 @@ impl Holders {
 }
 
 impl Contest {
-    /// Adds a pod, or updates its state.
+    /// Adds a pod that has the address, or updates its state.
     fn put(&mut self, holder: &Arc<Holder>, state: HolderState) {
         self.sides.entry(holder.pod.namespace.clone()).or_default().put(holder, state);
     }
 
-    /// Records that the address is published for a pod.
+    /// Makes a pod the holder of its namespace, since the address is published for it already.
     fn published(&mut self, holder: &Arc<Holder>) {
         if let Some(side) = self.sides.get_mut(&holder.pod.namespace) {
             side.published(holder);
@@ -300,7 +300,8 @@ impl Contest {
             || self.sides.len() > 1 && self.sides.values().any(Side::is_staying)
     }
 
-    /// Returns the pod and its services if only one pod is left.
+    /// Returns the only pod that still has the address, with its services; `None` if there are
+    /// several.
     fn only(&self) -> Option<(Arc<Holder>, Vec<ObjectKey>)> {
         let (namespace, side) = self.sides.first_key_value().filter(|_| self.sides.len() == 1)?;
         Some((side.only()?, side.services(namespace).collect()))

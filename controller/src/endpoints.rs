@@ -22,13 +22,13 @@ use crate::tally::Tally;
 /// Inputs of [`collect`] other than the service and its pods.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
-    /// The pods that have each address.
+    /// The addresses on all networks, with the pods that have each address.
     pub ledger: &'a AddressLedger,
-    /// The zone of each node that has one.
+    /// The topology zone of each node that has one, by the node's name.
     pub zones: &'a HashMap<String, String>,
     /// The slices of the service, which contain what is published already.
     pub slices: &'a [Arc<MultiNetworkEndpointSlice>],
-    /// Number of addresses that may be published.
+    /// Number of addresses that the limits allow for the service.
     pub room: Room,
 }
 
@@ -37,7 +37,7 @@ pub struct Inputs<'a> {
 pub struct Collected {
     /// Endpoints by network and family, in the order of the spec.
     pub groups: Vec<Group>,
-    /// Number of pods that have endpoints.
+    /// Numbers of the service's pods that have endpoints, over all networks and on each.
     pub tally: Tally,
     /// Addresses of the service's pods that are in conflict within their namespace.
     pub conflicts: BTreeMap<(Network, IpAddr), Conflict>,
@@ -61,18 +61,18 @@ pub struct Conflict {
     pub holder: ObjectKey,
     /// Whether DNS answers with the address: its holder is selected and ready.
     pub is_answered: bool,
-    /// The pods that the address is not published for.
+    /// The other pods that have the address, for which it is not published.
     pub left_out: NameSummary,
     /// The ResourceClaim that all of these pods have the address from, if they share one.
     pub claim: Option<String>,
 }
 
-/// State of a pod on one network of the service.
+/// Whether a pod has endpoints on one network of the service, and why it lacks addresses there.
 #[derive(Default)]
 struct NetworkPresence {
     is_published: bool,
     is_ready: bool,
-    /// Reason why the pod lacks addresses, with a detail for the message.
+    /// Reason why the pod lacks addresses, and a detail for the message; `None` if it lacks none.
     missing: Option<(Missing, Option<String>)>,
 }
 
@@ -127,7 +127,7 @@ pub fn collect<'a>(
     collected
 }
 
-/// An address with the indexes of its member and of its network.
+/// An address that may be published: index of its pod, index of its network, and the address.
 type Candidate = (usize, usize, IpAddr);
 
 /// Chooses the addresses that are published. Returns `None` if the limits allow all of them.
@@ -177,7 +177,7 @@ struct InputCache<'a> {
 }
 
 impl<'a> InputCache<'a> {
-    /// Returns whether an address is published for a pod already.
+    /// Returns whether a slice already publishes the address for the pod on the network `alias`.
     fn is_published(&self, pod: &Pod, alias: &str, address: IpAddr) -> bool {
         let published = self.published.get_or_init(|| {
             let slices = self.inputs.slices.iter();
@@ -192,7 +192,7 @@ impl<'a> InputCache<'a> {
         published.contains(&(pod.uid.as_str(), alias, address))
     }
 
-    /// Returns the device that is published with a pod's address.
+    /// Returns the device that a slice already publishes with the pod's address.
     fn device(&self, pod: &Pod, address: IpAddr) -> Option<&'a Device> {
         let devices = self.devices.get_or_init(|| {
             let endpoints = self.inputs.slices.iter().flat_map(|slice| &slice.spec.endpoints);
@@ -220,18 +220,18 @@ struct NetworkEndpoints {
 struct PodAddresses<'a> {
     /// Addresses that the pod holds, up to the limit per pod.
     held: Vec<(IpAddr, &'a Attachment)>,
-    /// Number of addresses above the limit per pod.
+    /// Number of addresses left out because of the limit per pod.
     beyond: usize,
     /// Addresses that other pods have too.
     contested: Vec<(IpAddr, &'a Attachment)>,
     is_handed_over: bool,
     is_other_family: bool,
-    /// Reason why the pod does not hold an address.
+    /// Reason why another pod holds an address of this pod; `None` if that is not so.
     missing: Option<Missing>,
 }
 
 impl NetworkEndpoints {
-    /// Classifies the addresses of a pod on the network.
+    /// Sorts the addresses of a pod on this network into those to publish and those to leave out.
     fn classify<'a>(&self, member: Member<'a>, cache: &InputCache<'_>) -> PodAddresses<'a> {
         let pod = member.pod;
         let mut classified = PodAddresses::default();
@@ -266,7 +266,7 @@ impl NetworkEndpoints {
         classified
     }
 
-    /// Adds the endpoints of a pod on the network.
+    /// Adds the endpoints of a pod on this network. Returns whether there are any, and why not.
     fn add_member(
         &mut self,
         member: Member<'_>,
@@ -324,7 +324,7 @@ fn ends_with(endpoints: &[Endpoint], pod: &Pod) -> bool {
 }
 
 impl Collected {
-    /// Counts a pod, and records which addresses it lacks.
+    /// Counts a pod, and records why it lacks addresses. `presences` has one entry per network.
     fn note(&mut self, pod: &Pod, spec: &MultiNetworkServiceSpec, presences: Vec<NetworkPresence>) {
         // A pod that is being deleted need not have addresses any more.
         let told = presences.iter().map(|presence| presence.missing.as_ref().filter(|_| !pod.terminating));

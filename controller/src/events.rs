@@ -32,9 +32,13 @@ use crate::limits::events::{BURST, INTERVAL, QUEUE, REMEMBERED, REQUEST_TIME, SE
 use crate::rate_limiter::RateLimiter;
 use crate::work::Notice;
 
-/// Limits of the API server, in bytes.
+/// Longest name of an event that the API server accepts, in bytes.
 const MAX_NAME: usize = 253;
+
+/// Longest note of an event that the API server accepts, in bytes.
 const MAX_NOTE: usize = 1024;
+
+/// Longest `reportingInstance` of an event that the API server accepts, in bytes.
 const MAX_INSTANCE: usize = 128;
 
 /// Value of the events' `reportingController`.
@@ -43,36 +47,36 @@ const CONTROLLER: &str = "multinet-controller";
 /// Value of the events' `action`.
 const ACTION: &str = "PublishEndpoints";
 
-/// Sender of notices.
+/// Sender of notices to the [`Publisher`], which writes them as Kubernetes events.
 #[derive(Clone, Debug)]
 pub struct Events {
     waiting: Waiting,
-    /// Wakes the publisher.
+    /// Wakes the publisher when notices have been queued.
     wake: mpsc::Sender<()>,
     lost: Counter,
 }
 
-/// The waiting notices, by namespace and object.
+/// Notices that wait for the [`Publisher`], by namespace and object.
 #[derive(Clone, Debug, Default)]
 struct Waiting(Arc<Mutex<FairQueue<Notice>>>);
 
-/// Task that writes notices as events.
+/// Task that writes notices as Kubernetes events.
 pub struct Publisher {
     client: Client,
     waiting: Waiting,
     wake: mpsc::Receiver<()>,
     leadership: Leadership,
-    /// Identity of this process.
+    /// Identity of this process, which events name as `reportingInstance`.
     instance: String,
     series: HashMap<Key, Series>,
     /// Limits the rate of events per object.
     limiter: RateLimiter<ObjectKey>,
     lost: Counter,
-    /// Whether the last write failed, which has been logged.
+    /// Whether the last write of an event failed. Only the first failure in a row is logged.
     is_failing: bool,
 }
 
-/// Key of a series: object, reason and text.
+/// Key of a series of equal events: object, reason and text.
 type Key = (ObjectKey, &'static str, String);
 
 #[derive(Clone, Debug)]
@@ -102,7 +106,7 @@ pub fn events(client: Client, leadership: Leadership, instance: &str, lost: Coun
 }
 
 impl Events {
-    /// Queues the notices. Never blocks.
+    /// Queues the notices for the publisher. Never blocks: counts notices without room as lost.
     pub fn publish(&self, notices: Vec<Notice>) {
         for notice in notices {
             if !self.waiting.push(notice) {
@@ -115,7 +119,7 @@ impl Events {
 }
 
 impl Waiting {
-    /// Queues a notice. Returns whether there was room for it.
+    /// Queues a notice. Returns false if the queue of its namespace is full.
     fn push(&self, notice: Notice) -> bool {
         let object = identity(&notice.regarding);
         let mut turns = self.0.lock();
@@ -126,7 +130,7 @@ impl Waiting {
         has_room
     }
 
-    /// Returns the next notice, with the key of its object.
+    /// Removes and returns the next notice, with the key of its object; `None` if no notice waits.
     fn take(&self) -> Option<(ObjectKey, Notice)> {
         let mut turns = self.0.lock();
         let (object, notice) = turns.begin()?;

@@ -16,14 +16,14 @@ use std::collections::{HashMap, VecDeque};
 
 use multinet_runtime::ObjectKey;
 
-/// Maximum numbers of items under way.
+/// Maximum numbers of items that may be under way at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For all namespaces together.
+    /// Maximum for all namespaces together.
     pub total: usize,
-    /// For one namespace.
+    /// Maximum for the services of one namespace together.
     pub namespace: usize,
-    /// For one service.
+    /// Maximum for one service.
     pub service: usize,
 }
 
@@ -31,7 +31,7 @@ impl Limits {
     /// No limits.
     pub const NONE: Self = Self { total: usize::MAX, namespace: usize::MAX, service: usize::MAX };
 
-    /// One item at a time.
+    /// One item at a time, over all namespaces.
     pub const ONE: Self = Self { total: 1, namespace: 1, service: 1 };
 
     /// Returns limits for requests to the API server. A namespace gets a sixteenth of `total`, and
@@ -52,7 +52,7 @@ impl Limits {
     }
 }
 
-/// Fair queue of items.
+/// Queue of services' items that serves namespaces in turn, and the services of each in turn.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     limits: Limits,
@@ -73,7 +73,7 @@ struct Namespace<T> {
     order: VecDeque<String>,
 }
 
-/// Queue of one service's items.
+/// Waiting items of one service, and the number of its items under way.
 #[derive(Debug)]
 struct ServiceQueue<T> {
     waiting: VecDeque<T>,
@@ -87,7 +87,7 @@ impl<T> FairQueue<T> {
         Self { limits, under_way: 0, namespaces: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Adds an item of a service.
+    /// Adds an item to the end of a service's queue.
     pub fn push(&mut self, service: &ObjectKey, thing: T) {
         let namespace = self.namespaces.entry(service.namespace.clone()).or_default();
         namespace.waiting += 1;
@@ -116,7 +116,7 @@ impl<T> FairQueue<T> {
         Some((service, thing))
     }
 
-    /// Ends an item of a service.
+    /// Records that an item of a service, which [`begin`](Self::begin) returned, is over.
     pub fn end(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
         let Some(queue) = namespace.services.get_mut(&service.name) else { return };

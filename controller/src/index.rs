@@ -53,14 +53,14 @@ use crate::slices::{self, SliceId};
 use crate::status::Evaluation;
 use crate::work::{OptionalApi, Outcome, Work};
 
-/// Settings that the decisions depend on.
+/// Settings that the decisions of the index depend on.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Zone of `status.hostname`.
+    /// DNS zone in which the host names of `status.hostname` are.
     pub zone: String,
-    /// Maximum number of endpoints in a slice.
+    /// Maximum number of endpoints in a MultiNetworkEndpointSlice.
     pub limit: usize,
-    /// Maximum number of endpoints in a slice of a mirror.
+    /// Maximum number of endpoints in a core EndpointSlice of a mirror.
     pub mirror_limit: usize,
     /// Limits on published addresses.
     pub caps: Caps,
@@ -87,7 +87,7 @@ struct State {
     slices: OwnedSlices<MultiNetworkEndpointSlice>,
     foreign_slices: ForeignSlices,
     mirrors: OwnedSlices<EndpointSlice>,
-    /// Number of addresses per service and namespace.
+    /// Numbers of published addresses of each service and namespace.
     counts: Counts,
     /// Services that waited for room in their namespace and have room now.
     woken: Vec<ObjectKey>,
@@ -96,7 +96,7 @@ struct State {
     has_adopted: bool,
     /// Notices about each pod, by its uid and by reason, so that none is published twice.
     notified: HashMap<String, BTreeMap<&'static str, String>>,
-    /// Varies the names of new slices.
+    /// Number that varies the names of new slices from plan to plan.
     seed: u64,
 }
 
@@ -106,15 +106,16 @@ struct Service {
     /// server's answer to a status write.
     seen: bool,
     selection: Selection,
-    /// Result of the last plan.
+    /// Result of the service's last plan; `None` before the first plan.
     evaluation: Option<Evaluation>,
-    /// Time of the earliest change that no plan contains yet.
+    /// Time of the earliest change that no plan of the service contains yet; `None` without a
+    /// change.
     trigger: Option<Timestamp>,
-    /// Time of the earliest change in the writes that are under way.
+    /// Time of the earliest change in the service's unfinished writes; `None` if unknown.
     writing: Option<Timestamp>,
-    /// Notices about the service, so that none is published twice.
+    /// Published notices about the service by condition type, so that none is published twice.
     notified: Vec<(&'static str, String)>,
-    /// Last status that was computed.
+    /// Status that was computed last; `None` before the first outcome.
     status: Option<MultiNetworkServiceStatus>,
     /// Whether another writer has changed the controller's part of the status since the controller
     /// last wrote it.
@@ -134,11 +135,11 @@ enum Selection {
 pub struct Totals {
     /// Pods in all namespaces, selected or not.
     pub pods: usize,
-    /// MultiNetworkServices.
+    /// MultiNetworkServices in all namespaces.
     pub services: usize,
-    /// Slices that the controller manages.
+    /// MultiNetworkEndpointSlices that the controller manages.
     pub slices: usize,
-    /// Mirrors' slices that the controller manages.
+    /// Core EndpointSlices of mirrors that the controller manages.
     pub mirrors: usize,
     /// Endpoints that DNS answers with.
     pub ready: usize,
@@ -146,7 +147,7 @@ pub struct Totals {
     pub not_ready: usize,
     /// Terminating endpoints that are not ready.
     pub terminating: usize,
-    /// Addresses in conflict.
+    /// Addresses that pods are in conflict over.
     pub conflicts: usize,
     /// Pods whose network-status annotation cannot be read.
     pub unreadable: usize,
@@ -178,7 +179,7 @@ impl ClusterIndex {
         Self { state: Mutex::new(state), queue }
     }
 
-    /// Plans the writes for a service.
+    /// Plans the writes that bring the slices and mirror of a service up to date.
     pub fn work(&self, service: &ObjectKey) -> Work {
         let mut state = self.lock();
         let work = state.work(service, false);
@@ -294,7 +295,7 @@ impl ClusterIndex {
         self.publish(&mut state);
     }
 
-    /// Returns the numbers of objects.
+    /// Returns the numbers of objects, for the metrics.
     pub fn totals(&self) -> Totals {
         self.lock().totals()
     }
@@ -491,7 +492,7 @@ fn selection(service: &MultiNetworkService) -> Selection {
     }
 }
 
-/// Returns the keys that are not in `live`.
+/// Returns the keys of `known` that are not in `live`.
 fn missing<'a>(known: impl Iterator<Item = &'a ObjectKey>, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
     known.filter(|key| !live.contains(*key)).cloned().collect()
 }

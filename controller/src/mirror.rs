@@ -33,7 +33,7 @@ const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trig
 pub struct DesiredMirror {
     /// The MultiNetworkService that is mirrored.
     pub owner: Owner,
-    /// Name of the core Service that it is mirrored to.
+    /// Name of the core Service that the MultiNetworkService is mirrored to.
     pub service: String,
     /// The ports of every endpoint.
     pub ports: Vec<Port>,
@@ -214,7 +214,7 @@ impl Entry for CoreEndpoint {
     }
 }
 
-/// Returns ready, serving and terminating, with the API's defaults.
+/// Returns the conditions ready, serving and terminating of an endpoint, with the API's defaults.
 fn conditions(endpoint: &CoreEndpoint) -> [bool; 3] {
     let conditions = endpoint.conditions.as_ref();
     [

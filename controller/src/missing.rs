@@ -22,11 +22,11 @@ pub enum Missing {
     NotRequested(NetworkKind),
     /// The pod requests the network, but was not attached to it.
     NotAttached,
-    /// All addresses are of a family that the service does not publish.
+    /// All addresses of the pod are of a family that the service does not publish.
     OtherFamily,
-    /// The pod is attached without an address.
+    /// The pod is attached to the network without an address.
     NoAddress,
-    /// All addresses are link-local.
+    /// All addresses of the pod on the network are link-local.
     LinkLocal,
     /// The driver of the pod's device has not reported an address.
     NotReported,
@@ -34,11 +34,11 @@ pub enum Missing {
     RdmaOnly,
     /// The pod's device is not ready.
     DeviceNotReady,
-    /// The pod only observes the device.
+    /// The pod only observes a device of another pod (`adminAccess`).
     Observer,
     /// The pod shares a claim with another pod, which holds the address.
     SharedClaim,
-    /// Another pod holds the address.
+    /// Another pod of the namespace holds the pod's address.
     Taken,
     /// A limit leaves out all addresses of the pod.
     Capped,
@@ -75,7 +75,7 @@ impl Missing {
         }
     }
 
-    /// Returns what the user can do about it.
+    /// Returns advice to the user: how the pods get the missing addresses.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::HostNetwork => "remove hostNetwork from the pod",

@@ -12,11 +12,11 @@ use multinet_runtime::ObjectKey;
 /// aliases for that object refer to the same network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Network {
-    /// The kind of the object.
+    /// Kind of the object that describes the network.
     pub kind: NetworkKind,
-    /// The object's namespace; `None` for a cluster-scoped kind.
+    /// Namespace of the object that describes the network; `None` for a cluster-scoped kind.
     pub namespace: Option<String>,
-    /// The object's name.
+    /// Name of the object that describes the network.
     pub name: String,
 }
 
@@ -61,20 +61,20 @@ pub struct Attachment {
     /// Addresses that can be published, each once and in the reported order. None of them is
     /// unspecified, loopback, multicast or IPv4-mapped.
     pub addresses: Vec<IpAddr>,
-    /// Details of the device. All values are valid in a slice.
+    /// Details of the device behind the interface. All values are valid in a slice.
     pub device: Device,
-    /// The device, if it belongs to a claim.
+    /// The DRA device and its claim; `None` if the interface belongs to no claim.
     pub claimed: Option<ClaimedDevice>,
 }
 
 /// An interface or device of a pod on a network that has no address to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addressless {
-    /// The networks that it is on; see [`Attachment::networks`].
+    /// The networks that the interface or device is on; see [`Attachment::networks`].
     pub networks: Vec<Network>,
-    /// The device, if it belongs to a claim.
+    /// The DRA device and its claim; `None` if the interface belongs to no claim.
     pub claimed: Option<ClaimedDevice>,
-    /// Reason why it has no address.
+    /// Reason why the interface or device has no address.
     pub reason: NoAddressReason,
 }
 
@@ -108,7 +108,7 @@ pub enum NoAddressReason {
 /// Contents of a pod's annotations about its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The interfaces.
+    /// Interfaces that the annotations report.
     pub interfaces: Interfaces,
     /// Networks that the pod requests, whether it is attached to them or not.
     pub requested: Vec<Network>,
@@ -119,10 +119,10 @@ pub struct Report {
     pub rejected: Vec<Unreadable>,
 }
 
-/// A pod.
+/// A pod, reduced to the fields that the controller needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Namespace and name.
+    /// Namespace and name of the pod.
     pub key: ObjectKey,
     /// The pod's uid, which distinguishes pods of the same name.
     pub uid: String,
@@ -135,13 +135,13 @@ pub struct Pod {
     pub terminal: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// Whether condition Ready is True.
+    /// Whether the pod's condition Ready is True.
     pub serving: bool,
-    /// Time of the last transition of condition Ready.
+    /// Time of the last transition of the pod's condition Ready.
     pub serving_changed: Option<Timestamp>,
     /// Host name that the pod requests in DNS: `spec.hostname`, if it is a DNS label.
     pub hostname: Option<String>,
-    /// Name of the node that the pod is bound to.
+    /// Name of the node that the pod is bound to; `None` before the pod is scheduled.
     pub node: Option<String>,
     /// Whether the pod uses its node's network. Such a pod has no secondary interfaces.
     pub host_network: bool,
@@ -153,7 +153,7 @@ pub struct Pod {
     pub machine: Option<String>,
     /// Contents of the annotations about the pod's interfaces.
     pub report: Report,
-    /// Claims that the pod uses.
+    /// ResourceClaims that the pod uses.
     pub claims: Vec<PodClaim>,
 }
 
@@ -170,7 +170,7 @@ impl Pod {
     }
 }
 
-/// A claim that a pod uses, as the pod refers to it.
+/// A ResourceClaim that a pod uses, as the pod refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodClaim {
     /// Name of the ResourceClaim, which is in the pod's namespace.
@@ -188,13 +188,13 @@ pub struct Unreadable(pub String);
 /// A ResourceClaim, as far as it is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Namespace and name.
+    /// Namespace and name of the claim.
     pub key: ObjectKey,
     /// Uids of the pods that the claim is reserved for. Empty if the claim does not say.
     pub reserved_for: Vec<String>,
-    /// Devices that have addresses.
+    /// Devices of the claim that have addresses.
     pub devices: Vec<ClaimDevice>,
-    /// Allocated or reported devices that have no addresses.
+    /// Devices of the claim that are allocated or reported, and have no addresses.
     pub addressless: Vec<AddresslessClaimDevice>,
     /// Description of the unreadable parts of the status, if any. The readable parts are in the
     /// other fields.
@@ -222,7 +222,7 @@ pub struct AddresslessClaimDevice {
     pub id: DeviceId,
     /// Name of the DeviceClass of the request that the device was allocated for.
     pub class: Option<String>,
-    /// Reason why it has no address.
+    /// Reason why the device has no address.
     pub reason: NoAddressReason,
 }
 
@@ -240,7 +240,7 @@ pub struct DeviceId {
 /// A ResourceSlice: a driver's description of some or all devices of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSlice {
-    /// Name of the slice, which has no namespace.
+    /// Name of the ResourceSlice, which has no namespace.
     pub key: ObjectKey,
     /// Name of the DRA driver.
     pub driver: String,
@@ -256,19 +256,19 @@ pub struct DeviceSlice {
     pub devices: BTreeMap<String, Device>,
 }
 
-/// A node.
+/// A node, reduced to its topology zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Name of the node, which has no namespace.
     pub key: ObjectKey,
-    /// Value of the label `topology.kubernetes.io/zone`.
+    /// Value of the node's label `topology.kubernetes.io/zone`; `None` without that label.
     pub zone: Option<String>,
 }
 
-/// A core Service that may have a mirror.
+/// A core Service, which MultiNetworkServices may be mirrored to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreService {
-    /// Namespace and name.
+    /// Namespace and name of the Service.
     pub key: ObjectKey,
     /// Reason why nothing may be mirrored to the Service: it has a selector, a cluster IP, or the
     /// type ExternalName.

@@ -127,7 +127,7 @@ impl OptionalApis {
         shutdown.run_until_cancelled(follow).await;
     }
 
-    /// Asks until a ready API server answers. Returns its API groups.
+    /// Requests the API groups until a ready API server answers. Returns its groups.
     async fn first_groups(&self, asked: &ReadyGuard) -> APIGroupList {
         let mut is_said = false;
         loop {
@@ -196,18 +196,19 @@ impl OptionalApis {
     }
 }
 
-/// Event in the main loop.
+/// Event that the main loop of [`OptionalApis::run`] handles.
 enum Event {
-    /// The list of API groups is due.
+    /// The next request for the list of API groups is due.
     Poll,
-    /// The watches of a group have listed all their objects.
+    /// All watches of a group have listed their objects. Contains the group and the watched
+    /// version.
     Listed(OptionalApi, &'static str),
     /// A watch has ended unexpectedly.
     Died,
 }
 
 impl GroupWatcher {
-    /// Waits for the next event of the watches.
+    /// Waits for the next event of the group's watches.
     async fn event(&mut self) -> Event {
         let api = self.api;
         let listed = async {
@@ -278,7 +279,7 @@ impl WatchSpawner<'_> {
 }
 
 impl OptionalApi {
-    /// Returns the versions that the controller can read, best first.
+    /// Returns the versions of the group that the controller can read, best first.
     fn versions(self) -> &'static [&'static str] {
         match self {
             Self::Multus => &["v1"],

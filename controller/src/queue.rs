@@ -55,7 +55,7 @@ struct State {
 #[derive(Debug)]
 struct QueueEntry {
     position: Position,
-    /// Number of failures in a row.
+    /// Number of failures of the service in a row.
     failures: u32,
     cooldown: Cooldown,
 }
@@ -97,13 +97,14 @@ enum Position {
         until: (Instant, u64),
         is_held: bool,
     },
-    /// Being worked on. `again` tells whether the service was added meanwhile.
+    /// A [`WorkItem`] exists for the service. `again` tells whether the service was added
+    /// meanwhile.
     InProgress {
         again: bool,
     },
 }
 
-/// Pause after a failure.
+/// Pause of a service after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backoff {
     /// The failure concerns all services. Pauses double up to 5 s.
@@ -193,7 +194,7 @@ impl Queue {
 }
 
 impl State {
-    /// Adds a service. Returns whether the waiting task must be woken.
+    /// Queues a service. Returns whether the task that waits in [`Queue::next`] must be woken.
     fn add(&mut self, service: &ObjectKey, now: Instant) -> bool {
         if !self.is_open {
             return false;
@@ -228,7 +229,7 @@ impl State {
         }
     }
 
-    /// Makes the services ready whose time has come.
+    /// Makes the services ready whose wait has ended.
     fn wake_due(&mut self, now: Instant) {
         while let Some(first) = self.waiting.first_entry()
             && first.key().0 <= now
@@ -241,7 +242,7 @@ impl State {
         }
     }
 
-    /// Starts the next ready service. Returns it with its number of failures.
+    /// Begins the turn of the next ready service. Returns the service with its number of failures.
     fn take(&mut self) -> Option<(Arc<ObjectKey>, u32)> {
         let (_, key) = self.ready.begin()?;
         let entry = self.entries.get_mut(&key)?;
@@ -345,12 +346,12 @@ enum Completion {
 }
 
 impl WorkItem {
-    /// Returns the service.
+    /// Returns the service to work on.
     pub fn service(&self) -> &ObjectKey {
         &self.service
     }
 
-    /// Returns the number of failures in a row before this turn.
+    /// Returns the number of failures of the service in a row before this turn.
     pub fn failures(&self) -> u32 {
         self.failures
     }
@@ -360,7 +361,7 @@ impl WorkItem {
         self.has_written = true;
     }
 
-    /// Ends the turn.
+    /// Ends the turn, with all work done.
     pub fn done(mut self) {
         self.end(Completion::Done(None));
     }

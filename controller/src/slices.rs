@@ -37,10 +37,10 @@ mod names;
 pub(crate) mod pack;
 pub(crate) mod planner;
 
-/// Desired content of a service's slices.
+/// Desired content of the MultiNetworkEndpointSlices of a service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
-    /// The service.
+    /// The service that owns the slices.
     pub owner: Owner,
     /// Labels of the service. Its slices get them too, as in Kubernetes, except for the labels that
     /// tell slices apart.
@@ -93,12 +93,12 @@ impl<S> Plan<S> {
         self.writes() == 0
     }
 
-    /// Returns the number of writes.
+    /// Returns the number of slices to create, update and delete.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
     }
 
-    /// Keeps the first `most` writes. Returns whether there were more.
+    /// Keeps the first `most` writes, and drops the others. Returns whether there were others.
     pub fn cut(&mut self, most: usize) -> bool {
         let before = self.writes();
         self.create.truncate(most);
@@ -117,11 +117,11 @@ impl<S> Default for Plan<S> {
 /// Preconditions for deleting a slice: its key, uid and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceId {
-    /// Namespace and name.
+    /// Namespace and name of the slice.
     pub key: ObjectKey,
     /// Uid of the slice.
     pub uid: String,
-    /// The resourceVersion.
+    /// The resourceVersion of the slice that the delete was planned on.
     pub resource_version: String,
 }
 
@@ -284,7 +284,7 @@ pub(crate) fn same_or_empty<T: Default + PartialEq>(a: Option<&T>, b: Option<&T>
     a.unwrap_or(&nothing) == b.unwrap_or(&nothing)
 }
 
-/// Returns whether `found` contains the wanted ports, in any order.
+/// Returns whether `found` and `wanted` are the same ports, in any order.
 pub(crate) fn same_ports<'a>(found: impl Iterator<Item = &'a Port>, wanted: &[Port]) -> bool {
     let mut found: Vec<&Port> = found.collect();
     let mut wanted: Vec<&Port> = wanted.iter().collect();

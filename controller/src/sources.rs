@@ -34,7 +34,7 @@ pub trait Source: Sync {
     fn read_claims(&self, _pod: &Pod, _claims: &PodClaims<'_>, _interfaces: &mut Interfaces) {}
 }
 
-/// Annotations of a pod.
+/// Annotations of a pod, with the pod's namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct PodAnnotations<'a> {
     /// Namespace of the pod.
@@ -44,17 +44,17 @@ pub struct PodAnnotations<'a> {
 }
 
 impl<'a> PodAnnotations<'a> {
-    /// Returns the value of an annotation.
+    /// Returns the value of the annotation `key`; `None` if the pod lacks that annotation.
     pub fn get(&self, key: &str) -> Option<&'a str> {
         self.annotations.get(key).map(String::as_str)
     }
 }
 
-/// Claims of a pod.
+/// ResourceClaims that a pod uses, with what is known about their devices.
 pub struct PodClaims<'a> {
     /// Each claim as the pod refers to it, and the claim itself.
     pub claims: Vec<(&'a PodClaim, &'a Claim)>,
-    /// Function that returns the known details of a device.
+    /// Function that returns the details of a device that ResourceSlices publish.
     pub facts: &'a dyn Fn(&DeviceId) -> Device,
 }
 

@@ -11,7 +11,7 @@ use crate::name_summary::NameSummary;
 pub struct Tally {
     /// Number of pods with endpoints on any network.
     pub endpoints: EndpointCounts,
-    /// Numbers by network, in the order of the spec.
+    /// Numbers of pods on each network, in the order of the spec.
     pub networks: Vec<NetworkCounts>,
     /// Pods with endpoints of which none is ready.
     pub not_ready: NameSummary,
@@ -66,7 +66,7 @@ impl Tally {
     }
 }
 
-/// The pods in a slice.
+/// The network of a slice, and the pods that its endpoints belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePods {
     alias: String,

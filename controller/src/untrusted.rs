@@ -19,7 +19,7 @@ const QUOTED: usize = 40;
 /// Highest NUMA node that the schema of slices allows.
 const MAX_NUMA_NODE: i64 = 1023;
 
-/// Problems of an object, one line each.
+/// Problems found in a pod's annotations or in a claim, one line each.
 #[derive(Default)]
 pub(crate) struct Problems {
     lines: Vec<Unreadable>,
@@ -27,7 +27,7 @@ pub(crate) struct Problems {
 }
 
 impl Problems {
-    /// Adds a problem. Above the limit, it only counts the problem.
+    /// Adds a problem, or only counts it if there are [`MAX_PROBLEMS`] already.
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
         if self.lines.len() < MAX_PROBLEMS {
             self.lines.push(Unreadable(line()));

@@ -40,35 +40,35 @@ pub use self::metadata::Keep;
 pub use self::pod::Pod;
 use crate::sources::dra::nullable;
 
-/// A kind of object, and the parts of it that are read.
+/// A kind of Kubernetes object, and the parts of it that the controller reads.
 pub trait Kind: Clone + Debug + Send + Sync + 'static {
     /// API group; empty for the core group.
     const GROUP: &'static str;
-    /// API version.
+    /// Version of the API group, such as `v1`.
     const VERSION: &'static str;
     /// Name of the kind.
     const KIND: &'static str;
-    /// Name of the kind in URLs.
+    /// Plural of the kind's name, as in URLs.
     const PLURAL: &'static str;
-    /// Whether the kind is namespaced.
+    /// Marker type of the crate kube that tells whether the kind is namespaced.
     type Scope;
 
-    /// Labels to keep.
+    /// Labels that a view keeps.
     const LABELS: Keep = Keep::None;
-    /// Annotations to keep.
+    /// Annotations that a view keeps.
     const ANNOTATIONS: Keep = Keep::None;
-    /// Whether to keep the owner references.
+    /// Whether a view keeps the owner references.
     const OWNERS: bool = false;
     /// Whether only metadata is read, so that the API server need not send the rest.
     const METADATA_ONLY: bool = false;
 
-    /// Type of `spec`.
+    /// Type that `spec` is decoded into.
     type Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static;
-    /// Type of `status`.
+    /// Type that `status` is decoded into.
     type Status: DeserializeOwned + Default + Clone + Debug + Send + 'static;
 }
 
-/// View of an object of kind `K`.
+/// Object of kind `K`, reduced to the fields that the controller reads.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(bound = "")]
 pub struct View<K: Kind> {
@@ -81,7 +81,7 @@ pub struct View<K: Kind> {
 }
 
 impl<K: Kind> View<K> {
-    /// Returns namespace and name.
+    /// Returns namespace and name of the object.
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
             namespace: self.metadata.namespace.clone().unwrap_or_default(),

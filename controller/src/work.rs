@@ -20,7 +20,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Returns whether there is nothing to do.
+    /// Returns whether there is nothing to list or to write.
     pub fn is_empty(&self) -> bool {
         !self.needs_list && self.slices.is_empty() && self.mirrors.is_empty()
     }
@@ -38,7 +38,7 @@ pub struct Outcome {
 /// A status that differs from the one that the service has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusWrite {
-    /// The MultiNetworkService.
+    /// The MultiNetworkService whose status is written.
     pub service: ObjectKey,
     /// Version of the service that the status was computed for. The write fails for a newer service
     /// of the same name, and if another writer has changed the service meanwhile.
@@ -53,7 +53,7 @@ pub struct StatusWrite {
 /// A message for people, to be published as an event of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// The object, with its uid.
+    /// The object that the event is about, with its uid.
     pub regarding: ObjectReference,
     /// Whether the event is a warning.
     pub warning: bool,

@@ -25,16 +25,17 @@ pub(super) struct Side {
     ranks: BTreeSet<Rank>,
     /// The pods that are not being deleted.
     staying: BTreeSet<Arc<Holder>>,
-    /// Number of staying pods for each virtual machine.
+    /// Number of pods that are not being deleted, by the uid of their virtual machine.
     machines: HashMap<String, usize>,
     /// Services that publish the address, with the number of pods that each selects.
     services: BTreeMap<String, usize>,
     winner: Option<Arc<Holder>>,
-    /// State that the services were last notified of.
+    /// State at the last call of [`update_reported`](Self::update_reported); `None` without a
+    /// holder.
     reported: Option<Reported>,
 }
 
-/// The state that affects the status of services.
+/// Facts about the holder and its rivals that the status of services reports.
 #[derive(Debug, PartialEq)]
 struct Reported {
     winner: Arc<Holder>,
@@ -55,7 +56,7 @@ impl HolderState {
         (self.is_selected(), self.is_ready, !self.is_terminating)
     }
 
-    /// Returns whether both pods run the same virtual machine.
+    /// Returns whether this pod and `other` run the same virtual machine.
     fn is_sibling(&self, other: &Self) -> bool {
         self.machine.is_some() && self.machine == other.machine
     }
@@ -66,7 +67,7 @@ fn rank(holder: &Arc<Holder>, state: &HolderState) -> Rank {
 }
 
 impl Side {
-    /// Adds a pod, or updates its state.
+    /// Adds a pod that has the address, or updates its state.
     pub(super) fn put(&mut self, holder: &Arc<Holder>, state: HolderState) {
         self.take(holder);
         self.ranks.insert(rank(holder, &state));
@@ -82,7 +83,8 @@ impl Side {
         self.pods.insert(Arc::clone(holder), state);
     }
 
-    /// Removes a pod. The caller must call [`decide`](Self::decide) afterwards.
+    /// Removes a pod that no longer has the address. The caller must call [`decide`](Self::decide)
+    /// afterwards.
     pub(super) fn take(&mut self, holder: &Holder) {
         let Some((holder, state)) = self.pods.remove_entry(holder) else { return };
         self.ranks.remove(&rank(&holder, &state));
@@ -105,12 +107,12 @@ impl Side {
         }
     }
 
-    /// Records that the address is published for a pod.
+    /// Makes a pod the holder, since the address is published for it already.
     pub(super) fn published(&mut self, holder: &Arc<Holder>) {
         self.winner = Some(Arc::clone(holder));
     }
 
-    /// Decides which pod holds the address.
+    /// Decides which pod of the namespace holds the address.
     pub(super) fn decide(&mut self) {
         self.winner = self.best();
     }
@@ -143,7 +145,7 @@ impl Side {
         self.decide();
     }
 
-    /// Returns the role of a pod.
+    /// Returns the role of a pod; `None` if the pod does not have the address.
     pub(super) fn role(&self, pod: &ObjectKey) -> Option<Role> {
         let first = Holder { pod: pod.clone(), uid: String::new() };
         let (holder, state) = self.pods.range(first..).next().filter(|(holder, _)| holder.pod == *pod)?;
@@ -212,17 +214,18 @@ impl Side {
         !self.staying.is_empty()
     }
 
-    /// Returns whether no pod is left.
+    /// Returns whether no pod of the namespace has the address any more.
     pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// Returns the only pod; `None` if several pods have the address.
+    /// Returns the only pod that has the address; `None` if there are several.
     pub(super) fn only(&self) -> Option<Arc<Holder>> {
         self.pods.keys().next().filter(|_| self.pods.len() == 1).cloned()
     }
 
-    /// Returns the pod that holds the address, with its state.
+    /// Returns the pod that holds the address, with its state; `None` before
+    /// [`decide`](Self::decide).
     fn held(&self) -> Option<(&Arc<Holder>, &HolderState)> {
         self.pods.get_key_value(self.winner.as_ref()?)
     }

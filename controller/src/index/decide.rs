@@ -306,7 +306,7 @@ fn is_bad(status: &MultiNetworkServiceStatus, kind: ConditionType, bad: &str) ->
     find(&status.conditions, kind).is_some_and(|condition| condition.status == bad)
 }
 
-/// Returns the static string for a condition's reason, which events need.
+/// Returns the static string for a condition's reason, which events need; `None` for other reasons.
 fn reason_of(reason: &str) -> Option<&'static str> {
     let notified = [
         AcceptedReason::Invalid.as_str(),
@@ -349,7 +349,7 @@ fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Not
     unreadable.into_iter().chain(rejected).chain(claims).map(notice).collect()
 }
 
-/// Joins the lines. Returns `None` if there are none.
+/// Joins texts by semicolons into one line. Returns `None` if there are none.
 fn lines(all: &[impl ToString]) -> Option<String> {
     (!all.is_empty()).then(|| all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
-/// Services with the time of the earliest change that affects them.
+/// Services to plan again, each with the time of the earliest change that affects it.
 #[derive(Debug)]
 pub(super) struct Dirty {
     clock: fn() -> Timestamp,
@@ -28,7 +28,7 @@ impl Dirty {
         self.services.entry(service).and_modify(|known| *known = at.min(*known)).or_insert(at);
     }
 
-    /// Takes all services, in the order of their names.
+    /// Empties the set. Returns its services with their times, in the order of the names.
     pub(super) fn take(&mut self) -> BTreeMap<ObjectKey, Timestamp> {
         std::mem::take(&mut self.services)
     }

@@ -22,10 +22,10 @@ trait Objects<K> {
     /// Removes an object.
     fn remove(&mut self, key: &ObjectKey);
 
-    /// Begins a list.
+    /// Begins a list, in which the watch shows all objects again.
     fn start(&mut self) {}
 
-    /// Ends a list: removes the objects that are not in `live`.
+    /// Ends a list: removes the objects that are not in `live`, the keys in the list.
     fn retain(&mut self, live: &HashSet<ObjectKey>);
 }
 
@@ -249,7 +249,7 @@ impl<V: views::Version> Objects<views::ResourceSlice<V>> for State {
     }
 }
 
-/// View of a kind of network, of which only the existence matters.
+/// View of an object that describes a network, of which only the existence matters.
 trait NetworkView {
     const KIND: NetworkKind;
 }

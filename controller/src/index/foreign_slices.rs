@@ -12,17 +12,17 @@ use crate::slices;
 use crate::slices::metadata::label;
 use crate::tally::SlicePods;
 
-/// Slices of other writers, by service.
+/// MultiNetworkEndpointSlices that the controller does not own, by service.
 #[derive(Debug, Default)]
 pub(super) struct ForeignSlices {
     slices: HashMap<ObjectKey, (ObjectKey, SlicePods)>,
     by_service: MultiMap<ObjectKey, ObjectKey>,
-    /// Number of endpoints in the slices of each service.
+    /// Number of endpoints in the foreign slices of each service.
     sizes: HashMap<ObjectKey, usize>,
 }
 
 impl ForeignSlices {
-    /// Records a slice that the watch shows. Returns the affected services.
+    /// Records a slice that the watch shows, if it is foreign. Returns the affected services.
     pub(super) fn observe(&mut self, slice: &MultiNetworkEndpointSlice) -> Vec<ObjectKey> {
         let Some(key) = key_of(&slice.metadata) else { return Vec::new() };
         let service =
@@ -60,12 +60,12 @@ impl ForeignSlices {
         gone.iter().filter_map(|key| self.observe_deleted(key)).collect()
     }
 
-    /// Returns the number of endpoints in a service's slices.
+    /// Returns the number of endpoints in a service's foreign slices.
     pub(super) fn size(&self, service: &ObjectKey) -> usize {
         self.sizes.get(service).copied().unwrap_or_default()
     }
 
-    /// Returns the pods in the slices of a service.
+    /// Returns the pods in each foreign slice of a service.
     pub(super) fn of<'a>(&'a self, service: &ObjectKey) -> Vec<&'a SlicePods> {
         self.by_service.of(service).filter_map(|key| Some(&self.slices.get(key)?.1)).collect()
     }

@@ -15,7 +15,7 @@ use super::{key_of, missing};
 use crate::slices::SliceId;
 use crate::slices::metadata::label;
 
-/// Slices of one kind, by the service that they belong to.
+/// Slices of one kind that the controller owns, by the service that they belong to.
 #[derive(Debug)]
 pub(super) struct OwnedSlices<S> {
     /// Returns the service that a slice belongs to; `None` if the controller does not manage the
@@ -23,21 +23,21 @@ pub(super) struct OwnedSlices<S> {
     service_of: fn(&S) -> Option<ObjectKey>,
     /// Returns the number of endpoints in a slice.
     size_of: fn(&S) -> usize,
-    /// State of each slice.
+    /// Known state of each slice, by the slice's key.
     slices: HashMap<ObjectKey, Known<S>>,
-    /// The services that have slices.
+    /// The services that have slices, with the keys of these slices.
     services: HashMap<ObjectKey, Members>,
-    /// Services whose number of endpoints has changed.
+    /// Services whose number of endpoints has changed since the last call of `resized`.
     resized: Vec<ObjectKey>,
     /// Services whose slices must be listed; see [`needs_list`](Self::needs_list).
     unlisted: HashSet<ObjectKey>,
-    /// Services that are being worked on.
+    /// Services that the writer works on, with what the watch has shown meanwhile.
     in_work: HashMap<ObjectKey, Changes>,
     /// Whether the watch is in the middle of a list.
     is_listing: bool,
 }
 
-/// State of a slice.
+/// Newest known state of a slice: from the watch, or from the answer to a write.
 #[derive(Debug)]
 enum Known<S> {
     /// The watch has shown this version or a newer one.
@@ -54,7 +54,7 @@ struct OwnedSlice<S> {
     object: Arc<S>,
 }
 
-/// The slices of a service.
+/// Keys of a service's slices, and the number of their endpoints.
 #[derive(Debug, Default)]
 struct Members {
     keys: BTreeSet<ObjectKey>,
@@ -65,8 +65,8 @@ struct Members {
 /// Changes that the watch has shown while a service is being worked on.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Whether it has shown a change since [`begin_work`](OwnedSlices::begin_work) or the last
-    /// list.
+    /// Whether the watch has shown a change since [`begin_work`](OwnedSlices::begin_work) or the
+    /// last list.
     is_any: bool,
     /// Uids of slices that it has shown as deleted. The answer to an earlier write of such a slice
     /// may still arrive.
@@ -81,7 +81,7 @@ impl<S: Resource> Known<S> {
         }
     }
 
-    /// Returns whether a version that the watch shows replaces this state.
+    /// Returns whether the version `shown` by the watch replaces this state.
     fn gives_way_to(&self, shown: &S, is_listing: bool) -> bool {
         match self {
             Self::Shown(slice) => supersedes(shown, &slice.object, is_listing),
@@ -173,7 +173,7 @@ impl<S: Resource> OwnedSlices<S> {
         concerned
     }
 
-    /// Records the API server's answer to a write.
+    /// Records the slice in the API server's answer to a write.
     pub(super) fn record_stored(&mut self, object: S) {
         let Some(key) = key_of(object.meta()) else { return };
         let is_outdated = self.slice(&key).is_some_and(|slice| !is_newer(&object, &*slice.object));
@@ -239,12 +239,12 @@ impl<S: Resource> OwnedSlices<S> {
         self.in_work.entry(service.clone()).or_default().is_any = false;
     }
 
-    /// Ends work on a service.
+    /// Ends the work on a service that [`begin_work`](Self::begin_work) began.
     pub(super) fn end_work(&mut self, service: &ObjectKey) {
         self.in_work.remove(service);
     }
 
-    /// Returns whether no state about work is left.
+    /// Returns whether no service is being worked on.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.in_work.is_empty()
@@ -313,7 +313,7 @@ impl<S: Resource> OwnedSlices<S> {
     }
 }
 
-/// Returns whether a list selected by the service's name contains the slice.
+/// Returns whether the slice has the label of the service's name, by which lists are selected.
 fn is_listed<S: Resource>(object: &S, service: &ObjectKey) -> bool {
     label(object.meta(), labels::SERVICE_NAME) == Some(&service.name)
 }

@@ -29,14 +29,14 @@ static NO_INTERFACES: Interfaces = Interfaces { attachments: Vec::new(), address
 pub(super) struct Pods {
     pub(super) pods: BTreeMap<ObjectKey, PodEntry>,
     selectors: Selectors,
-    /// The networks of each service.
+    /// The networks in the spec of each service that has a selector.
     pub(super) networks: HashMap<ObjectKey, Vec<Network>>,
     /// Names of the pods that each service selects.
     members: MultiMap<ObjectKey, String>,
     by_node: MultiMap<String, ObjectKey>,
     by_claim: MultiMap<ObjectKey, ObjectKey>,
     claims: HashMap<ObjectKey, Claim>,
-    /// Claims that use a device of each pool.
+    /// Claims that use a device, by the names of the device's driver and pool.
     claims_by_pool: MultiMap<(String, String), ObjectKey>,
     devices: Devices,
     pub(super) ledger: AddressLedger,
@@ -47,7 +47,7 @@ pub(super) struct PodEntry {
     pub(super) pod: Pod,
     /// Key of the pod in the ledger, shared by all of its addresses.
     pub(super) holder: Arc<Holder>,
-    /// Interfaces from annotations and claims together. Only for pods with claims.
+    /// Interfaces from annotations and claims together; `None` for a pod without claims.
     joined: Option<Interfaces>,
     /// Names of the services that select the pod.
     pub(super) services: BTreeSet<String>,
@@ -182,7 +182,7 @@ impl Pods {
         }
     }
 
-    /// Adds or replaces a claim.
+    /// Adds or replaces a ResourceClaim.
     pub(super) fn apply_claim(&mut self, claim: Claim, dirty: &mut Dirty) {
         let key = claim.key.clone();
         // Acquire before the old claim is forgotten. A device that both use thus keeps its known
@@ -202,7 +202,7 @@ impl Pods {
         }
     }
 
-    /// Removes a claim.
+    /// Removes a ResourceClaim.
     pub(super) fn delete_claim(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
         let old = self.forget_claim(key);
         self.claim_changed(key, dirty);
@@ -211,7 +211,7 @@ impl Pods {
         }
     }
 
-    /// Removes all claims that are not in `live`.
+    /// Removes all ResourceClaims that are not in `live`.
     pub(super) fn retain_claims(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
         for key in missing(self.claims.keys(), live) {
             self.delete_claim(&key, dirty);
@@ -294,7 +294,7 @@ impl Pods {
         Some(claim)
     }
 
-    /// Marks the services of the pods that use a claim.
+    /// Marks the services of the pods that use a claim as affected by a change.
     fn mark_users(&self, claim: &ObjectKey, dirty: &mut Dirty) {
         let at = dirty.now();
         for pod in self.by_claim.of(claim) {
@@ -363,7 +363,7 @@ fn devices_of(claim: &Claim) -> impl Iterator<Item = &DeviceId> {
     claim.devices.iter().map(|device| &device.id).chain(claim.addressless.iter().map(|device| &device.id))
 }
 
-/// Returns the key of an object in the same namespace as `key`.
+/// Returns the key of the object `name` in the namespace of `key`.
 pub(super) fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
     ObjectKey { namespace: key.namespace.clone(), name: name.to_owned() }
 }

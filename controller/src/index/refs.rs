@@ -22,18 +22,19 @@ pub(super) struct References {
     services: HashMap<ObjectKey, (Vec<Network>, Option<ObjectKey>)>,
 }
 
-/// Known objects of one kind of network.
+/// Existing objects of one kind that describes networks.
 #[derive(Debug, Default)]
 struct KnownNetworks {
     /// Whether the API server serves the kind; `None` before the first answer.
     is_served: Option<bool>,
-    /// Whether all objects have been listed.
+    /// Whether all objects of the kind have been listed. Before that, a missing one counts as
+    /// existing.
     is_listed: bool,
     objects: HashSet<ObjectKey>,
 }
 
 impl References {
-    /// Sets the references of a service.
+    /// Records the networks and the mirror that the spec of a service refers to.
     pub(super) fn insert(&mut self, service: &ObjectKey, spec: &MultiNetworkServiceSpec) {
         self.remove(service);
         let networks: BTreeSet<Network> = spec
@@ -77,7 +78,7 @@ impl References {
         networks.chain(mirror).collect()
     }
 
-    /// Returns whether a core Service may be mirrored to.
+    /// Returns whether a core Service exists and may have a mirror.
     pub(super) fn is_usable(&self, mirror: &ObjectKey) -> bool {
         self.core_services.get(mirror).is_some_and(|service| service.unusable.is_none())
     }
@@ -101,14 +102,14 @@ impl References {
         networks.flat_map(|network| self.by_network.of(network)).cloned().collect()
     }
 
-    /// Records that a network exists. Returns the affected services.
+    /// Records that a network exists. Returns the services that refer to it, unless it was known.
     pub(super) fn apply_network(&mut self, kind: NetworkKind, key: ObjectKey) -> Vec<ObjectKey> {
         let concerned = self.referring_to(kind, &key);
         let is_new = self.networks.entry(kind).or_default().objects.insert(key);
         if is_new { concerned } else { Vec::new() }
     }
 
-    /// Records that a network was deleted. Returns the affected services.
+    /// Records that a network was deleted. Returns the services that refer to it.
     pub(super) fn delete_network(&mut self, kind: NetworkKind, key: &ObjectKey) -> Vec<ObjectKey> {
         let was_there = self.networks.entry(kind).or_default().objects.remove(key);
         if was_there { self.referring_to(kind, key) } else { Vec::new() }

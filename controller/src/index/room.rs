@@ -5,7 +5,7 @@ use multinet_runtime::ObjectKey;
 use super::{ClusterIndex, State};
 
 impl ClusterIndex {
-    /// Adds the services that have room now to the queue.
+    /// Queues the services that waited for room in their namespace and have room now.
     pub(super) fn wake(&self, state: &mut State) {
         state.recount();
         let at = state.dirty.now();
@@ -19,7 +19,7 @@ impl ClusterIndex {
 }
 
 impl State {
-    /// Updates the counts for the controller's own slices that have changed.
+    /// Updates the address counts of the services whose own slices have changed.
     pub(super) fn recount(&mut self) {
         for (service, written) in self.slices.resized() {
             self.woken.extend(self.counts.set_written(&service, written));
@@ -27,7 +27,7 @@ impl State {
         self.mirrors.resized();
     }
 
-    /// Updates the counts for slices of others that have changed.
+    /// Updates the address counts of `services`, whose foreign slices have changed.
     pub(super) fn recount_foreign(&mut self, services: &[ObjectKey]) {
         for service in services {
             self.woken.extend(self.counts.set_foreign(service, self.foreign_slices.size(service)));

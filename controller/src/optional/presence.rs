@@ -4,26 +4,26 @@ use tokio::time::Instant;
 
 use crate::limits::discovery::{MIN_ABSENCE, MIN_POLLS};
 
-/// State of an API group.
+/// Whether the API server serves an API group, according to its lists of groups so far.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    /// The version that is watched.
+    /// Version of the group that is watched; `None` if the group counts as not served.
     served: Option<&'static str>,
     /// Time of the first list that lacked the group, and the number of such lists since.
     missing: Option<(Instant, u32)>,
 }
 
-/// Change of the state.
+/// Change that a list of API groups demands of the watches of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Watch this version, instead of none or of another.
+    /// Watch this version of the group, instead of none or of another.
     Served(&'static str),
-    /// No readable version is left.
+    /// Watch nothing: the API server serves no version that the controller can read.
     Gone,
 }
 
 impl Presence {
-    /// Returns the version that is watched.
+    /// Returns the version of the group that is watched; `None` if the group counts as not served.
     pub(super) fn served(&self) -> Option<&'static str> {
         self.served
     }

@@ -15,9 +15,9 @@ pub(crate) struct CommonMetadata<'a> {
     pub(crate) owner: &'a Owner,
     /// All labels of the slices.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Annotation that holds the time of the change.
+    /// Key of the annotation with the time of the change that the slices reflect.
     pub(crate) annotation: &'static str,
-    /// Time of the change, if known.
+    /// Time of the change that the slices reflect, if known.
     pub(crate) trigger: Option<Timestamp>,
 }
 
@@ -61,12 +61,12 @@ impl CommonMetadata<'_> {
     }
 }
 
-/// Returns the value of a label.
+/// Returns the value of the label `key`; `None` if the object lacks that label.
 pub(crate) fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Returns the name of the MultiNetworkService that is the object's controller.
+/// Returns the name of the MultiNetworkService that is the object's controller, if one is.
 pub(crate) fn controller_of(metadata: &ObjectMeta) -> Option<&str> {
     let mut owners = metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true) && is_service(owner))?;

@@ -7,10 +7,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// alike.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Number of random characters in a name.
+/// Number of random characters at the end of a slice's name.
 const LENGTH: usize = 5;
 
-/// Generator of unused names.
+/// Generator of names for new slices, which no existing slice has.
 pub(crate) struct Names<'a> {
     prefix: &'a str,
     uid: &'a str,

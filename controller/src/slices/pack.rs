@@ -51,22 +51,22 @@ pub(crate) struct Wanted<'a, E> {
     pub(crate) entries: Vec<&'a E>,
 }
 
-/// An existing slice.
+/// An existing slice of the service.
 pub(crate) struct Found<'a, E> {
     /// Family of the slice's addresses, which is immutable. `None` if no group can use the slice.
     pub(crate) family: Option<IpFamily>,
     /// Index of the group that the slice belongs to, if that group is wanted.
     pub(crate) group: Option<usize>,
-    /// Whether everything but the endpoints is as wanted.
+    /// Whether everything of the slice but its endpoints is as wanted.
     pub(crate) intact: bool,
     pub(crate) entries: &'a [E],
 }
 
-/// Result of packing.
+/// Result of packing endpoints into slices.
 pub(crate) struct Packed<'a, E> {
-    /// Fate of each existing slice, in their order.
+    /// Fate of each existing slice, in the order in which [`pack`] got the slices.
     pub(crate) fates: Vec<Fate<'a, E>>,
-    /// Contents of new slices.
+    /// Contents of the slices to create.
     pub(crate) create: Vec<Content<'a, E>>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Fate<'a, E> {
 
 /// Desired content of a slice.
 pub(crate) struct Content<'a, E> {
-    /// Index of the group.
+    /// Index of the wanted group that the endpoints belong to.
     pub(crate) group: usize,
     pub(crate) entries: Vec<&'a E>,
 }
@@ -175,10 +175,10 @@ struct GroupEntries<'a, E> {
     places: HashMap<Identity<'a>, usize>,
 }
 
-/// The wanted endpoints that a slice contains.
+/// The wanted endpoints that an existing slice contains.
 struct SliceContents {
     slice: usize,
-    /// Indexes of its endpoints among the wanted ones, in the slice's order.
+    /// Indexes of the slice's endpoints among those that the group wants, in the slice's order.
     places: Vec<usize>,
     /// Whether the slice must be written even if all of `places` stay.
     changed: bool,
@@ -199,7 +199,7 @@ impl<'a, E: Entry> GroupEntries<'a, E> {
         Self { family: wanted.family, entries, places }
     }
 
-    /// Counts the endpoints with these identities that are wanted.
+    /// Returns how many of these identities are those of wanted endpoints.
     fn count(&self, identities: &[Identity<'_>]) -> usize {
         identities.iter().filter(|identity| self.places.contains_key(identity)).count()
     }
@@ -259,7 +259,7 @@ impl<'a, E: Entry> GroupEntries<'a, E> {
 /// The slices of a group while they are being filled.
 struct GroupSlices<'a, E> {
     members: Vec<PackedSlice<'a, E>>,
-    /// Endpoints that are in no slice yet.
+    /// Wanted endpoints that are in no slice yet.
     missing: IntoIter<&'a E>,
     /// Whether the group has any endpoints.
     wanted: bool,
@@ -301,7 +301,7 @@ impl<'a, E> GroupSlices<'a, E> {
         empty.map(|member| member.slice).collect()
     }
 
-    /// Fills spare slices with missing endpoints.
+    /// Fills slices that would otherwise be deleted with endpoints that are in no slice yet.
     fn fill_spares(&mut self, family: IpFamily, spares: &mut Spares, limit: usize) {
         while self.missing.len() > 0
             && let Some(slice) = spares.take(family)

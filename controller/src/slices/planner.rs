@@ -12,7 +12,7 @@ use super::names::Names;
 use super::pack::{Content, Entry, Fate, Found, Wanted, pack};
 use super::{Plan, SliceId};
 
-/// A kind of slice.
+/// A kind of slice, as the planner reads and builds it.
 pub(crate) trait Slice: Resource<DynamicType = ()> + Clone {
     /// Type of an endpoint.
     type Entry: Entry + Clone;
@@ -39,11 +39,11 @@ pub(crate) trait Slice: Resource<DynamicType = ()> + Clone {
     /// Returns the slice's endpoints.
     fn entries(&self) -> &[Self::Entry];
 
-    /// Builds a slice.
+    /// Builds a slice of `group` with these ports and endpoints.
     fn build(metadata: ObjectMeta, group: &Self::Group, ports: &[Port], entries: Vec<Self::Entry>) -> Self;
 }
 
-/// Desired slices of a service.
+/// Desired slices of one kind of a service.
 pub(crate) struct DesiredSlices<'a, S: Slice> {
     /// Labels, owner and annotation of the slices.
     pub(crate) common: CommonMetadata<'a>,
@@ -60,7 +60,7 @@ pub(crate) struct DesiredSlices<'a, S: Slice> {
 pub struct PackOptions {
     /// Maximum number of endpoints in a slice.
     pub limit: usize,
-    /// Varies the names of new slices.
+    /// Number that varies the names of new slices from plan to plan.
     pub seed: u64,
     /// Whether slices that fit together are merged.
     pub merges: bool,

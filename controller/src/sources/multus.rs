@@ -14,7 +14,6 @@
 //! - A network may occur several times: a pod may be attached to it twice, and an attachment may
 //!   have several interfaces.
 //! - `ips` is a list of strings, with or without prefix length, or a single string.
-//! - `ips` is a list of texts, with or without prefix length, or a single text.
 //!
 //! # Unreadable parts
 //!
@@ -48,7 +47,7 @@ pub use crate::limits::pods::MAX_ATTACHMENTS;
 use crate::model::{Addressless, Attachment, Interfaces, Network, Report, Unreadable};
 use crate::untrusted::{self, Problems, quoted, shortened};
 
-/// Key of the annotation.
+/// Key of the pod annotation in which Multus reports interfaces and addresses.
 pub const KEY: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// Key of the annotation until 2020. Multus wrote both for some years. If both exist, only the new
@@ -69,7 +68,7 @@ const NAME: usize = 80;
 /// annotation.
 const COMPLAINT: usize = 80;
 
-/// The source for Multus.
+/// Source of interfaces that Multus reports in a pod annotation.
 pub struct Multus;
 
 impl Source for Multus {
@@ -128,7 +127,7 @@ struct PciFunction {
     rdma_device: Option<String>,
 }
 
-/// Addresses of an interface, in either notation.
+/// Field `ips` of an entry: a list of addresses, or one text with commas between them.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a list of addresses")]
 enum Ips {
@@ -149,7 +148,7 @@ fn ips<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Err
     Ok(Option::<Ips>::deserialize(deserializer)?.map(Ips::into_texts).unwrap_or_default())
 }
 
-/// Parses the entries, independently of each other.
+/// Parses the annotation's entries. Reports each invalid entry as a problem, and leaves it out.
 fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<Entry<'a>>> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
@@ -302,7 +301,7 @@ impl Entry<'_> {
     }
 }
 
-/// Describes why the annotation cannot be read, where, and what to do.
+/// Describes why the annotation `key` cannot be read, where, and what to do.
 fn unreadable(key: &str, text: &str, error: &serde_json::Error) -> Unreadable {
     let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
     let end = line.floor_char_boundary(error.column());

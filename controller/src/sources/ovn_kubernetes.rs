@@ -28,7 +28,7 @@ use crate::limits::pods::MAX_NETWORKS;
 use crate::model::{Addressless, Attachment, Report, Unreadable};
 use crate::untrusted::{self, Problems, quoted, shortened};
 
-/// Key of the annotation.
+/// Key of the pod annotation in which OVN-Kubernetes reports networks and addresses.
 pub const KEY: &str = "k8s.ovn.org/pod-networks";
 
 /// Name of the pod's default network, which is not a secondary network.
@@ -40,7 +40,7 @@ const PRIMARY_INTERFACE: &str = "ovn-udn1";
 /// Maximum length of untrusted text in a message, in characters.
 const EXCERPT: usize = 80;
 
-/// The source for OVN-Kubernetes.
+/// Source of interfaces that OVN-Kubernetes reports in a pod annotation.
 pub struct OvnKubernetes;
 
 /// Entry of a network in the annotation.

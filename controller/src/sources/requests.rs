@@ -13,10 +13,10 @@ use super::PodAnnotations;
 use crate::limits::pods::MAX_REQUESTS;
 use crate::model::Network;
 
-/// Key of the annotation.
+/// Key of the pod annotation that requests networks.
 pub(super) const KEY: &str = "k8s.v1.cni.cncf.io/networks";
 
-/// Networks that a pod requests.
+/// Networks that a pod requests in its annotation.
 #[derive(Debug, Default)]
 pub(super) struct Requests(Vec<Request>);
 
@@ -38,7 +38,7 @@ pub(super) enum Meaning {
 }
 
 impl Requests {
-    /// Reads the annotation of a pod.
+    /// Reads the networks that a pod's annotation requests.
     pub(super) fn of(pod: &PodAnnotations<'_>) -> Self {
         let text = pod.get(KEY).unwrap_or_default().trim();
         let requests: Vec<Request> = if text.starts_with('[') {
@@ -52,7 +52,7 @@ impl Requests {
         Self(requests)
     }
 
-    /// Returns the networks, each once.
+    /// Returns the requested networks, each once.
     pub(super) fn networks(&self) -> Vec<Network> {
         let mut networks: Vec<Network> = self.0.iter().map(|request| request.network.clone()).collect();
         networks.sort_unstable();
@@ -91,7 +91,7 @@ impl Meaning {
     }
 }
 
-/// Entry in the JSON form.
+/// Entry of the annotation in its JSON form.
 #[derive(Deserialize)]
 struct Element {
     name: String,

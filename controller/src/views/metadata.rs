@@ -9,16 +9,16 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::Kind;
 
-/// Labels or annotations to keep.
+/// Choice of the labels or annotations that a view keeps.
 #[derive(Clone, Copy, Debug)]
 pub enum Keep {
-    /// Keep none.
+    /// No labels or annotations.
     None,
-    /// Keep those with these keys.
+    /// Labels or annotations with these keys.
     Only(&'static [&'static str]),
-    /// Keep those with keys that this function accepts.
+    /// Labels or annotations with keys that this function accepts.
     If(fn(&str) -> bool),
-    /// Keep all.
+    /// All labels or annotations.
     All,
 }
 
@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for TextsVisitor {
     }
 }
 
-/// A key to keep, or `None`.
+/// Deserializer of the key of a label or annotation: `None` if the view does not keep it.
 struct Key(Keep);
 
 impl<'de> DeserializeSeed<'de> for Key {

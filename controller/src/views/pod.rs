@@ -79,7 +79,7 @@ struct Ready {
     since: Option<Timestamp>,
 }
 
-/// Name of the claim that was made for a claim in `spec`.
+/// Entry of a pod's status: the ResourceClaim that was made for a claim in the pod's `spec`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusClaim {
@@ -128,7 +128,7 @@ fn report(metadata: &ObjectMeta) -> model::Report {
     metadata.annotations.as_ref().map(report).unwrap_or_default()
 }
 
-/// Returns the uid of the VirtualMachineInstance that is the pod's controller.
+/// Returns the uid of the KubeVirt VirtualMachineInstance that is the pod's controller, if one is.
 fn machine(metadata: &ObjectMeta) -> Option<String> {
     let mut owners = metadata.owner_references.iter().flatten();
     let is_machine = |owner: &&OwnerReference| {

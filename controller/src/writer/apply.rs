@@ -35,7 +35,7 @@ pub(super) enum Progress {
     Part,
 }
 
-/// Reason why work was not finished.
+/// Reason why the work on a service was not finished.
 #[derive(Debug)]
 pub(super) enum Abandoned {
     /// This process is no longer the leader.
@@ -72,7 +72,7 @@ impl OwnedSlice for EndpointSlice {
     }
 }
 
-/// Combined result of several requests.
+/// Combined result of several requests for a service.
 #[derive(Debug, Default)]
 struct BatchResult {
     is_stale: bool,

@@ -11,7 +11,7 @@ use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_c
 use crate::metrics::{Reason, Verb};
 use crate::queue::Backoff;
 
-/// Advice for an API server that does not serve multinet's kinds.
+/// Command that installs multinet's CRDs: advice for an API server that does not serve its kinds.
 const HINT: &str = "kubectl apply -f deploy/crds";
 
 /// Result of a request that did not return the object.
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// Returns the pause before the next attempt.
+    /// Returns the pause before the next attempt to write the service.
     pub(super) fn pause(&self) -> Backoff {
         self.pause
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
-/// Services that cannot be written.
+/// Services whose last write failed, and the kinds of failures that have been logged.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     failing: HashMap<ObjectKey, &'static str>,
@@ -37,7 +37,7 @@ impl Outages {
         Some(now.saturating_duration_since(since))
     }
 
-    /// Forgets everything, for the end of leadership.
+    /// Forgets all failures, since leadership has ended.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -31,7 +31,7 @@ struct Wait {
 pub(super) enum When {
     /// Write the status now.
     Now,
-    /// Decide again at this time.
+    /// Decide again at this time whether to write the status.
     At(Instant),
     /// There is no status to write.
     Never,
@@ -73,7 +73,7 @@ impl StatusPacer {
         self.writes.consume(service.clone(), now);
     }
 
-    /// Forgets everything, for the end of leadership.
+    /// Forgets waiting statuses and write rates, since leadership has ended.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.writes.clear();

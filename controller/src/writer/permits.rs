@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 
 use crate::fair_queue::{FairQueue, Limits};
 
-/// Source of a limited number of permits.
+/// Source of a limited number of permits, which it gives out to namespaces in turn.
 #[derive(Debug)]
 pub(super) struct Permits {
     turns: Mutex<FairQueue<oneshot::Sender<Permit>>>,
 }
 
-/// Permit for a service. Dropping it returns it.
+/// Permit to work for a service. Dropping the permit returns it to its source.
 #[derive(Debug)]
 #[must_use = "dropping it gives it back"]
 pub(super) struct Permit {
@@ -23,7 +23,7 @@ pub(super) struct Permit {
 }
 
 impl Permits {
-    /// Creates permits with these limits.
+    /// Creates a source of permits with these limits.
     pub(super) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self { turns: Mutex::new(FairQueue::new(limits)) })
     }

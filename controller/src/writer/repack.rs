@@ -18,7 +18,7 @@ pub(super) struct Repack {
 }
 
 impl Repack {
-    /// Returns whether the next merge of a service is due.
+    /// Returns whether the next merge of a service's slices is due.
     pub(super) fn is_due(&self, service: &ObjectKey, now: Instant) -> bool {
         self.get(service).is_some_and(|due| due <= now)
     }
@@ -51,7 +51,7 @@ impl Repack {
         self.due.get(&service.namespace)?.get(&service.name).copied()
     }
 
-    /// Forgets everything, for the end of leadership.
+    /// Forgets all scheduled merges, since leadership has ended.
     pub(super) fn clear(&mut self) {
         self.due.clear();
     }

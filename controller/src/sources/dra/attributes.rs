@@ -59,7 +59,7 @@ struct SliceDevice {
     name: String,
     #[serde(default, deserialize_with = "nullable")]
     attributes: Attributes,
-    /// Attributes in v1beta1.
+    /// Device in v1beta1, whose attributes are one level deeper.
     #[serde(default, deserialize_with = "nullable")]
     basic: BasicDevice,
 }
@@ -101,7 +101,7 @@ struct Value {
 }
 
 impl Field {
-    /// Returns the field for an attribute name without its domain.
+    /// Returns the field for an attribute name without its domain; `None` for an unused attribute.
     fn of(name: &str) -> Option<Self> {
         match name {
             "ifName" => Some(Self::Interface),

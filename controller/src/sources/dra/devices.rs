@@ -32,7 +32,7 @@ struct InUse {
 }
 
 impl Devices {
-    /// Adds or replaces a slice. Returns the pools that have changed.
+    /// Adds or replaces a ResourceSlice. Returns the pools that have changed.
     pub(crate) fn apply(&mut self, slice: DeviceSlice) -> Vec<Pool> {
         if self.slices.get(&slice.key) == Some(&slice) {
             return Vec::new();
@@ -47,7 +47,7 @@ impl Devices {
         changed
     }
 
-    /// Removes a slice. Returns its pool.
+    /// Removes a ResourceSlice. Returns its pool, if the slice was known.
     pub(crate) fn delete(&mut self, key: &ObjectKey) -> Option<Pool> {
         let slice = self.slices.remove(key)?;
         let pool = (slice.driver, slice.pool);
@@ -55,7 +55,7 @@ impl Devices {
         Some(pool)
     }
 
-    /// Returns the keys of the slices.
+    /// Returns the keys of the ResourceSlices.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.slices.keys()
     }
@@ -110,7 +110,7 @@ impl Devices {
     }
 }
 
-/// Returns the details in `first`, with gaps filled from `second`.
+/// Returns the device details in `first`, with gaps filled from `second`.
 fn merged(first: Device, second: Device) -> Device {
     Device {
         interface: first.interface.or(second.interface),
