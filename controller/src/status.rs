@@ -223,7 +223,7 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
     if collected.refused.count > 0 {
         let some = &collected.refused;
         parts.push(format!(
-            "not mirrored, since Kubernetes' EndpointSlices accept no link-local addresses: {some}"
+            "the mirror leaves out {some}, since Kubernetes' EndpointSlices accept no link-local addresses"
         ));
     }
     parts.join("; ")

@@ -54,24 +54,24 @@ use crate::metrics::WriterMetrics;
 use crate::queue::{Backoff, Queue, WorkItem};
 use crate::work::StatusWrite;
 
-/// Writer of slices, mirrors and statuses.
+/// Writer of slices, mirrors and statuses to the API server.
 pub struct Writer {
     client: Client,
     index: Arc<ClusterIndex>,
     queue: Arc<Queue>,
     leadership: Leadership,
-    /// Used to make all watches list again.
+    /// Makes all watches list again when this process becomes the leader.
     refresh: Refresh,
     events: Events,
     metrics: WriterMetrics,
-    /// Permits for requests.
+    /// Permits for requests to the API server, which limit the number of concurrent ones.
     requests: Arc<Permits>,
     /// Permit for planning, of which there is one, since planning holds the index's lock.
     planning: Arc<Permits>,
     state: Mutex<State>,
 }
 
-/// State that outlives a turn.
+/// State of the writer that outlives a service's turn.
 #[derive(Debug, Default)]
 struct State {
     outages: Outages,
@@ -90,9 +90,9 @@ struct Job<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Followup {
     Done,
-    /// Decide again at this time.
+    /// Decide again at this time whether to write the status.
     At(Instant),
-    /// Write again after the watch has shown the service's new version.
+    /// Write the status again after the watch has shown the service's new version.
     Again,
 }
 
@@ -132,11 +132,11 @@ impl Writer {
             Self::lead(&writer, term, &tasks, &shutdown).await;
         }
         if let Err(unfinished) = drain::finish(&tasks, FINISH).await {
-            tracing::warn!("writes are abandoned: {unfinished}");
+            tracing::warn!("the writer abandons its requests: {unfinished}");
         }
     }
 
-    /// Takes services from the queue until the term ends.
+    /// Starts work on services from the queue until the leadership term ends.
     async fn lead(writer: &Arc<Self>, term: u64, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let mut leadership = writer.leadership.clone();
         let ended = async {
@@ -155,7 +155,7 @@ impl Writer {
         if !unlisted.is_empty() {
             let (seconds, kinds) = (LISTING.as_secs(), unlisted.join(", "));
             tracing::warn!(
-                "not listed within {seconds} s: {kinds}; continuing with the objects known so far"
+                "the API server has not listed {kinds} within {seconds} s; writing with the objects known so far"
             );
         }
         // Another leader may have written since earlier decisions, so all services are planned
@@ -180,7 +180,7 @@ impl Writer {
         state.repack.clear();
     }
 
-    /// Works on a service for one turn.
+    /// Works on a service for one turn: writes its slices, then its status and events.
     async fn work(&self, mut item: WorkItem, term: u64) {
         let begun = Instant::now();
         let service = item.service().clone();
@@ -236,7 +236,7 @@ impl Writer {
         }
     }
 
-    /// Writes a status if its time has come.
+    /// Writes a service's status if its time has come. Returns what remains to do.
     async fn write_due_status(
         &self,
         job: Job<'_>,
@@ -266,9 +266,9 @@ impl Writer {
         let service = service.to_string();
         let service = TerminalSafe(&service);
         if is_news {
-            tracing::warn!(%service, "cannot write; retrying: {failure}");
+            tracing::warn!(%service, "cannot write slices or status of the service; retrying: {failure}");
         } else {
-            tracing::debug!(%service, "cannot write; retrying: {failure}");
+            tracing::debug!(%service, "cannot write slices or status of the service; retrying: {failure}");
         }
     }
 

@@ -67,10 +67,10 @@ const COMPLAINT: usize = 120;
 /// Maximum number of problems of a claim that a message contains.
 const MAX_SHOWN: usize = 3;
 
-/// Maximum length of a condition's message in our message, in characters.
+/// Maximum length of the message of a device's condition that our message quotes, in characters.
 const CONDITION: usize = 80;
 
-/// The source for dynamic resource allocation (DRA).
+/// Source of interfaces that drivers of dynamic resource allocation (DRA) report in claims.
 pub struct Dra;
 
 impl Source for Dra {
@@ -178,7 +178,7 @@ fn summarize(problems: Problems) -> Option<Unreadable> {
     let lines = problems.into_lines();
     let mut told: Vec<&str> = lines.iter().take(MAX_SHOWN).map(|line| line.0.as_str()).collect();
     if lines.len() > MAX_SHOWN {
-        told.push("and more");
+        told.push("there are more problems");
     }
     (!told.is_empty()).then(|| Unreadable(told.join("; ")))
 }
@@ -211,11 +211,11 @@ struct Requests {
 #[serde(rename_all = "camelCase")]
 struct Request {
     name: String,
-    /// The class in v1 and v1beta2.
+    /// Request for devices of one DeviceClass, in v1 and v1beta2.
     exactly: Option<ExactRequest>,
     #[serde(default, deserialize_with = "nullable")]
     first_available: Vec<Alternative>,
-    /// The class in v1beta1.
+    /// Name of the requested DeviceClass, in v1beta1.
     device_class_name: Option<String>,
 }
 

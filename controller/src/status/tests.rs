@@ -236,8 +236,8 @@ fn addresses_that_core_refuses_are_named() {
     let evaluation = collected(Collected { missing, refused, pods: 4, ..Collected::default() });
     assert_eq!(
         shown(&evaluated(&evaluation, Ok(())), Programmed).2,
-        "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; not mirrored, since \
-         Kubernetes' EndpointSlices accept no link-local addresses: 169.254.7.1, 169.254.7.2"
+        "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; the mirror leaves out \
+         169.254.7.1, 169.254.7.2, since Kubernetes' EndpointSlices accept no link-local addresses"
     );
 }
 

@@ -10,7 +10,7 @@ use crate::syntax::{
 };
 use crate::{Device, Endpoint, IpFamily, MultiNetworkEndpointSlice, TargetReference};
 
-/// Limit of endpoints of a slice.
+/// Maximum number of endpoints of a slice.
 const MAX_ENDPOINTS: usize = 1000;
 
 impl Rules for MultiNetworkEndpointSlice {
@@ -63,7 +63,7 @@ fn endpoint(check: &mut Check, endpoint: &Endpoint, family: IpFamily) {
 /// IPv4-mapped addresses.
 fn address(check: &mut Check, text: &str, family: IpFamily) {
     let problem = match text.parse::<IpAddr>() {
-        _ if text.len() > ADDRESS_LENGTH => "longer than any address",
+        _ if text.len() > ADDRESS_LENGTH => "is longer than any address",
         Err(_) if text.contains('%') => "has a zone",
         Err(_) => "is none",
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "is IPv4-mapped",

@@ -117,7 +117,7 @@ async fn link_local_addresses_stay_out_of_core_slices() -> Result<()> {
     slices.are(&["rail0 10.1.0.1 a rs-", "rail0 169.254.7.1 a rs-"]).await?;
     mirrors.are(&["10.1.0.1 a rs-"]).await?;
     status.is(&FINE).await?;
-    let why = ["not mirrored", "no link-local addresses: 169.254.7.1"];
+    let why = ["the mirror leaves out 169.254.7.1", "no link-local addresses"];
     status.explains("Programmed=True Programmed", &why).await?;
     scene.answers("infer", "A", &["10.1.0.1", "169.254.7.1"]).await?;
 

@@ -148,7 +148,7 @@ async fn a_kind_that_cannot_be_listed_delays_writing_only_for_a_while() {
     rig.service(&service("infer", "infer"));
     rig.api.expect_no_request_for(29 * SECOND).await;
     rig.api.expect(Method::POST, SLICES).await;
-    assert_eq!(rig.logged("WARN", "not listed within 30 s: nodes;"), 1);
+    assert_eq!(rig.logged("WARN", "has not listed nodes within 30 s;"), 1);
 }
 
 struct Nobody;
