@@ -32,7 +32,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(stdout_error)
 }
 
-/// Returns the error for standard output that could not be written.
+/// Returns the error for a failed write to standard output: [`PipeClosed`] if its reader has gone.
 pub(crate) fn stdout_error(error: io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => PipeClosed.into(),
@@ -83,7 +83,7 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// How long [`note`] waits for standard error.
+/// How long [`note`] waits until its line has been written to standard error.
 const ORDER: Duration = Duration::from_millis(100);
 
 /// Prints a message that is no result to standard error.
@@ -94,7 +94,7 @@ pub(crate) fn note(message: &str) {
     multinet_stderr::flush(ORDER);
 }
 
-/// Names of settings in the library's messages, each with its flag.
+/// Words for settings in the library's messages, each with the flag that is named in their place.
 const FLAGS: [(&str, &str); 8] = [
     ("allow_default_network", "--allow-default-network"),
     ("or allow the default network", "or give --allow-default-network"),

@@ -100,7 +100,7 @@ pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints changes until the reader of standard output has gone.
+/// Prints changes of the service's endpoints until the reader of standard output has gone.
 async fn follow(
     resolver: &Resolver,
     filter: &Filter<'_>,
@@ -133,7 +133,7 @@ async fn follow(
     }
 }
 
-/// Prints changes, and remembers the endpoints that it has printed.
+/// Printer of changes of a service's endpoints, which remembers the last ones that it has printed.
 struct Printer {
     output: Output,
     table: Table,
@@ -175,7 +175,7 @@ impl Printer {
     }
 }
 
-/// Filter for addresses on a network.
+/// Filter that keeps a service's addresses on the network `alias`; all of them if it is `None`.
 struct Filter<'a> {
     name: &'a str,
     alias: Option<&'a str>,

@@ -157,7 +157,7 @@ Several senders may try at once; the first whose transfer is complete has sent t
 started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete.
 FILE.*.placed says that a file has got its name; it goes when the sender knows.";
 
-/// Size and checksum of a transfer.
+/// Size and checksum of all bytes of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Summary {
     bytes: u64,

@@ -12,7 +12,7 @@ pub(super) enum Kind {
     Changed,
 }
 
-/// A change, and the endpoint as it is now, or was last.
+/// Kind of a change, and the endpoint as it is now, or, if it was removed, as it was last.
 pub(super) type Difference<'a> = (Kind, &'a Endpoint);
 
 /// Identity of an endpoint: target, port, and the pod's uid or name. A pod that follows another

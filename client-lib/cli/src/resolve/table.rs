@@ -15,13 +15,14 @@ type Row = [String; COLUMNS.len()];
 #[derive(Debug, Default)]
 pub(super) struct Table {
     widths: [usize; COLUMNS.len()],
-    /// The head has been printed, with rows below it.
+    /// Whether the head of the table has been printed, with rows below it.
     has_rows: bool,
     is_begun: bool,
 }
 
 impl Table {
-    /// Returns the whole table.
+    /// Returns the table of all endpoints: the head, and a row for each address; empty without
+    /// endpoints.
     pub(super) fn text(&mut self, endpoints: &[Endpoint]) -> String {
         let rows = endpoints.iter().flat_map(rows).map(|row| ("", row)).collect();
         self.lines("", rows)
@@ -82,7 +83,7 @@ fn head(indent: &'static str) -> (&'static str, Row) {
     (indent, COLUMNS.map(str::to_owned))
 }
 
-/// Returns a row for each address.
+/// Returns a row of the table for each address of an endpoint.
 fn rows(endpoint: &Endpoint) -> impl Iterator<Item = Row> {
     endpoint.addresses.iter().map(move |address| row(endpoint, address))
 }

@@ -56,7 +56,7 @@ struct StateView<'a> {
     error: Option<&'a str>,
 }
 
-/// Returns all endpoints as one object, on several lines.
+/// Returns a service's endpoints as one JSON object, on several lines.
 pub(super) fn once(resolved: &Resolved) -> Result<String> {
     let view = ResolvedView {
         name: &resolved.name,
@@ -66,7 +66,7 @@ pub(super) fn once(resolved: &Resolved) -> Result<String> {
     Ok(serde_json::to_string_pretty(&view)? + "\n")
 }
 
-/// Returns a line for each change.
+/// Returns a line of JSON for each change of an endpoint.
 pub(super) fn changes(changes: &[Difference<'_>]) -> Result<String> {
     let line = |(kind, of): &Difference<'_>| {
         let change = match kind {
@@ -79,7 +79,7 @@ pub(super) fn changes(changes: &[Difference<'_>]) -> Result<String> {
     changes.iter().map(line).collect()
 }
 
-/// Returns a line for a change of DNS's state.
+/// Returns a line of JSON for a change of DNS's state: held, recovered or lost.
 pub(super) fn state(change: &str, error: Option<&str>) -> Result<String> {
     Ok(serde_json::to_string(&StateView { change, error })? + "\n")
 }

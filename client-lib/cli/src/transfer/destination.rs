@@ -8,7 +8,7 @@ use anyhow::bail;
 use super::files::Files;
 use super::stream::Stream;
 
-/// Output of all transfers.
+/// Output of all transfers that `multinet recv` receives, as `--output` says.
 #[derive(Debug)]
 pub(super) enum Destination {
     /// Standard output, a device, a named pipe or a socket.

@@ -12,39 +12,39 @@
 /// The stage of a transfer on the receiver's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Parts are missing, or the sender has not said that none is.
+    /// Parts of the transfer are missing, or the sender has not said yet that none is.
     Open,
     /// All of it is on the disk, under a name that says so.
     Safe,
-    /// The file has got its own name.
+    /// The file has been renamed from its temporary name to its own.
     Placed,
 }
 
 /// An event that advances a transfer's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The sender asks whether all is there, and it is.
+    /// The sender asks whether all of the transfer is there, and it is.
     Seal,
     /// The sender knows that all is there; or it has not asked before.
     End,
-    /// The sender has been waited for for long enough.
+    /// The sender has not asked again for as long as the receiver waits for it.
     Silence,
 }
 
-/// A step of the receiver.
+/// Step by which the receiver brings a transfer to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Writes all of it to the disk, and gives it the name that says so.
     Sync,
-    /// Gives the file its own name.
+    /// Renames the file from its temporary name to its own.
     Place,
-    /// Acknowledges the frame that asks.
+    /// Acknowledges the frame by which the sender asks, the seal or the end.
     Acknowledge,
-    /// Ends the transfer when the sender has heard the answer.
+    /// Ends the transfer once the sender has heard the acknowledgement.
     Finish,
 }
 
-/// Lists the steps after an event, in their order.
+/// Lists the steps that the receiver takes after an event, in their order.
 pub(super) fn steps(stage: Stage, event: Event) -> &'static [Step] {
     use Step::{Acknowledge, Finish, Place, Sync};
     match (stage, event) {

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::receipt::Receipt;
 
-/// The longest name of a file, in bytes.
+/// Longest name that a file may have, in bytes (NAME_MAX).
 const MAX_NAME: usize = 255;
 
 /// Length of the longest suffix of a partial file: `.`, the id, `.placed`.
@@ -28,24 +28,24 @@ const SUFFIX: usize = 40;
 /// that a receiver that is started in the place of one that died can answer the sender.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// The path of the command line.
+    /// Path that `--output` names.
     path: PathBuf,
     folder: PathBuf,
     name: OsString,
     replaces: bool,
     keeps: bool,
-    /// Permissions of new files.
+    /// Permissions of files that are placed, as the umask allows them.
     mode: u32,
-    /// The number of the next file; the first has none.
+    /// Number in the name of the next file, as in `FILE.1`; 0 for the first, which is just `FILE`.
     next: u64,
 }
 
-/// A transfer that an earlier receiver has left.
+/// State of a complete transfer that an earlier receiver has left in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Its file is complete, but has not been placed.
+    /// The transfer's file is complete, but has not been placed.
     Complete,
-    /// Its file has been placed, but its sender may not know.
+    /// The transfer's file has been placed, but its sender may not know.
     Placed,
 }
 

@@ -13,11 +13,11 @@ use multinet_client::{Change, Resolver};
 /// Port in questions for a service's addresses, which do not depend on it.
 const ANY_PORT: &str = "1";
 
-/// A value of `--from`.
+/// Value of `--from`: the addresses that may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Network(IpNet),
-    /// The pods of a service, by its name.
+    /// The addresses of a service's pods, which DNS knows by the service's name.
     Service(String),
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Origin {
 #[derive(Clone, Debug)]
 pub(super) struct Senders(Arc<[(Origin, Known)]>);
 
-/// Addresses of a service; `None` while they are not known.
+/// Addresses of a service's pods; `None` while they are not known.
 type Known = RwLock<Option<BTreeSet<IpAddr>>>;
 
 impl FromStr for Origin {
@@ -50,7 +50,7 @@ impl Senders {
         Self(origins.iter().map(|origin| (origin.clone(), Known::default())).collect())
     }
 
-    /// Returns whether a value is the name of a service.
+    /// Returns whether any value of `--from` is the name of a service.
     pub(super) fn names_services(&self) -> bool {
         self.0.iter().any(|(origin, _)| matches!(origin, Origin::Service(_)))
     }
@@ -68,7 +68,7 @@ impl Senders {
         }
     }
 
-    /// Notes a change of one of the services.
+    /// Updates the addresses of the service that is the value of `--from` at this place.
     fn update(&self, place: usize, change: Change) {
         let addresses = match change {
             Change::Endpoints(now) => {
@@ -84,9 +84,11 @@ impl Senders {
         }
     }
 
+    /// Checks that `--from` lets the program at this address send.
+    ///
     /// # Errors
     ///
-    /// The reason for the sender.
+    /// The reason why it may not send, which its sender is told.
     pub(super) fn admit(&self, address: IpAddr) -> Result<(), String> {
         let mut unknown = Vec::new();
         for (origin, known) in &*self.0 {

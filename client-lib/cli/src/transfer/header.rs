@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Summary;
 
-/// Length of a SHA-256 in hex.
+/// Number of digits of a SHA-256 in hex.
 const DIGITS: usize = 64;
 
 /// A frame's place in a transfer, and what it means.
@@ -29,9 +29,9 @@ pub(super) enum Meaning {
     Part,
     /// Asks whether all of the transfer is on the receiver's disk.
     Seal(Summary),
-    /// Says that the sender knows that it is.
+    /// Says that the sender knows that all of the transfer is on the receiver's disk.
     End(Summary),
-    /// Gives the transfer up.
+    /// Says that the sender gives the transfer up, and why.
     Abort(Abort),
 }
 
@@ -39,26 +39,26 @@ pub(super) enum Meaning {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Abort {
-    /// The file has become shorter.
+    /// The file that is sent has become shorter.
     Truncated,
-    /// The file has changed.
+    /// The file that is sent has changed.
     Changed,
     Unreadable,
-    /// Another reason, of a later version.
+    /// A reason that only senders of later versions have.
     #[serde(other)]
     Other,
 }
 
-/// The header as JSON.
+/// A frame's header as it is written in JSON.
 #[derive(Default, Deserialize, Serialize)]
 struct Fields {
     offset: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     total: Option<u64>,
-    /// SHA-256 of all of it, in hex. The frame is the seal, and its offset the size.
+    /// SHA-256 of the whole transfer, in hex. The frame is the seal, and its offset the size.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     seal: Option<String>,
-    /// The same, of the end.
+    /// SHA-256 of the whole transfer, in hex. The frame is the end, and its offset the size.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     sha256: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -20,71 +20,74 @@ use super::sink::Sink;
 /// could not come.
 const EARLY: usize = 8;
 
-/// How long a frame may be missing while later ones are there.
+/// How long a frame may be missing, while later ones are there, before the transfer fails.
 const GAP: Duration = Duration::from_secs(5);
 
 /// How long a sender has to close its connection when it knows that the file has been placed.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// A transfer that has begun.
+/// A transfer that is being received, with its output and the frames that came too early.
 pub(super) struct Incoming {
     /// The sender's name and address, for messages.
     sender: String,
-    /// Absent while only an earlier receiver has had its frames.
+    /// Owner of the transfer; `None` while only an earlier receiver has had its frames.
     owner: Option<Owner>,
     session: Option<u128>,
     sink: Sink,
     parts: Reorder<(Meaning, Received)>,
     progress: Progress,
-    /// Bytes that were there already.
+    /// Bytes of the transfer that an earlier receiver has written.
     before: u64,
     start: Instant,
-    /// Since when a frame is missing.
+    /// Time since when a frame is missing while later ones are there; `None` if none is.
     gap: Option<Instant>,
     /// Time at which the sender was connected last.
     seen: Instant,
     last_frame: Instant,
     /// Path of the file, if it is not the one that was asked for.
     place: Option<PathBuf>,
-    /// Since when the file is complete.
+    /// Time since when the file is complete; `None` before.
     complete: Option<Instant>,
-    /// Since when the sender knows that the file has been placed.
+    /// Time since when the sender knows that the file has been placed; `None` before.
     confirmed: Option<Instant>,
-    /// The sender's next question is not waited for.
+    /// Whether a complete transfer ends without waiting until its sender asks again.
     is_hurried: bool,
 }
 
-/// A transfer that has been received.
+/// Result of a transfer that has been received.
 pub(super) struct Done {
     pub(super) summary: Summary,
-    /// Bytes that this process has written of it.
+    /// Bytes of the transfer that this process has written; an earlier receiver may have written
+    /// others.
     pub(super) came: u64,
     pub(super) took: Duration,
     pub(super) place: Option<PathBuf>,
 }
 
-/// Failure of a transfer.
+/// Failure of an incoming transfer, and the side that is at fault.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) cause: Cause,
     pub(super) error: Error,
 }
 
-/// The side that is at fault.
+/// The side that is at fault if a transfer fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The receiver could not write it.
+    /// The receiver could not write the transfer.
     Ours,
     /// The sender has gone, has sent what does not fit, or has sent a part to another receiver.
     Theirs,
-    /// The sender says that it gives up.
+    /// The sender says that it gives the transfer up.
     GaveUp,
 }
 
 impl Incoming {
+    /// Begins a transfer, or goes on with what an earlier receiver has left of it.
+    ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// If the output cannot be written.
     pub(super) fn begin(
         destination: &Destination,
         id: u128,
@@ -142,7 +145,7 @@ impl Incoming {
         self.is_complete() || self.last_frame.elapsed() <= time
     }
 
-    /// Returns whether all of it is there.
+    /// Returns whether the whole transfer has been received.
     pub(super) fn is_complete(&self) -> bool {
         self.sink.stage() != Stage::Open
     }
@@ -224,7 +227,7 @@ impl Incoming {
         }
     }
 
-    /// Takes the steps that an event asks for.
+    /// Takes the steps towards the transfer's end that an event asks for.
     fn advance(
         &mut self,
         destination: &mut Destination,
@@ -289,7 +292,7 @@ impl Incoming {
         Ok(false)
     }
 
-    /// Ends the transfer, which is over.
+    /// Ends a transfer that has been received, and returns its result.
     pub(super) fn finish(self) -> Done {
         let summary = self.sink.summary();
         self.sink.finish();
@@ -297,7 +300,7 @@ impl Incoming {
         Done { summary, came, took: self.start.elapsed(), place: self.place }
     }
 
-    /// Ends the transfer, and removes what was received unless it is complete.
+    /// Ends the transfer, and removes what was received of it unless it is complete.
     pub(super) fn discard(self) {
         self.sink.discard();
     }
@@ -322,7 +325,7 @@ impl Incoming {
     fn missing(&self) -> Failure {
         Failure::theirs(match self.parts.next() {
             0 => anyhow!("the beginning is missing: {} has sent it to another receiver", self.sender),
-            next => anyhow!("what follows {next} bytes of {} is missing", self.sender),
+            next => anyhow!("the transfer of {} lacks what follows its first {next} bytes", self.sender),
         })
     }
 

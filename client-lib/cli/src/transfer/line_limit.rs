@@ -2,23 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-/// Lines are counted for so long.
+/// Length of the windows in which lines on standard error are counted.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How many lines are written in that time.
+/// Most lines that are written in one window.
 const LINES: u32 = 4;
 
-/// Allows a few lines in a second, and counts the others.
+/// Limit that allows a few lines on standard error in a second, and counts the others.
 #[derive(Debug, Default)]
 pub(super) struct LineLimit {
-    /// When the current window began.
+    /// Time when the current window began; `None` before the first line.
     since: Option<Instant>,
     written: u32,
     left_out: u64,
 }
 
 impl LineLimit {
-    /// Returns whether a line may be written now; else it is counted.
+    /// Returns whether a line may be written now; if not, counts it as left out.
     pub(super) fn allows(&mut self, now: Instant) -> bool {
         if self.is_over(now) {
             (self.since, self.written) = (Some(now), 0);

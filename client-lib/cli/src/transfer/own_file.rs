@@ -9,7 +9,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-/// Permissions of a file that is not complete.
+/// Permissions of a file that is not complete: only its owner can read it.
 pub(super) const PRIVATE: u32 = 0o600;
 
 /// Creates a file that only its owner can read.

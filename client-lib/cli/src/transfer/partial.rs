@@ -116,7 +116,7 @@ impl Partial {
         }
     }
 
-    /// Removes the file.
+    /// Removes the transfer's file, whether it is complete or not.
     pub(super) fn remove(self) {
         // A name that stays does no harm.
         let _ = fs::remove_file(&self.path);

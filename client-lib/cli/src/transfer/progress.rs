@@ -37,7 +37,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Clears the line for what is printed next.
+    /// Clears the bar's line, so that it is free for what is printed next.
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

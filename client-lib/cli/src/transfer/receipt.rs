@@ -23,7 +23,7 @@ pub(super) struct Receipt {
     inode: u64,
 }
 
-/// The content of the file.
+/// Content of a receipt's file, in JSON.
 #[derive(Deserialize, Serialize)]
 struct Content {
     bytes: u64,

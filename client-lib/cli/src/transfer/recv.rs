@@ -33,7 +33,7 @@ const SIGTERM: u8 = 15;
 /// How often the writing thread checks whether the senders are still there.
 const CHECK: Duration = Duration::from_millis(200);
 
-/// The same interval, while a sender is about to go.
+/// How often the writing thread checks that while a sender is about to go.
 const CHECK_SOON: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {

@@ -5,22 +5,22 @@
 
 use std::collections::BTreeMap;
 
-/// Holds the parts that have come too early, up to a limit.
+/// Holds the parts of a transfer that came before earlier ones, up to a limit.
 #[derive(Debug)]
 pub(super) struct Reorder<T> {
-    /// Bytes that are in order.
+    /// Number of bytes that are in order, from the beginning of the transfer.
     next: u64,
-    /// Parts by their offsets, with their lengths.
+    /// Parts that wait for earlier ones, by their offsets, with their lengths.
     early: BTreeMap<u64, (u64, T)>,
     limit: usize,
 }
 
-/// A part whose turn has come.
+/// A part of the transfer whose turn to be written has come.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ready<T> {
     /// To be written without the first `skip` bytes, which have been written already.
     Write { part: T, skip: u64 },
-    /// All of it has been written already.
+    /// A part of which all bytes have been written already.
     Repeat(T),
 }
 
@@ -29,17 +29,18 @@ pub(super) enum Ready<T> {
 pub(super) struct TooMany;
 
 impl<T> Reorder<T> {
-    /// Begins with `next` bytes in order, and room for `limit` early parts.
+    /// Creates a buffer with the first `next` bytes in order already, and room for `limit` early
+    /// parts.
     pub(super) fn new(next: u64, limit: usize) -> Self {
         Self { next, early: BTreeMap::new(), limit }
     }
 
-    /// Returns how many bytes are in order.
+    /// Returns how many bytes are in order, from the beginning of the transfer.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Returns whether parts wait for one before them.
+    /// Returns whether a part is missing for which later ones wait.
     pub(super) fn has_gap(&self) -> bool {
         !self.early.is_empty()
     }
@@ -55,7 +56,7 @@ impl<T> Reorder<T> {
         Ok(())
     }
 
-    /// Returns the next part that does not wait for another.
+    /// Returns the next part that does not wait for another; `None` if there is none.
     pub(super) fn ready(&mut self) -> Option<Ready<T>> {
         let first = self.early.first_entry().filter(|first| *first.key() <= self.next)?;
         let (offset, (length, part)) = first.remove_entry();

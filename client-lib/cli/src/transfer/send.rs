@@ -21,10 +21,10 @@ use crate::bench::target::Target;
 use crate::common::LOST_PACKETS;
 use crate::output::{note, print};
 
-/// Frames that may wait for their acknowledgement, in memory.
+/// Most frames that wait in memory for the receiver's acknowledgement.
 const WINDOW: usize = 32;
 
-/// How often the transfer is checked for trouble.
+/// How often the sender checks whether the transfer makes progress.
 const CHECK: Duration = Duration::from_millis(50);
 
 /// How long the receiver has to close its connection, or to take an abort.
@@ -111,7 +111,7 @@ async fn receiver(connector: &Connector, target: &Target, wait: Duration) -> any
 /// A transfer that is being sent.
 struct Transfer {
     peers: PeerSet,
-    /// Frames of one key reach one peer, in order.
+    /// Key of all frames of the transfer: frames of one key reach one peer, in order.
     key: Bytes,
     progress: progress::Progress,
     /// Number of broken connections when the receiver said that it has all of it.

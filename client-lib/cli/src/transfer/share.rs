@@ -10,7 +10,7 @@ use ring::digest::{Context, SHA256};
 /// The sender of a transfer, as far as it is known. All transfers of one owner have one share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// The names of its certificate.
+    /// The names in the sender's certificate.
     Certificate(Vec<String>),
     Address(IpAddr),
 }

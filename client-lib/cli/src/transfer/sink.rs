@@ -12,7 +12,7 @@ use super::ending::Stage;
 use super::partial::Partial;
 use super::receipt::Receipt;
 
-/// An output that is being written.
+/// Output of one transfer that is being written, with the checksum so far.
 pub(super) struct Sink {
     id: u128,
     to: To,
@@ -21,7 +21,7 @@ pub(super) struct Sink {
 }
 
 enum To {
-    /// The destination itself, which is a stream.
+    /// The destination itself, which is a stream, and the stage of the transfer.
     Stream(Stage),
     File(Partial),
     Placed(Receipt),
@@ -53,7 +53,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Returns how much has been written, by earlier receivers as well.
+    /// Returns how many bytes of the transfer have been written, by earlier receivers as well.
     pub(super) fn written(&self) -> u64 {
         self.written
     }

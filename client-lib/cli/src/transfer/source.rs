@@ -15,21 +15,21 @@ use tokio::sync::mpsc;
 use super::Summary;
 use super::header::Abort;
 
-/// Parts that are read ahead.
+/// Most parts of the file that are read ahead of sending.
 const AHEAD: usize = 4;
 
 /// Parts whose memory is used again, at most: those that are being sent, and those read ahead.
 const POOL: usize = 64;
 
-/// A part that has been read, or the end.
+/// A part of the file that is sent, its end, or the failure to read it.
 pub(super) enum Part {
     Bytes(Buffer),
-    /// The end of the file.
+    /// The end of the file, with its size and checksum.
     End(Summary),
     Failed(Fault),
 }
 
-/// Reason why the transfer ends early.
+/// Reason why the sender ends the transfer early: the file cannot be read, or has changed.
 #[derive(Debug)]
 pub(super) struct Fault {
     /// The reason that the receiver is told.
@@ -37,7 +37,7 @@ pub(super) struct Fault {
     pub(super) error: anyhow::Error,
 }
 
-/// Detects that a file has changed.
+/// Detects that a file has changed since it was opened.
 struct ChangeDetector {
     file: File,
     path: PathBuf,
@@ -49,7 +49,7 @@ struct ChangeDetector {
 struct Stamp {
     size: u64,
     modified: (i64, i64),
-    /// Programs cannot set this time back.
+    /// Time of the last change of content or metadata (ctime), which programs cannot set back.
     changed: (i64, i64),
 }
 
@@ -176,7 +176,7 @@ fn writable(pool: &mut VecDeque<Buffer>, size: usize) -> Buffer {
     free.unwrap_or_else(|| Buffer::host(size))
 }
 
-/// Reads until `place` is full, or the end.
+/// Reads until `place` is full, or the reader is at its end. Returns the number of bytes.
 fn fill(reader: &mut impl Read, place: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = place.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -14,26 +14,26 @@ const SLOWEST: f64 = 1_048_576.0;
 /// Progress of a transfer, as the sender's statistics show it.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Time that may pass without a connection.
+    /// Time that may pass without a connection to a receiver.
     wait: Duration,
-    /// Time that may pass without an acknowledgement.
+    /// Time that may pass without an acknowledgement by the receiver.
     patience: Duration,
     connected: Instant,
     /// Time of the last acknowledgement, or of the last check at which none was due.
     progressed: Instant,
     acknowledged: u64,
-    /// Since when a receiver is connected that has taken all frames.
+    /// Time since when a receiver is connected that has taken all frames; `None` if there is none.
     idle: Option<Instant>,
 }
 
 /// Reason why a transfer fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The receiver refuses it.
+    /// The receiver refuses the transfer.
     Refused,
     /// No receiver is connected.
     Gone,
-    /// No frame gets through.
+    /// No frame gets through to the receiver.
     Stuck,
 }
 
@@ -44,7 +44,7 @@ impl Progress {
         Self { wait, patience, connected: now, progressed: now, acknowledged: 0, idle: None }
     }
 
-    /// Returns how long no frame may be acknowledged.
+    /// Returns how long the transfer may go on without an acknowledgement before it fails.
     pub(super) fn patience(&self) -> Duration {
         self.patience
     }

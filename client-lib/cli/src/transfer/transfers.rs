@@ -20,7 +20,7 @@ use crate::output::{PipeClosed, message, note};
 /// Refused transfers that are remembered, so that their next frame is not taken for a beginning.
 const REFUSED: usize = 64;
 
-/// Transfers at a time.
+/// Most transfers that are received at a time.
 const MOST: usize = 64;
 
 /// How long a transfer must have been still to give way to another one when the disk is full.
@@ -30,11 +30,11 @@ const STILL: Duration = Duration::from_secs(2);
 pub(super) enum Outcome {
     /// A transfer has been received.
     Done(Done),
-    /// The receiver ends, because of the transfer with that session.
+    /// The receiver has to end with this error, because of the transfer with this session.
     Failed(Error, Option<u128>),
 }
 
-/// All transfers.
+/// All transfers of one receiver: those under way, and those that have been refused.
 pub(super) struct Transfers {
     destination: Destination,
     /// How long the receiver waits for a sender that has gone.
@@ -47,7 +47,7 @@ pub(super) struct Transfers {
     refusals: Refusals,
 }
 
-/// Refused transfers, and the lines about them, which strangers can cause.
+/// Ids of refused transfers, and the limit of lines about them, which strangers can cause.
 struct Refusals {
     ids: VecDeque<u128>,
     lines: LineLimit,
@@ -173,7 +173,7 @@ impl Transfers {
         })
     }
 
-    /// Ends, and returns the transfers whose senders know that they are over.
+    /// Ends all transfers. Returns those whose senders know that the file has been placed.
     pub(super) fn close(self) -> Vec<Done> {
         let confirmed = |transfers: BTreeMap<u128, Incoming>| {
             transfers.into_values().filter(Incoming::is_confirmed).map(Incoming::finish)
@@ -208,7 +208,7 @@ impl Transfers {
             return Ok(());
         }
         if let Some(other) = self.current.values().find(|other| !self.keeps && other.is_complete()) {
-            return Err(format!("all of what {} sends is here", other.sender()));
+            return Err(format!("the transfer of {} is complete, and one is enough", other.sender()));
         }
         let counted = self.current.iter().filter(|(_, other)| !other.is_hurried());
         if counted.clone().count() < MOST {
@@ -220,7 +220,7 @@ impl Transfers {
         };
         match self.current.get_mut(&id) {
             Some(other) if other.is_complete() => other.hurry(),
-            _ => self.end(id, &format!("of {MOST} that are sending, it has been still for longest")),
+            _ => self.end(id, &format!("{MOST} others are sending, and it has been still for longest")),
         }
         Ok(())
     }
@@ -301,10 +301,10 @@ impl Refusals {
         }
     }
 
-    /// Reports how many lines have been left out.
+    /// Logs how many lines about refused transfers have been left out.
     fn report(&mut self) {
         if let Some(count) = self.lines.left_out(Instant::now()) {
-            warn!("{count} more lines like those, on senders that were refused, have been left out");
+            warn!("{count} more lines about refused senders have been left out");
         }
     }
 }
