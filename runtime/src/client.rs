@@ -81,7 +81,7 @@ pub async fn client_config() -> Result<Config, ConnectError> {
 /// Error of [`connect`]. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// None of the sources of configuration exists.
+    /// Neither a kubeconfig nor a pod's service account exists.
     #[error(
         "no Kubernetes cluster is configured: this is not a pod (KUBERNETES_SERVICE_HOST is not set), \
          KUBECONFIG is not set, and ~/.kube/config does not exist; set KUBECONFIG"

@@ -16,13 +16,13 @@ use eviction::EvictionOrder;
 pub use eviction::network_of;
 use parking_lot::Mutex;
 
-/// Limit of open connections. Clones share it.
+/// Limit of a server's open connections, beyond which older ones are evicted. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimit(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Largest number of connections.
+    /// Largest number of open connections.
     most: usize,
     /// Metric that counts evicted connections.
     evicted: Counter,
@@ -31,7 +31,7 @@ struct Shared {
     order: Mutex<EvictionOrder<Arc<Connection>>>,
 }
 
-/// State that a connection's task shares with the limit.
+/// State that the task of an open connection shares with the [`ConnectionLimit`].
 #[derive(Debug)]
 struct Connection {
     /// Time of the last use, in milliseconds. Written without the lock, on every use; a stale value
@@ -41,7 +41,7 @@ struct Connection {
     evicted: Notify,
 }
 
-/// Admission of one connection, which dropping it gives back.
+/// Admission of one connection by a [`ConnectionLimit`], which dropping it gives back.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     id: u64,

@@ -127,7 +127,7 @@ fn signals() -> io::Result<impl Stream<Item = Signal>> {
 enum End {
     /// A second signal arrived.
     Signal(Signal),
-    /// The deadline passed.
+    /// The deadline passed while tasks still ran.
     Late,
 }
 

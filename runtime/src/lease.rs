@@ -379,7 +379,7 @@ struct Reporter {
     renew_deadline: Duration,
     leadership: Leadership,
     metrics: LeaseMetrics,
-    /// Leadership and term as last reported.
+    /// Leadership and term as last reported by log and metrics.
     reported: (bool, u64),
 }
 
@@ -389,7 +389,7 @@ impl Reporter {
         Self { title: config.title(), renew_deadline, leadership, metrics, reported: (false, 0) }
     }
 
-    /// Reports every change. Never returns.
+    /// Reports every change of leadership or term. Never returns.
     async fn run(&mut self) {
         loop {
             self.leadership.next(self.reported).await;

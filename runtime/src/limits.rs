@@ -21,7 +21,7 @@ pub(crate) mod api {
     /// Time after which the API server ends a watch, at our request.
     pub(crate) const WATCH_TIME: Duration = Duration::from_secs(30);
 
-    /// Time limit for the head of the answer to a watch.
+    /// Time limit for the head of the API server's answer to a watch.
     pub const ANSWER_TIME: Duration = Duration::from_secs(15);
 
     /// Time limit for a page of a list as a whole. The API server's own limit is 60 s.
@@ -38,13 +38,13 @@ pub(crate) mod api {
     /// Time after which an open watch counts as healthy, even without an event.
     pub(crate) const HEALTHY_AFTER: Duration = Duration::from_secs(1);
 
-    /// Upper bound of the first pause after a failure.
+    /// Upper bound of the first pause after a failed request to the API server.
     pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
     /// Upper bound of later pauses. An API server that is back is noticed within this time.
     pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-    /// Longest pause that an API server may ask for.
+    /// Longest pause before the next request that an API server may ask for.
     pub(crate) const LONGEST_ASKED: Duration = Duration::from_secs(30);
 }
 
@@ -58,7 +58,7 @@ pub(crate) mod lease {
     /// Longest duration of a lease. A leader that crashes is not replaced before it has passed.
     pub const MAX_DURATION: Duration = Duration::from_secs(3600);
 
-    /// Longest time between two renewals.
+    /// Longest time between two renewals of the Lease by the leader.
     pub(crate) const LONGEST_RENEWAL: Duration = Duration::from_secs(5);
 
     /// Longest time for a request about the Lease.
@@ -69,10 +69,10 @@ pub(crate) mod lease {
 pub(crate) mod admin {
     use std::time::Duration;
 
-    /// Limit of open connections.
+    /// Limit of open connections to the admin endpoints.
     pub(crate) const MAX_CONNECTIONS: usize = 256;
 
-    /// Time limit for the head of a request.
+    /// Time limit for the head of a request to the admin endpoints.
     pub(crate) const HEAD_TIME: Duration = Duration::from_secs(5);
 
     /// Size limit of a request's head and of the read buffer, in bytes.
@@ -82,13 +82,13 @@ pub(crate) mod admin {
     /// line.
     pub(crate) const CONNECTION_TIME: Duration = Duration::from_secs(60);
 
-    /// Time for requests under way to finish once the process shuts down.
+    /// Time for admin requests under way to finish once the process shuts down.
     pub(crate) const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
     /// Size limit of a request's body, in bytes. The only body is a log filter, which is short.
     pub(crate) const MAX_BODY: usize = 4096;
 
-    /// Time limit for a request's body, after its head.
+    /// Time limit for the body of a request to the admin endpoints, after its head.
     pub(crate) const BODY_TIME: Duration = Duration::from_secs(2);
 }
 
@@ -96,7 +96,7 @@ pub(crate) mod admin {
 pub(crate) mod shutdown {
     use std::time::Duration;
 
-    /// Time past the deadline after which the process is ended by force.
+    /// Time past the deadline of a shutdown after which the process is ended by force.
     pub(crate) const MARGIN: Duration = Duration::from_secs(1);
 
     /// Longest time to wait for the last log lines to be written.

@@ -89,7 +89,7 @@ impl LogLevel {
         Ok(())
     }
 
-    /// Returns the current filter, as it was given.
+    /// Returns the current log filter, as the text that was given.
     pub fn current(&self) -> String {
         self.current.lock().clone()
     }
@@ -98,12 +98,12 @@ impl LogLevel {
 /// Error of setting up the log or changing its filter. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter does not parse.
+    /// The log filter does not parse.
     #[error("bad log filter {filter:?}: {reason}")]
     Filter {
-        /// The filter as given.
+        /// The log filter as given.
         filter: String,
-        /// Reason why it does not parse.
+        /// Reason why the log filter does not parse.
         reason: String,
     },
     /// The process already has a logger.
@@ -114,7 +114,7 @@ pub enum LogError {
     Gone,
 }
 
-/// Builds the logger without installing it.
+/// Builds the process' logger and the handle to its filter, without installing them.
 fn subscriber<W>(
     args: &LogArgs,
     colours: bool,

@@ -27,7 +27,7 @@ pub fn register_process_metrics(registry: &mut Registry, version: &'static str) 
     registry.register_collector(Box::new(ProcessCollector));
 }
 
-/// Metrics of all watches of a process. Clones share the counters.
+/// Metrics of all watches of a process on Kubernetes objects. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct WatchMetrics {
     events: Family<EventLabels, Counter>,
@@ -80,7 +80,7 @@ impl WatchMetrics {
     }
 }
 
-/// Metrics of the watch of one kind.
+/// Metrics of the watch of one kind of Kubernetes objects.
 #[derive(Clone, Debug)]
 pub(crate) struct KindMetrics {
     pub(crate) listed: Counter,

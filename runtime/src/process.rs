@@ -85,7 +85,7 @@ fn metric(
 /// Values of interest from /proc/self/stat.
 #[derive(Debug, PartialEq)]
 struct Stat {
-    /// User and system time together.
+    /// User and system CPU time of the process together.
     cpu_seconds: f64,
     /// Time from boot to the start of the process.
     start_seconds: f64,

@@ -86,7 +86,7 @@ const BURST: usize = 1024;
 /// Annotation of the bookmark that ends the list within a stream.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
-/// Configuration of a watch.
+/// Configuration of a watch of the Kubernetes objects of one kind.
 #[derive(Clone, Debug)]
 pub struct WatchConfig<K> {
     /// API of the objects, in all namespaces or in one.
@@ -94,7 +94,7 @@ pub struct WatchConfig<K> {
     /// Remedy if the API server does not know the kind, such as `kubectl apply -f deploy/crds`. The
     /// log and `/readyz` show it.
     pub hint: String,
-    /// Form of lists.
+    /// Form in which the objects are listed: as a stream, or in pages.
     pub lists: Lists,
     /// Label selector of the objects to watch; `None` for all. The API server reports an object
     /// that no longer matches as deleted.
@@ -128,7 +128,7 @@ pub enum Lists {
     /// A watch that begins with all existing objects (`sendInitialEvents`). The watch falls back to
     /// pages where the API server refuses that, and for one attempt after such a list broke off.
     Stream,
-    /// A list in pages.
+    /// A list in pages, each of which is one answer of the API server.
     Pages,
 }
 
@@ -174,7 +174,7 @@ struct Watch<K, I: ?Sized> {
     api: Api<Guarded<K>>,
     lists: Lists,
     labels: Option<String>,
-    /// Whether the last list was a stream that broke off.
+    /// Whether the last list was a stream that broke off, so that the next one comes in pages.
     broken_stream: bool,
     refresh: RefreshMember,
     health: Health,
@@ -186,7 +186,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     I: Index<K> + ?Sized,
 {
-    /// Lists and watches. Never returns.
+    /// Lists all objects, then watches for changes, again and again. Never returns.
     async fn run(&mut self) {
         loop {
             match self.list().await {
@@ -241,7 +241,7 @@ where
         Ok((version?, Some(events)))
     }
 
-    /// Reads a stream up to the end of its list.
+    /// Reads a stream of events up to the end of its list. Returns the version of the list.
     async fn list_events(&mut self, events: &mut Events<K>) -> Result<String, Problem> {
         loop {
             match within(SILENCE, events.next()).await? {

@@ -31,7 +31,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Vec<u8>,
-    /// Whether the thread is writing the bytes that it took last.
+    /// Whether the writing thread is writing the bytes that it took last.
     is_writing: bool,
     /// Lines dropped since the process started.
     dropped: u64,

@@ -20,7 +20,7 @@ const BURST: u32 = 200;
 /// Time after which a call site may log one more event.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of events dropped since the process started.
+/// Number of log events that the rate limit has dropped since the process started.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Call sites that log again after events of theirs were dropped, with the number of those events.
@@ -45,12 +45,12 @@ pub(crate) fn report_dropped() {
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit(Mutex<HashMap<Identifier, Budget>>);
 
-/// Leaky bucket of one call site.
+/// Leaky bucket that limits the log events of one call site.
 #[derive(Debug)]
 struct Budget {
     /// Time at which the bucket is empty again. Each event moves it on by [`INTERVAL`].
     empty_at: Instant,
-    /// Events dropped since the last one that passed.
+    /// Events of the call site that were dropped since its last one that passed.
     dropped: u64,
 }
 
@@ -59,7 +59,7 @@ impl Budget {
         Self { empty_at: now, dropped: 0 }
     }
 
-    /// Returns whether one more event passes at this time, and counts it.
+    /// Returns whether one more event of the call site passes at this time, and counts it.
     fn try_spend(&mut self, now: Instant) -> bool {
         if self.empty_at.saturating_duration_since(now) > (BURST - 1) * INTERVAL {
             self.dropped += 1;

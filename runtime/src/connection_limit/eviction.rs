@@ -34,7 +34,7 @@ pub fn network_of(peer: IpAddr) -> IpAddr {
 pub(super) struct EvictionOrder<H> {
     entries: HashMap<u64, Entry<H>>,
     networks: Ranked<IpAddr, Network>,
-    /// Number of the next connection.
+    /// Number that the next connection gets.
     next: u64,
 }
 
@@ -111,7 +111,7 @@ impl<H> EvictionOrder<H> {
 #[derive(Debug, Default)]
 struct Network {
     clients: Ranked<IpAddr, BTreeSet<LastUse>>,
-    /// Connections of all clients.
+    /// Connections of all clients in the network.
     all: BTreeSet<LastUse>,
 }
 
@@ -129,9 +129,9 @@ impl<K, V> Default for Ranked<K, V> {
     }
 }
 
-/// Owner of connections.
+/// Owner of connections: a client, or a network of clients.
 trait Queue: Default {
-    /// Returns all connections, the idlest one first.
+    /// Returns all connections of the owner, the idlest one first.
     fn queue(&self) -> &BTreeSet<LastUse>;
 }
 

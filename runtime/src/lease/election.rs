@@ -20,7 +20,7 @@ use super::{LeaseConfig, Timing};
 /// read to find out which candidate was faster.
 const ROUND: u32 = 4;
 
-/// Request to the API server.
+/// Request to the API server about the lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
     /// Reads the lease.
@@ -31,7 +31,7 @@ pub(super) enum Request {
     Update(Box<Lease>),
 }
 
-/// Answer of the API server.
+/// Answer of the API server to a [`Request`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     /// The lease as it was read or written.
@@ -51,7 +51,7 @@ pub(super) enum Ownership {
     Renewed,
     /// This process does not hold the lease.
     NotOurs,
-    /// The answer tells nothing new.
+    /// The answer tells nothing new about the holder of the lease.
     Unchanged,
 }
 

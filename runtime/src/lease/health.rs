@@ -29,7 +29,7 @@ impl LeaseHealth {
         Self { title, namespace: namespace.to_owned(), outage: None, failed: false }
     }
 
-    /// Records and logs a failed request.
+    /// Records and logs a failed request about the lease.
     pub(super) fn failed(&mut self, request: &Request, problem: &Problem) {
         self.failed = true;
         let text = self.explain(request, problem);
@@ -53,7 +53,7 @@ impl LeaseHealth {
         }
     }
 
-    /// Returns a message about the problem and its remedy.
+    /// Returns the log message about a failed request for the lease, with its remedy.
     fn explain(&self, request: &Request, problem: &Problem) -> String {
         let Problem { kind, message, .. } = problem;
         let Self { title, namespace, .. } = self;

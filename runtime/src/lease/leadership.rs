@@ -83,7 +83,7 @@ impl Leadership {
         self.now()
     }
 
-    /// Returns leadership and term.
+    /// Returns whether this process leads now, and the number of its term.
     pub(super) fn now(&self) -> (bool, u64) {
         let tenure = self.tenure.borrow();
         (tenure.leads(Instant::now()), tenure.term)
@@ -135,7 +135,7 @@ struct Held {
 }
 
 impl Tenure {
-    /// Returns whether writes may begin.
+    /// Returns whether writes of this process may begin at `now`.
     pub(super) fn leads(&self, now: Instant) -> bool {
         self.held.is_some_and(|held| now < held.begin)
     }

@@ -18,7 +18,7 @@ const ROUTINE: u32 = 4;
 /// An outage lasts from the first failure until a watch works again. During it, each kind of
 /// problem is logged once, and at last the end of the outage.
 pub(super) struct Health {
-    /// `plural.group` of the kind.
+    /// `plural.group` of the watched kind.
     resource: String,
     hint: String,
     ready: Option<ReadyGuard>,
@@ -29,7 +29,7 @@ pub(super) struct Health {
 
 struct Outage {
     since: Instant,
-    /// Number of problems of each kind.
+    /// Number of problems of each kind in this outage.
     counts: Vec<(ProblemKind, u32)>,
     /// Whether a problem was logged, so that the end of the outage is logged, too.
     is_logged: bool,
@@ -102,7 +102,7 @@ impl Health {
         }
     }
 
-    /// Returns a message about the problem and its remedy.
+    /// Returns the log message about a failed list or watch, with its remedy.
     fn explain(&self, problem: &Problem) -> String {
         let Problem { kind, message, .. } = problem;
         let resource = &self.resource;

@@ -37,14 +37,14 @@ pub fn has_cause(status: &Status, cause: &str) -> bool {
     status.details.iter().flat_map(|details| &details.causes).any(|named| named.reason == cause)
 }
 
-/// A failed request.
+/// A failed request to the API server: the kind of failure, and a message.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// Kind of the failure.
     pub kind: ProblemKind,
     /// Message of the API server or the operating system.
     pub message: String,
-    /// Pause that the API server asks for.
+    /// Pause before the next attempt that the API server asks for; `None` if it asks for none.
     pub retry_after: Option<Duration>,
 }
 
@@ -65,22 +65,22 @@ pub enum ProblemKind {
     Failing,
     /// Any other 4xx: the API server does not accept the request.
     Refused,
-    /// 410: the known version is too old, or from another storage.
+    /// 410: the version to resume a watch from is too old, or from another storage.
     Expired,
     /// The storage has an older version than before, because it was restored from a backup.
     Restored,
     /// The answer cannot be decoded, or lacks a required field.
     Garbled,
-    /// The connection failed.
+    /// The connection to the API server failed.
     Unreachable,
-    /// No answer arrived in time.
+    /// No answer of the API server arrived in time.
     Silent,
-    /// The answer broke off.
+    /// The API server's answer broke off.
     Cut,
 }
 
 impl Problem {
-    /// Creates a problem, and cuts a long message.
+    /// Creates a problem, and cuts off the end of a long message.
     pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MESSAGE {

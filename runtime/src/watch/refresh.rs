@@ -85,7 +85,7 @@ impl Shared {
     }
 }
 
-/// Membership of a watch, which dropping it ends.
+/// Membership of a watch in the group of a [`Refresh`], which dropping it ends.
 #[derive(Debug)]
 pub(super) struct RefreshMember {
     id: u64,
@@ -103,12 +103,12 @@ impl RefreshMember {
         self.shared.wanted.send_modify(|_| ());
     }
 
-    /// Returns whether a younger list than the last one is wanted.
+    /// Returns whether a list is wanted that is younger than the last one of this watch.
     pub(super) fn is_wanted(&self) -> bool {
         *self.shared.wanted.borrow() > self.listed
     }
 
-    /// Waits until a younger list than the last one is wanted.
+    /// Waits until a list is wanted that is younger than the last one of this watch.
     pub(super) async fn wanted(&self) {
         let mut wanted = self.shared.wanted.subscribe();
         // It cannot fail: `self.shared` keeps the sender alive.

@@ -13,9 +13,9 @@ use crate::{Guarded, Index, ObjectKey, TerminalSafe};
 pub(super) struct Sink<K, I: ?Sized> {
     index: Arc<I>,
     metrics: KindMetrics,
-    /// Keys of the list under way; `None` outside of a list.
+    /// Keys of the objects that the list under way has had so far; `None` outside of a list.
     live: Option<HashSet<ObjectKey>>,
-    /// Objects whose newest version does not decode, with that version.
+    /// Objects whose newest version does not decode, with that resourceVersion.
     undecodable: HashMap<ObjectKey, Option<String>>,
     /// Number of calls of the index since the last commit.
     uncommitted: usize,
@@ -27,13 +27,13 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         Self { index, metrics, live: None, undecodable: HashMap::new(), uncommitted: 0, kind: PhantomData }
     }
 
-    /// Begins a list.
+    /// Begins a list of all objects, also in the index.
     pub(super) fn start_list(&mut self) {
         self.live = Some(HashSet::new());
         self.index.start();
     }
 
-    /// Ends a complete list.
+    /// Ends a complete list: the index drops the objects that were not in it, and commits.
     pub(super) fn end_list(&mut self) {
         let live = self.live.take().unwrap_or_default();
         self.undecodable.retain(|key, _| live.contains(key));
@@ -89,7 +89,7 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         }
     }
 
-    /// Passes on the deletion of an object.
+    /// Passes the deletion of an object on to the index.
     pub(super) fn delete(&mut self, object: &Guarded<K>) {
         self.metrics.deleted.inc();
         let Some(key) = object.key() else { return };
