@@ -3,18 +3,18 @@
 //!
 //! docs/operations.md lists them; `tests/tools/limits.sh --write` writes that list.
 
-/// Defaults of flags.
+/// Default values of the command line's flags.
 pub(crate) mod flags {
-    /// `--snapshot-max-age`: oldest snapshot that is used.
+    /// `--snapshot-max-age`: greatest age at which a snapshot is used.
     pub(crate) const SNAPSHOT_MAX_AGE: &str = "1h";
 
-    /// `--zone`: zone of the names.
+    /// `--zone`: zone that services have their names in.
     pub(crate) const ZONE: &str = "multinet.cluster.local";
 
     /// `--ttl`: time to live, in seconds, of services that set none. CoreDNS caches for as long.
     pub(crate) const TTL: u32 = 5;
 
-    /// `--tcp-max-connections`: TCP and TLS connections. Further ones replace idle ones.
+    /// `--tcp-max-connections`: TCP and TLS connections. At this limit, new ones replace idle ones.
     pub(crate) const TCP_MAX_CONNECTIONS: &str = "20000";
 
     /// `--udp-payload-size`: largest UDP payload that is sent and announced, in bytes. The value is
@@ -25,11 +25,11 @@ pub(crate) mod flags {
     pub(crate) const LAMEDUCK: &str = "5s";
 }
 
-/// The process.
+/// Limits of the process as a whole.
 pub(crate) mod process {
     use std::time::Duration;
 
-    /// Time limit for finishing connections and writes after the lameduck period.
+    /// Time limit for finishing connections and file writes after the lameduck period.
     pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
     /// File descriptors kept for everything but listeners and client connections: the API server,
@@ -37,12 +37,12 @@ pub(crate) mod process {
     pub(crate) const OTHER_FILES: usize = 128;
 }
 
-/// Answers.
+/// Limits on the records of answers, and on the parts of queries.
 pub(crate) mod answers {
     /// Largest number of topology zones of a service that have names. Clusters have a few.
     pub(crate) const MAX_ZONES: usize = 32;
 
-    /// Largest number of PTR records that an address has.
+    /// Largest number of PTR records that one address has.
     pub(crate) const MAX_POINTERS: usize = 16;
 
     /// Longest data of a TXT record, in bytes. A dozen character strings are far shorter.
@@ -57,19 +57,20 @@ pub(crate) mod answers {
     pub(crate) const MAX_RECORDS: u32 = 4;
 }
 
-/// DNS cookies (RFC 9018 §4.3), in seconds.
+/// Ages of DNS cookies (RFC 9018 §4.3), in seconds.
 pub(crate) mod cookies {
-    /// Lifetime of a server cookie, in seconds (RFC 9018 §4.3).
+    /// Age up to which a server cookie is valid, in seconds (RFC 9018 §4.3).
     pub(crate) const LIFETIME: i32 = 60 * 60;
 
-    /// Largest lead of another replica's clock, in seconds (RFC 9018 §4.3).
+    /// Time, in seconds, by which a cookie from a replica whose clock is ahead may lie in the
+    /// future (RFC 9018 §4.3).
     pub(crate) const AHEAD: i32 = 5 * 60;
 
     /// Age up to which a server cookie is sent back unchanged, in seconds (RFC 9018 §4.3).
     pub(crate) const RENEWAL: i32 = 30 * 60;
 }
 
-/// UDP.
+/// Limits of the UDP listeners.
 pub(crate) mod udp {
     use std::time::Duration;
 
@@ -91,7 +92,7 @@ pub(crate) mod udp {
     pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 }
 
-/// Overload of a UDP worker.
+/// Times after which a UDP worker counts as overloaded, and as recovered.
 pub(crate) mod overload {
     use std::time::Duration;
 
@@ -115,7 +116,7 @@ pub(crate) mod overload {
     pub(crate) const SLACK: Duration = Duration::from_secs(1);
 }
 
-/// TCP and TLS.
+/// Limits of TCP and TLS connections.
 pub(crate) mod tcp {
     use std::time::Duration;
 
@@ -123,26 +124,27 @@ pub(crate) mod tcp {
     /// them first, or it would lose queries that cross the server's close.
     pub(crate) const IDLE_TIME: Duration = Duration::from_secs(30);
 
-    /// Time for which a connection without queries keeps its buffers.
+    /// Time for which a connection without queries keeps its buffers' memory.
     pub(crate) const QUIET_TIME: Duration = Duration::from_secs(1);
 
-    /// Time limit for a message to arrive, from its first byte on.
+    /// Time limit for a message from a client to arrive, from its first byte on.
     pub(crate) const MESSAGE_TIME: Duration = Duration::from_secs(10);
 
-    /// Time limit for writing the data that wait at one moment.
+    /// Time limit for a client to take the replies that wait for it at one moment.
     pub(crate) const WRITE_TIME: Duration = Duration::from_secs(10);
 
     /// Time limit for the client to close its side after the server has closed.
     pub(crate) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-    /// Time limit for a handshake.
+    /// Time limit for a TLS handshake.
     pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
     /// Limit on handshakes at a time. An RSA signature with 4096 bits takes some 5 ms, so the last
     /// of these handshakes gets its turn after a second or two.
     pub(crate) const MAX_HANDSHAKES: usize = 256;
 
-    /// Budget in bytes for data held for clients, over all connections.
+    /// Memory in bytes that all connections together may hold for unfinished queries and unread
+    /// replies.
     pub(crate) const MAX_HELD: usize = 64 << 20;
 
     /// Memory in bytes that every connection may hold even when the budget is spent.
@@ -172,18 +174,18 @@ pub(crate) mod tcp {
     /// last.
     pub(crate) const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-    /// Time between two reads of the certificate and key files.
+    /// Time between two reads of the certificate and key files, to find a new certificate.
     pub(crate) const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(3);
 }
 
-/// HTTPS.
+/// Limits of HTTPS connections.
 pub(crate) mod https {
     use std::time::Duration;
 
-    /// Number of TCP and TLS connections per HTTPS connection that is allowed.
+    /// Divisor of `--tcp-max-connections` that gives the largest number of HTTPS connections.
     pub(crate) const HTTPS_SHARE: usize = 16;
 
-    /// Time limit for a request to arrive.
+    /// Time limit for an HTTP request to arrive and be answered.
     pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
 
     /// Time limit for a connection without requests; the same as for TCP.
@@ -203,21 +205,21 @@ pub(crate) mod https {
     /// Bytes in flight on one stream in each direction: room for one message.
     pub(crate) const STREAM_WINDOW: u32 = 68 << 10;
 
-    /// Bytes of requests in flight on one connection.
+    /// Bytes of requests that a client may send ahead on one connection.
     pub(crate) const WINDOW: u32 = 256 << 10;
 
     /// Limit on the bytes of a request's head. A query in a URL needs at most some 700.
     pub(crate) const MAX_HEAD: u32 = 8 << 10;
 }
 
-/// QUIC.
+/// Limits of QUIC connections.
 pub(crate) mod quic {
     use std::time::Duration;
 
-    /// Number of TCP and TLS connections per QUIC connection that is allowed.
+    /// Divisor of `--tcp-max-connections` that gives the largest number of QUIC connections.
     pub(crate) const QUIC_SHARE: usize = 16;
 
-    /// Time limit for a handshake.
+    /// Time limit for a QUIC handshake.
     pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
     /// Time limit for a connection without packets, and for one without queries; the same as for
@@ -227,62 +229,62 @@ pub(crate) mod quic {
     /// Time limit for a query to arrive, and for its reply to be acknowledged.
     pub(crate) const STREAM_TIME: Duration = Duration::from_secs(10);
 
-    /// Time limit for queries in progress when the server stops.
+    /// Time limit for the queries that are in progress when their connection is closed.
     pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-    /// Time limit for clients to see that the server has closed.
+    /// Time limit for clients to see that a stopping server has closed their connections.
     pub(crate) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-    /// Number of handshakes in progress beyond which clients must prove their address.
+    /// Number of handshakes in progress beyond which new clients must prove their address first.
     pub(crate) const MAX_UNVALIDATED: usize = 8;
 
     /// Limit on connections that wait in the endpoint to be accepted. The accept loop takes them at
     /// once.
     pub(crate) const MAX_PENDING: usize = 256;
 
-    /// Limit on the bytes that a waiting connection may have sent.
+    /// Limit on the bytes that a client may send before its connection is accepted.
     pub(crate) const PENDING_BYTES: u64 = 16 << 10;
 
-    /// Limit on concurrent queries of one connection.
+    /// Limit on the queries that one connection may have in progress.
     pub(crate) const STREAMS: u8 = 16;
 
     /// Bytes of a query in flight, or received out of order. Longer queries arrive in parts.
     pub(crate) const STREAM_WINDOW: u32 = 4 << 10;
 
-    /// Bytes of replies in flight on one connection.
+    /// Bytes of replies that may be on their way to the client of one connection.
     pub(crate) const WINDOW: u32 = 256 << 10;
 }
 
-/// Zone transfers, notifications and their signatures.
+/// Limits of zone transfers, notifications and their signatures.
 pub(crate) mod transfers {
     use std::time::Duration;
 
-    /// Largest number of transfers at a time.
+    /// Largest number of zone transfers that run at a time.
     pub(crate) const MAX_TRANSFERS: usize = 32;
 
     /// Time after which a transfer is stalled if its client takes no message (of up to 64 KiB). A
     /// stalled transfer is ended when a new one needs its place.
     pub(crate) const STALL_TIME: Duration = Duration::from_secs(1);
 
-    /// Largest size of a zone's differences for incremental transfers, in bytes.
+    /// Largest size, in bytes, of the changes of a zone that are kept for incremental transfers.
     pub(crate) const JOURNAL_BYTES: usize = 16 << 20;
 
-    /// Largest number of a zone's differences.
+    /// Largest number of a zone's versions whose changes are kept for incremental transfers.
     pub(crate) const JOURNAL_DIFFERENCES: usize = 4096;
 
     /// Largest number of serials that are remembered for all zones, of 4 bytes each.
     pub(crate) const JOURNAL_SERIALS: usize = 1_048_576;
 
-    /// Shortest time between two notifications of a zone.
+    /// Shortest time between two notifications of one secondary about the same zone.
     pub(crate) const NOTIFY_INTERVAL: Duration = Duration::from_millis(200);
 
     /// Time to wait for the first answer to a notification. It doubles with each attempt.
     pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-    /// Longest time to wait for an answer.
+    /// Longest time to wait for an answer to a notification before the notification is repeated.
     pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
-    /// Number of unanswered notifications after which the notifier logs a warning.
+    /// Number of unanswered notifications in a row after which a warning is logged.
     pub(crate) const WARN_AFTER: u32 = 3;
 
     /// Largest difference between the clocks of both sides of a signature, in seconds (RFC 8945
@@ -294,11 +296,11 @@ pub(crate) mod transfers {
     pub(crate) const MIN_SECRET: usize = 16;
 }
 
-/// Manifests.
+/// Limits of the files that are given by `--manifests`.
 pub(crate) mod manifests {
     use std::time::Duration;
 
-    /// Pause between two scans.
+    /// Pause between two scans for changed files.
     pub(crate) const PAUSE: Duration = Duration::from_millis(150);
 
     /// Shortest pause, in durations of the scan before it, so that many files cost at most a
@@ -316,20 +318,20 @@ pub(crate) mod manifests {
     /// Time within which two changes may leave the same time stamp, on coarse file systems.
     pub(crate) const COARSE: Duration = Duration::from_secs(3);
 
-    /// Largest file that is read, in bytes.
+    /// Largest manifest file that is read, in bytes.
     pub(crate) const MAX_FILE: u64 = 64 << 20;
 
     /// Limit on the folder entries that one scan visits, so that `--manifests /` fails soon.
     pub(crate) const MAX_ENTRIES: usize = 200_000;
 
-    /// Limit on the values in one file: enough for some 200,000 endpoints.
+    /// Limit on the YAML or JSON values in one file: enough for some 200,000 endpoints.
     pub(crate) const MAX_NODES: usize = 8_000_000;
 
     /// Limit on the parser events that aliases repeat in one file, against "billion laughs".
     pub(crate) const MAX_REPEATED: usize = 250_000;
 }
 
-/// Snapshots.
+/// Limits of the snapshot file and of its writer.
 pub(crate) mod snapshot {
     use std::time::Duration;
 
@@ -340,25 +342,26 @@ pub(crate) mod snapshot {
     /// and fast its changes.
     pub(crate) const SHARE: u32 = 20;
 
-    /// Longest pause after failures. A full disk may have room again later.
+    /// Longest pause after failures to write. A full disk may have room again later.
     pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
     /// Largest length of a row in bytes. A slice has at most a thousand endpoints, so no row is as
     /// long.
     pub(crate) const MAX_ROW: u32 = 64 << 20;
 
-    /// Largest lead of the clock of the snapshot's writer, in seconds.
+    /// Time, in seconds, by which a snapshot's time may lie in the future: its writer's clock was
+    /// ahead.
     pub(crate) const SKEW_SECONDS: i64 = 60;
 }
 
-/// dnstap.
+/// Limits of the queue and connection to the dnstap collector.
 pub(crate) mod dnstap {
     use std::time::Duration;
 
-    /// Capacity of the queue, in exchanges.
+    /// Capacity of the queue to the collector, in exchanges of a query and its reply.
     pub(crate) const QUEUE: usize = 8192;
 
-    /// Capacity of the queue, in bytes of messages.
+    /// Capacity of the queue to the collector, in bytes of queries and replies.
     pub(crate) const QUEUE_BYTES: usize = 16 << 20;
 
     /// Time limit for connecting to the collector, for its handshake, and for each write.
@@ -367,15 +370,16 @@ pub(crate) mod dnstap {
     /// Time limit for the collector to confirm at the end that it has received everything.
     pub(crate) const FINISH_TIME: Duration = Duration::from_secs(1);
 
-    /// First pause after a failure. It doubles with each failure.
+    /// Pause after the first failure of the connection to the collector. It doubles with each
+    /// failure.
     pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-    /// Longest pause after a failure.
+    /// Longest pause after failures of the connection to the collector.
     pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 }
 
-/// `/debug/top`.
+/// Limits of `/debug/top`, the list of the most frequent queries.
 pub(crate) mod debug {
-    /// Largest number of counters of a sketch.
+    /// Largest number of different queries that are counted at a time.
     pub(crate) const MAX_CAPACITY: u16 = 1000;
 }
