@@ -30,7 +30,7 @@ use crate::store::journal;
 use crate::store::state::State;
 use crate::store::zone::{ZoneSettings, Zones};
 
-/// Serves until a signal. Returns an error if the program cannot start.
+/// Runs the server until SIGTERM or SIGINT. Returns an error if it cannot start.
 pub fn run(config: Config) -> Result<()> {
     let log_level = log::init(&config.log)?;
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {

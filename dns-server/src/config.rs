@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", env = "MULTINET_SNAPSHOT", help_heading = "Source")]
     snapshot: Option<PathBuf>,
 
-    /// Maximum age of a snapshot that is used
+    /// Maximum age of the snapshot in --snapshot; an older one is not used
     #[arg(long, value_name = "TIME", env = "MULTINET_SNAPSHOT_MAX_AGE", default_value = flags::SNAPSHOT_MAX_AGE,
           value_parser = duration, requires = "snapshot", help_heading = "Source")]
     snapshot_max_age: Duration,
@@ -74,8 +74,8 @@ pub struct Args {
           default_values = PRIVATE, help_heading = "Answers")]
     reverse_range: Vec<IpNet>,
 
-    /// Network within these whose addresses have no names, such as that of the cluster's Services
-    /// or pods; may be repeated
+    /// Network within --reverse-range whose addresses have no names, such as that of the cluster's
+    /// Services or pods; may be repeated
     #[arg(long, value_name = "CIDR", env = "MULTINET_REVERSE_EXCLUDE", value_delimiter = ',', value_parser = network,
           help_heading = "Answers")]
     reverse_exclude: Vec<IpNet>,
@@ -85,7 +85,7 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Answers")]
     ttl: u32,
 
-    /// Whether each answer begins with another address record
+    /// Whether each answer begins with another address record than the one before
     #[arg(long, env = "MULTINET_ANSWER_ORDER", default_value = "rotate", help_heading = "Answers")]
     answer_order: AnswerOrder,
 
@@ -149,7 +149,7 @@ pub struct Args {
     )]
     tls_cert: Option<PathBuf>,
 
-    /// Private key in PEM of that certificate
+    /// Private key in PEM of the certificate in --tls-cert
     #[arg(
         long,
         value_name = "FILE",
@@ -253,92 +253,92 @@ Examples:
 
 Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
 
-/// Order of the address records in an answer.
+/// Order of the address records in an answer (`--answer-order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AnswerOrder {
-    /// Each answer begins with another record.
+    /// Each answer begins with another record than the one before.
     Rotate,
-    /// Ascending.
+    /// Each answer has its records in ascending order.
     Fixed,
 }
 
-/// A checked configuration.
+/// The server's configuration, whose flags were checked against each other.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Source of objects.
+    /// Source of the services and slices to serve.
     pub source: Source,
-    /// The snapshot file and its maximum age.
+    /// Snapshot file and the maximum age at which it is used. `None` without `--snapshot`.
     pub snapshot: Option<(PathBuf, Duration)>,
-    /// Forward zones; at least one.
+    /// Forward zones to answer for; at least one.
     pub zones: Vec<Name>,
-    /// Reverse zones.
+    /// Reverse zones to answer for; may be empty.
     pub reverse_zones: Vec<Name>,
-    /// Addresses that have names in the reverse zones.
+    /// Addresses that have PTR records in the reverse zones.
     pub reverse_ranges: ReverseRanges,
-    /// Default TTL in seconds.
+    /// Time to live, in seconds, of the records of services that set none.
     pub ttl: u32,
-    /// Whether address records rotate.
+    /// Whether each answer begins with another address record than the one before.
     pub rotate: bool,
-    /// Addresses of `ns.dns.<zone>`; empty for those of the listeners.
+    /// Addresses that `ns.dns.<zone>` resolves to. Empty means the addresses of the listeners.
     pub ns_addresses: BTreeSet<IpAddr>,
-    /// Hosts and keys that may transfer zones.
+    /// Networks and TSIG keys of clients that may transfer zones.
     pub transfer_to: Vec<AllowedClient>,
-    /// Secondaries to notify of changes.
+    /// Secondaries to notify of changes in zones.
     pub notify: Vec<Secondary>,
-    /// File with TSIG keys.
+    /// File with TSIG keys; `None` if there are no keys.
     pub tsig_key_file: Option<PathBuf>,
-    /// Addresses to listen on; at least one.
+    /// Addresses and protocols to listen on; at least one.
     pub listen: Vec<Listen>,
-    /// Certificate and key files; set if a listener needs them.
+    /// Files with the certificate chain and its private key. Set if a listener needs a certificate.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Number of UDP threads per address.
+    /// Number of threads that answer UDP at each address.
     pub udp_workers: usize,
-    /// Limit on TCP and TLS connections.
+    /// Largest number of TCP and TLS connections at a time.
     pub tcp_max_connections: usize,
-    /// Largest UDP payload in bytes.
+    /// Largest UDP payload, in bytes, that is sent and announced.
     pub udp_payload: u16,
     /// Queries per second over UDP from each network of clients, and the exempt networks.
     pub rate_limit: Option<(u32, Vec<IpNet>)>,
-    /// File with the cookie secret.
+    /// File with the secret of DNS cookies; `None` means a random secret.
     pub cookie_secret_file: Option<PathBuf>,
-    /// Address of the admin endpoints.
+    /// Address of the admin endpoints, such as `/metrics`; `None` if they are not served.
     pub admin: Option<SocketAddr>,
-    /// Whether clients on other hosts may set the log filter there.
+    /// Whether clients on other hosts may set the log filter at the admin endpoint `/logging`.
     pub admin_allow_logging: bool,
-    /// Number of names that `/debug/top` shows; 0 for none.
+    /// Number of most frequent queries that `/debug/top` shows; 0 if they are not counted.
     pub debug_top: u16,
-    /// Time for which the server still answers after SIGTERM.
+    /// Time for which the server still answers after SIGTERM, while `/readyz` fails.
     pub lameduck: Duration,
     /// Whether queries are logged.
     pub log_queries: bool,
-    /// Collector of dnstap messages.
+    /// Collector that receives every query and reply by dnstap; `None` for no collector.
     pub dnstap: Option<Collector>,
-    /// Format and filter of logs.
+    /// Format and filter of the server's log.
     pub log: LogArgs,
 }
 
-/// A conflict between flags.
+/// A conflict between flags of the command line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A zone is given twice.
+    /// `--zone` or `--reverse-zone` names the same zone twice.
     #[error("--zone/--reverse-zone {0}: given twice; name each zone once")]
     DuplicateZone(Name),
-    /// A zone lies among the names of another zone's services.
+    /// A zone lies below `svc`, `dns` or `dns-version` in another zone, among that zone's names.
     #[error("--zone {0}: lies among the services of --zone {1}; choose zones that do not overlap")]
     OverlappingZone(Name, Name),
-    /// A zone is so long that no name fits below it.
+    /// A zone's name is so long that no service's name fits below it.
     #[error("--zone {0}: too long, no service name fits below it; choose a shorter zone")]
     LongZone(Name),
-    /// A listener needs a certificate.
+    /// A listener needs a certificate, and none is given.
     #[error("--listen {0}: needs a certificate; give --tls-cert FILE and --tls-key FILE")]
     NoCertificate(Listen),
-    /// Two listeners need the same port.
+    /// Two listeners need the same port of the same address.
     #[error("--listen {0}: takes the same port as --listen {1}; give each listener a port of its own")]
     OverlappingListen(Listen, Listen),
 }
 
 impl Config {
-    /// Checks the flags against each other.
+    /// Checks the flags against each other, and fills in those that are not given.
     pub fn new(args: Args) -> Result<Self, ConfigError> {
         let Args {
             manifests,

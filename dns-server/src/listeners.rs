@@ -19,7 +19,7 @@ use crate::net::tls::Certificates;
 use crate::net::udp::UdpListener;
 use crate::ops::metrics::ConnectionMetrics;
 
-/// Bound sockets, and what serving them needs.
+/// Bound sockets of all listeners, with their certificate and limits on connections.
 pub struct Listeners {
     bound: Vec<Bound>,
     certificates: Option<Certificates>,
@@ -27,12 +27,13 @@ pub struct Listeners {
     /// HTTPS has a limit of its own, so that it cannot starve plain DNS. Its connections also hold
     /// more memory.
     https: Connections,
-    /// QUIC has a limit of its own for the same reasons.
+    /// QUIC has a limit of its own, for the same reasons as HTTPS.
     quic: Connections,
     shortfall: Option<Shortfall>,
 }
 
-/// The limit of connections when file descriptors allow far fewer than configured.
+/// How many connections the limit of open files allows, if that is less than half of the
+/// configured.
 struct Shortfall {
     most: usize,
     files: usize,
@@ -66,7 +67,7 @@ impl Bound {
         })
     }
 
-    /// Returns the number of its file descriptors.
+    /// Returns the number of file descriptors that the listener's sockets take.
     fn sockets(&self) -> usize {
         match self {
             Self::Dns(bound) => bound.udp.len() + 1,
@@ -74,7 +75,7 @@ impl Bound {
         }
     }
 
-    /// Returns the protocol and address, with the port that was bound.
+    /// Returns the listener's protocol and address, with the port that was bound.
     fn listen(&self) -> Listen {
         let (proto, addr) = match self {
             Self::Dns(bound) => (ListenProto::Dns, bound.addr),
@@ -87,7 +88,7 @@ impl Bound {
 }
 
 impl Listeners {
-    /// Loads the certificate and binds every address.
+    /// Loads the certificate, if one is given, and binds the address of every listener.
     pub fn bind(config: &Config, metrics: ConnectionMetrics) -> Result<Self> {
         let load = |(cert, key)| Certificates::load(cert, key);
         let certificates = config.tls.clone().map(load).transpose()?;
@@ -109,12 +110,12 @@ impl Listeners {
         })
     }
 
-    /// Returns the bound addresses.
+    /// Returns the bound addresses of all listeners.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.bound.iter().map(|bound| bound.listen().addr)
     }
 
-    /// Returns the bound addresses of plain DNS.
+    /// Returns the bound addresses of the listeners for plain DNS.
     pub fn dns_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let listening = self.bound.iter().map(Bound::listen);
         listening.filter(|listen| listen.proto == ListenProto::Dns).map(|listen| listen.addr)

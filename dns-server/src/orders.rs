@@ -10,7 +10,7 @@
 
 pub mod answer;
 mod limits;
-/// Zone transfers. The notifier is left out, since it shares no state.
+/// Zone transfers and signatures. The notifier is left out, since it shares no state.
 pub mod secondary {
     pub mod transfer;
     pub mod tsig;

@@ -14,21 +14,21 @@ use crate::secondary::transfer::allow::AllowedClient;
 use crate::secondary::tsig::Keyring;
 use crate::store::name::Name;
 
-/// Secrets, and the files that they were read from.
+/// TSIG keys and cookie secrets, with the files that they were read from.
 #[derive(Debug, Clone)]
 pub struct Secrets {
-    /// TSIG keys, including all that flags refer to.
+    /// TSIG keys of `--tsig-key-file`, among them all that other flags name.
     pub keys: Keyring,
-    /// Cookie secrets. Without a file, a random secret of this process.
+    /// Secrets of DNS cookies: those of the file, or without a file a random one.
     pub cookies: CookieSigner,
     key_file: Option<PathBuf>,
     cookie_file: Option<PathBuf>,
-    /// Keys that flags refer to, each with its flag.
+    /// Names of TSIG keys in other flags, each with its flag for error messages.
     named: Arc<[(String, Name)]>,
 }
 
 impl Secrets {
-    /// Reads the files that `config` names.
+    /// Reads the secrets from the files that `config` names.
     pub fn load(config: &Config) -> Result<Self> {
         let allowed = config.transfer_to.iter().filter_map(|allowed| match allowed {
             AllowedClient::Key(name) => Some((format!("--transfer-to key:{name}"), name.clone())),

@@ -17,20 +17,20 @@ use tracing::error;
 use crate::ops::metrics::SourceMetrics;
 use crate::store::state::State;
 
-/// The configured source of objects.
+/// Source of services and slices that the flags choose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// YAML and JSON files, and folders with such files.
     Manifests(Vec<PathBuf>),
-    /// The Kubernetes API server.
+    /// Watches of the Kubernetes API server.
     Kubernetes,
 }
 
-/// A source that is ready to be followed.
+/// A source that is checked and ready to be followed.
 pub enum Prepared {
-    /// Manifests that were loaded once.
+    /// Manifests that were read, and published, once.
     Manifests(Box<manifests::Manifests>),
-    /// Watches that have not begun.
+    /// Watches of the API server that have not begun.
     Kubernetes(Box<kube::Watches>),
 }
 

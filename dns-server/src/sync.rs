@@ -9,10 +9,10 @@ pub(crate) use dashmap::Entry;
 pub(crate) use parking_lot::RwLock;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// A map that threads read while another changes it.
+/// Map that threads read while another thread changes it.
 pub(crate) type Map<K, V> = dashmap::DashMap<K, V, foldhash::fast::RandomState>;
 
-/// Returns an empty map.
+/// Returns an empty [`Map`].
 pub(crate) fn map<K: Eq + std::hash::Hash, V>() -> Map<K, V> {
     // Many more shards than threads, so that two readers rarely meet at one lock.
     const SHARDS: usize = 128;

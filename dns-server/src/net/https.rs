@@ -173,7 +173,7 @@ async fn respond(
         handled
     };
     if !matches!(handled, Handled::Reply) {
-        return Err((StatusCode::BAD_REQUEST, "not a DNS query"));
+        return Err((StatusCode::BAD_REQUEST, "the message is not a DNS query"));
     }
     drop(query);
     reply.shrink_to_fit();
@@ -205,7 +205,7 @@ async fn read(head: &Parts, body: &mut Incoming, memory: &mut MemoryAccount) -> 
             let dns = parameters
                 .split('&')
                 .find_map(|parameter| parameter.strip_prefix("dns="))
-                .ok_or((StatusCode::BAD_REQUEST, "no parameter 'dns'"))?;
+                .ok_or((StatusCode::BAD_REQUEST, "the URL has no parameter 'dns'"))?;
             URL_SAFE_NO_PAD.decode(dns).map_err(|_| {
                 (StatusCode::BAD_REQUEST, "the parameter 'dns' is not base64url without padding")
             })
@@ -239,7 +239,7 @@ async fn receive(body: &mut Incoming, memory: &mut MemoryAccount) -> Result<Vec<
     }
     let mut query = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the request ended within its body"))?;
         // Frames other than data are trailers, which are ignored.
         let Ok(data) = frame.into_data() else { continue };
         if query.len() + data.len() > MAX_QUERY {

@@ -136,7 +136,7 @@ impl Acceptor {
             tasks.spawn(async move {
                 let peer = incoming.remote_address();
                 if let Err(error) = serve_connection(incoming, handshake, &engine, &permit, shutdown).await {
-                    debug!(%peer, %error, "connection ended");
+                    debug!(%peer, %error, "QUIC connection ended");
                 }
             });
         }
@@ -224,7 +224,7 @@ async fn serve_connection(
     }
     streams.close();
     if timeout(GRACE, streams.wait()).await.is_err() {
-        debug!(peer = %connection.remote_address(), "queries in progress given up");
+        debug!(peer = %connection.remote_address(), "closing a QUIC connection before all of its queries are answered");
     }
     connection.close(NO_ERROR, b"");
     Ok(())

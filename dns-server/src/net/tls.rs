@@ -149,8 +149,10 @@ impl Follower {
         };
         self.is_outdated = is_outdated;
         match error {
-            None => info!(file = %self.files.cert.display(), "certificate renewed"),
-            Some(error) if is_new => warn!(%error, "the certificate in use is kept"),
+            None => info!(file = %self.files.cert.display(), "installed the renewed certificate"),
+            Some(error) if is_new => {
+                warn!(%error, "cannot use the changed certificate files; keeping the certificate in use");
+            }
             Some(_) => {}
         }
     }

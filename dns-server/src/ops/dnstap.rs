@@ -31,12 +31,12 @@ use crate::answer::peer::{Peer, Proto};
 use crate::limits::dnstap::{QUEUE, QUEUE_BYTES};
 pub use writer::Writer;
 
-/// Address of a collector.
+/// Address of a dnstap collector (`--dnstap`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Collector {
-    /// A Unix socket.
+    /// Path of the collector's Unix socket.
     Unix(PathBuf),
-    /// A TCP address.
+    /// IP address and TCP port of the collector.
     Tcp(SocketAddr),
 }
 
@@ -71,7 +71,7 @@ pub struct TapMetrics {
 }
 
 impl TapMetrics {
-    /// Registers all counters.
+    /// Registers all dnstap counters for `/metrics`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("dnstap_messages", "dnstap messages written", self.written.clone());
         let help = "dnstap messages dropped because the collector did not take them in time";
@@ -79,14 +79,14 @@ impl TapMetrics {
     }
 }
 
-/// A query and its reply, if it got one.
+/// A query to be passed to the collector, with its reply if it got one.
 #[derive(Debug)]
 struct Exchange {
     proto: Proto,
     peer: Peer,
     asked_at: SystemTime,
     answered_at: SystemTime,
-    /// The query, followed by the reply.
+    /// The query's bytes, followed by the reply's.
     bytes: Bytes,
     query_len: usize,
 }
@@ -96,7 +96,7 @@ impl Exchange {
         self.bytes.slice(..self.query_len)
     }
 
-    /// Returns the reply; empty if the query got none.
+    /// Returns the reply's bytes; empty if the query got no reply.
     fn reply(&self) -> Bytes {
         self.bytes.slice(self.query_len..)
     }
@@ -106,7 +106,7 @@ impl Exchange {
     }
 }
 
-/// The sending end of the queue to a collector, for one worker.
+/// Sending end of the queue to the dnstap collector, of which each worker has a clone.
 #[derive(Debug, Clone)]
 pub struct Tap {
     queue: mpsc::Sender<Exchange>,
@@ -139,7 +139,7 @@ impl Tap {
     }
 }
 
-/// Returns both ends of a queue to a collector.
+/// Makes a queue to a collector: its sending end, and the task that writes to the collector.
 pub fn tap(collector: Collector, metrics: &TapMetrics) -> (Tap, Writer) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let waiting = Arc::new(AtomicUsize::new(0));

@@ -27,36 +27,36 @@ pub use sample::Sampler;
 pub use tallies::{Tallies, TallyHandle};
 pub use tally::Tally;
 
-/// Metrics of manifests.
+/// Metrics of the files that are given by `--manifests`.
 #[derive(Debug, Clone, Default)]
 pub struct ManifestMetrics {
     /// Number of times that a manifest went bad, or became bad in another way.
     pub found_bad: Counter,
-    /// Bad manifests now: files, documents and objects that cannot be used.
+    /// Number of files, documents and objects that cannot be used now.
     pub bad: Gauge,
-    /// Paths of the command line that cannot be read now.
+    /// Number of paths given by `--manifests` that cannot be read now.
     pub lost: Gauge,
 }
 
-/// Metrics of connections.
+/// Metrics of client connections and of their memory.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionMetrics {
-    /// Connections evicted at the limit in favor of others.
+    /// Number of connections that were evicted in favor of others.
     pub evicted: Counter,
-    /// Messages and replies dropped because the memory for clients was used up.
+    /// Number of messages and replies that were dropped for want of memory for clients.
     pub without_room: Counter,
 }
 
-/// Metrics of sources and connections.
+/// Metrics that sources and connections count themselves.
 #[derive(Debug, Clone, Default)]
 pub struct SourceMetrics {
-    /// Metrics of manifests.
+    /// Metrics of manifest files.
     pub manifests: ManifestMetrics,
-    /// Snapshot files written.
+    /// Number of snapshot files that were written.
     pub snapshots: Counter,
-    /// Snapshot files that could not be written.
+    /// Number of snapshot files that could not be written.
     pub snapshot_failures: Counter,
-    /// Metrics of connections.
+    /// Metrics of client connections.
     pub connections: ConnectionMetrics,
 }
 
@@ -69,7 +69,7 @@ pub fn programming_latency() -> Histogram {
 /// Prefix of all metric names of this program.
 pub const PREFIX: &str = "multinet_dns";
 
-/// Registers all metrics of queries and sources.
+/// Registers all metrics of queries, sources and connections for `/metrics`.
 pub fn register(
     registry: &mut Registry,
     tallies: Tallies,

@@ -21,27 +21,27 @@ use crate::answer::query::Rcode;
 use crate::limits::debug::MAX_CAPACITY;
 use crate::store::name::MAX_NAME;
 
-/// The counters of one worker.
+/// Counters of one worker's most frequent queries.
 #[derive(Debug)]
 pub struct Sketch {
     capacity: usize,
     total: u64,
     hasher: foldhash::fast::RandomState,
     counters: Vec<Counter>,
-    /// Counters by falling count.
+    /// Indices of the counters, by falling count.
     order: Vec<u16>,
     /// Counters by the hash of their query. Two names have the same hash once in 2⁶⁴ pairs; they
     /// are then counted as one.
     index: HashMap<u64, u16, BuildHasherDefault<IdentityHasher>>,
 }
 
-/// One counter. It holds its name inline, since counters change hands often.
+/// Counter of one query. It holds the name inline, since counters change hands often.
 #[derive(Debug)]
 struct Counter {
     count: u64,
     error: u64,
     hash: u64,
-    /// Position in the order.
+    /// Index of the counter in [`Sketch::order`].
     position: u16,
     qtype: u16,
     rcode: Rcode,
@@ -49,34 +49,34 @@ struct Counter {
     name: [u8; MAX_NAME],
 }
 
-/// A query that is counted.
+/// The parts of a query, and of its reply, by which queries are told apart in counting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryKey {
-    /// The lowercased name in wire format.
+    /// Lowercased name that was asked for, in wire format.
     pub name: Box<[u8]>,
-    /// Query type.
+    /// Number of the record type that was asked for.
     pub qtype: u16,
-    /// Reply code.
+    /// Response code of the reply.
     pub rcode: u16,
 }
 
-/// Upper bound for how often a query came.
+/// Estimate of how often a query came.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// Counted queries: at least the true number.
+    /// Upper bound: the query came at most this often.
     pub count: u64,
-    /// Upper bound for `count` minus the true count.
+    /// Greatest error of `count`: the query came at least `count` minus `error` times.
     pub error: u64,
 }
 
-/// Contents of a sketch at one moment.
+/// Counts of a [`Sketch`] at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct SketchSnapshot {
-    /// Number of queries counted.
+    /// Number of all queries that were counted, also of those without a counter now.
     pub total: u64,
-    /// Queries that have a counter.
+    /// Estimates for the queries that have a counter, by falling count.
     pub counts: Vec<(QueryKey, Estimate)>,
-    /// Upper bound for how often any other query came.
+    /// Upper bound for how often any query without a counter came.
     pub rest: u64,
 }
 
@@ -95,7 +95,7 @@ impl Sketch {
         }
     }
 
-    /// Counts a query. Ignores a name that is longer than DNS allows.
+    /// Counts a query by name, type and response code. Ignores a name longer than DNS allows.
     pub fn count(&mut self, name: &[u8], qtype: u16, rcode: Rcode) {
         if name.len() > MAX_NAME {
             return;
@@ -109,7 +109,8 @@ impl Sketch {
         self.increment(counter);
     }
 
-    /// Assigns a counter to a new query.
+    /// Gives a query that has no counter a free one or that with the lowest count; returns its
+    /// index.
     fn claim_counter(&mut self, hash: u64, name: &[u8], qtype: u16, rcode: Rcode) -> u16 {
         let lowest = self.order.last().copied().filter(|_| self.counters.len() == self.capacity);
         let number = lowest.unwrap_or_else(|| {
@@ -151,7 +152,7 @@ impl Sketch {
         counter.count += 1;
     }
 
-    /// Returns the contents.
+    /// Returns all counts at this moment.
     pub fn snapshot(&self) -> SketchSnapshot {
         let counts = self.order.iter().map(|&number| {
             let counter = &self.counters[usize::from(number)];
@@ -165,7 +166,7 @@ impl Sketch {
     }
 }
 
-/// A hasher for keys that are hashes already.
+/// Hasher for [`Sketch::index`], whose keys are hashes already.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 

@@ -33,13 +33,13 @@ use message::Notify;
 use metrics::Counters;
 use schedule::{DueNotify, NotifyReply, Schedule};
 
-/// Pause after the socket fails to receive.
+/// Pause after an error of receiving from the secondary.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Notifies one secondary.
+/// Notifies one secondary of changes in the zones, by NOTIFY over UDP.
 pub struct Notifier {
     secondary: Secondary,
-    /// Source address of the notifications.
+    /// Local address that notifications are sent from. Port 0 lets the kernel choose.
     source: SocketAddr,
     keys: Keyring,
     metrics: Counters,
@@ -112,7 +112,7 @@ impl Notifier {
         }
     }
 
-    /// Sends a notification of the zone's newest version.
+    /// Sends a notification of the zone's newest version to the secondary.
     async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, socket: &mut NotifySocket) {
         let Some(version) = state.version(apex) else { return };
         let key = self.secondary.key.as_ref().and_then(|name| self.keys.find(name.as_wire()));
@@ -126,7 +126,7 @@ impl Notifier {
     }
 }
 
-/// Returns the reason why notifications fail, for the log.
+/// Returns the reason why notifications of a secondary fail, for the log.
 fn reason(is_lost: bool, is_signed: bool, failure: Option<&io::Error>) -> String {
     match (is_lost, failure) {
         (false, _) => "the secondary rejects the NOTIFY".to_owned(),
@@ -144,7 +144,7 @@ struct NotifySocket {
     source: SocketAddr,
     address: SocketAddr,
     socket: Option<UdpSocket>,
-    /// Error of the last attempt to send, if that failed.
+    /// Error of the last attempt to send; `None` if it succeeded.
     failure: Option<io::Error>,
 }
 
@@ -189,7 +189,7 @@ impl NotifySocket {
     }
 }
 
-/// Returns an unpredictable message id.
+/// Returns an unpredictable id for a DNS message.
 fn random_id() -> u16 {
     let mut id = [0; 2];
     // Without random numbers, TLS would have failed at the start. A known id is better than no

@@ -31,22 +31,22 @@ use crate::store::journal::{self, ZoneStep};
 use crate::store::rrset::HEADER;
 use crate::store::zone_copy::{Batches, ZoneCopy, ZoneVersion};
 
-/// Largest message, which TCP's length prefix limits.
+/// Largest size of a message in bytes, which TCP's length prefix can state.
 const MESSAGE: usize = 65_535;
 
-/// Contents of a transfer.
+/// Contents of a zone transfer.
 #[derive(Debug)]
 pub enum TransferContents {
-    /// Only the SOA record: the client is up to date.
+    /// Only the zone's SOA record: the client is up to date.
     Current(ZoneVersion),
     /// The steps to the newest version from the client's version, whose serial is given.
     Difference(ZoneVersion, u32, Vec<ZoneStep>),
-    /// The whole zone.
+    /// All records of the zone.
     Whole(Arc<ZoneCopy>),
 }
 
 impl TransferContents {
-    /// Returns the version that the client has after the transfer.
+    /// Returns the version of the zone that the client has after the transfer.
     pub fn version(&self) -> &ZoneVersion {
         match self {
             Self::Current(version) | Self::Difference(version, ..) => version,
@@ -54,7 +54,7 @@ impl TransferContents {
         }
     }
 
-    /// Returns the value of the metrics' label `kind`.
+    /// Returns the kind of transfer, as in the metrics' label `kind`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Current(_) => "current",
@@ -64,7 +64,7 @@ impl TransferContents {
     }
 }
 
-/// The messages of one transfer, made when they are requested.
+/// Iterator over the messages of one zone transfer, which makes each when it is requested.
 #[derive(Debug)]
 pub struct Transfer {
     head: Vec<u8>,
@@ -74,7 +74,7 @@ pub struct Transfer {
     most: usize,
     records: RecordStream,
     signer: Option<Signer>,
-    /// Place among the limited number of transfers, if this transfer needs one.
+    /// Place among the limited number of running transfers; `None` if the transfer needs none.
     slot: Option<TransferSlot>,
 }
 
@@ -90,7 +90,7 @@ impl Transfer {
         Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, slot: None }
     }
 
-    /// Signs each message.
+    /// Makes the transfer sign each message with `signer`, if there is one.
     #[must_use]
     pub fn signed(mut self, signer: Option<Signer>) -> Self {
         self.most = MESSAGE - signer.as_ref().map_or(0, Signer::tsig_len);
@@ -98,14 +98,14 @@ impl Transfer {
         self
     }
 
-    /// Holds `slot` until the transfer ends.
+    /// Makes the transfer hold `slot` until it ends.
     #[must_use]
     pub fn holding(mut self, slot: Option<TransferSlot>) -> Self {
         self.slot = slot;
         self
     }
 
-    /// Sets the handle that can close the client's connection.
+    /// Sets the handle by which a stalled transfer's connection is closed.
     pub fn set_connection(&self, connection: ConnectionCloser) {
         if let Some(slot) = &self.slot {
             slot.set_connection(connection);
@@ -162,7 +162,7 @@ impl Iterator for Transfer {
     }
 }
 
-/// The records of a transfer, read from one buffer after another.
+/// Stream of the records of a transfer, in wire format.
 #[derive(Debug)]
 struct RecordStream {
     soa: Vec<u8>,
@@ -172,18 +172,18 @@ struct RecordStream {
     taken: usize,
 }
 
-/// Part of a transfer.
+/// Part of a transfer's records.
 #[derive(Debug)]
 enum Segment {
-    /// SOA record with this serial.
+    /// The zone's SOA record, with this serial.
     Soa(u32),
-    /// Records in wire format.
+    /// Records in wire format: those that a step removes or adds.
     Wire(Arc<[u8]>),
-    /// The remaining records of a whole zone.
+    /// The records of a whole zone that were not sent yet, without the SOA record.
     Zone(Batches),
 }
 
-/// Buffer of records in wire format.
+/// Buffer of records in wire format, made for this transfer or shared with the journal.
 #[derive(Debug)]
 enum Wire {
     Own(Vec<u8>),
@@ -218,7 +218,7 @@ impl RecordStream {
         Self { soa, segments, wire: Wire::Own(Vec::new()), taken: 0 }
     }
 
-    /// Returns the next record, without taking it.
+    /// Returns the bytes of the next record, without taking it; `None` after the last one.
     fn peek(&mut self) -> Option<&[u8]> {
         while self.taken == self.wire.len() {
             self.wire = self.next_wire()?;

@@ -28,15 +28,15 @@ use crate::limits::transfers::FUDGE;
 use crate::store::rrset::HEADER;
 use record::{TsigPosition, TsigRecord};
 
-/// Length of the shortest truncated MAC (RFC 8945 §5.2.2.1).
+/// Length in bytes of the shortest truncated MAC (RFC 8945 §5.2.2.1).
 const MIN_MAC: usize = 10;
 
-/// Returns the seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Errors of a signature (RFC 8945 §3).
+/// Errors of a TSIG signature (RFC 8945 §3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the IANA mnemonics say it")]
 #[repr(u16)]
@@ -48,7 +48,7 @@ pub enum TsigError {
 }
 
 impl TsigError {
-    /// Returns the IANA mnemonic.
+    /// Returns the error's IANA mnemonic, such as BADSIG.
     pub fn name(self) -> &'static str {
         match self {
             Self::BadSig => "BADSIG",
@@ -59,16 +59,16 @@ impl TsigError {
     }
 }
 
-/// A query with a valid signature.
+/// A query whose TSIG signature is valid.
 #[derive(Debug)]
 pub struct VerifiedQuery {
-    /// The query without its signature.
+    /// The query without its TSIG record.
     pub packet: Vec<u8>,
-    /// Signer for the reply.
+    /// Signer for the reply to this query.
     pub signer: Signer,
 }
 
-/// An invalid signature, with the data that the reply needs.
+/// An invalid TSIG signature, with the data that the reply needs.
 #[derive(Debug)]
 pub struct TsigRefusal(Box<RefusalReason>);
 
@@ -80,16 +80,16 @@ impl From<RefusalReason> for TsigRefusal {
 
 #[derive(Debug)]
 enum RefusalReason {
-    /// The TSIG record is missing or malformed.
+    /// The TSIG record is malformed, or is not the last and only one of the query.
     Malformed,
     /// The key is unknown or the MAC is wrong, so the reply is not signed.
     Unsigned(TsigError, TsigRecord),
-    /// The MAC is correct, so the reply is signed.
+    /// The MAC is correct, but the time or the MAC's length is not, so the reply is signed.
     Signed(TsigError, Signer, TsigRecord),
 }
 
 impl TsigRefusal {
-    /// Returns the response code of the reply.
+    /// Returns the response code of the reply to the query.
     pub fn rcode(&self) -> Rcode {
         if self.error().is_some() { Rcode::NotAuth } else { Rcode::FormErr }
     }
@@ -102,7 +102,7 @@ impl TsigRefusal {
         }
     }
 
-    /// Returns the length of the record that [`Self::append_tsig`] appends.
+    /// Returns the length in bytes of the record that [`Self::append_tsig`] appends.
     pub fn tsig_len(&self) -> usize {
         match &*self.0 {
             RefusalReason::Malformed => 0,
@@ -177,23 +177,23 @@ pub fn verify(packet: &[u8], keys: &Keyring, now: u64) -> Result<VerifiedQuery, 
 pub struct Signer {
     key: Arc<TsigKey>,
     id: u16,
-    /// MAC of the message before, which the next MAC covers.
+    /// MAC of the message before, which the next MAC covers; `None` before the first message.
     prior: Option<Vec<u8>>,
     is_first: bool,
 }
 
 impl Signer {
-    /// Makes the signer of a query with this id.
+    /// Makes the signer of a query with the message id `id`.
     pub fn of_query(key: Arc<TsigKey>, id: u16) -> Self {
         Self { key, id, prior: None, is_first: true }
     }
 
-    /// Returns the key.
+    /// Returns the key that messages are signed with.
     pub fn key(&self) -> &TsigKey {
         &self.key
     }
 
-    /// Returns the length of the record that [`Self::sign`] appends.
+    /// Returns the length in bytes of the record that [`Self::sign`] appends.
     pub fn tsig_len(&self) -> usize {
         self.key.name().as_wire().len()
             + self.key.algorithm().name().len()
@@ -201,7 +201,7 @@ impl Signer {
             + record::FIXED
     }
 
-    /// Appends the TSIG record to the message that begins at `start`.
+    /// Signs the message that begins at `start` in `out`, and appends the TSIG record.
     pub fn sign(&mut self, out: &mut Vec<u8>, start: usize, now: u64) {
         self.append(out, start, now, 0, Vec::new());
     }
@@ -242,7 +242,7 @@ impl Signer {
     }
 }
 
-/// Computes the MAC of a message (RFC 8945 §4.3).
+/// Computes the MAC of a message, behind that of the message before (RFC 8945 §4.3).
 fn compute_mac(key: &TsigKey, prior: Option<&[u8]>, message: &[u8], variables: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key.secret());
     if let Some(prior) = prior {

@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::state::State;
 
-/// Remedy to log when the API server does not know our kinds.
+/// Command that is logged as a remedy when the API server lacks the custom resources.
 const HINT: &str = "kubectl apply -f deploy/crds";
 
-/// Two watches that have not begun.
+/// Watches of services and of slices at the API server, not begun yet.
 pub struct Watches {
     client: Client,
-    /// URL of the API server.
+    /// URL of the Kubernetes API server.
     pub server: Arc<str>,
     metrics: WatchMetrics,
     services: ReadyGuard,
     slices: ReadyGuard,
 }
 
-/// Reads the client configuration for the API server. Sends nothing yet.
+/// Prepares the watches from the client configuration. Sends nothing to the API server yet.
 pub async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Watches> {
     let (client, server) = client::connect()
         .await
@@ -61,7 +61,7 @@ impl Watches {
         end.await.unwrap_or(Ok(()))
     }
 
-    /// Runs both watches until one of them ends.
+    /// Runs both watches until the shutdown, or until one of them ends.
     async fn run(self, state: &Arc<State>, shutdown: &CancellationToken) {
         let Self { client, metrics, services, slices, .. } = self;
         let mut watches = JoinSet::new();

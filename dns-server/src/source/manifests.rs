@@ -53,37 +53,37 @@ use crate::ops::metrics::ManifestMetrics;
 /// At the start, a file that was written more recently than this may be incomplete.
 const YOUNG: Duration = Duration::from_millis(40);
 
-/// How often the start waits for such files.
+/// How often the start waits for files that may be incomplete.
 const MAX_WAITS: usize = 10;
 
-/// Error of the manifests source as a whole.
+/// Error that ends the manifests source.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestsError {
-    /// A path of the command line cannot be read at the start.
+    /// A path given by `--manifests` cannot be read at the start.
     #[error("--manifests {}: {reason}; name a file or folder that is there and may be read", path.display())]
     Unreadable {
-        /// The path.
+        /// The path that cannot be read.
         path: PathBuf,
         /// The system's description of the error.
         reason: String,
     },
     /// The thread that follows the files could not be started, or has panicked.
-    #[error("manifests are not followed: {0}")]
+    #[error("the thread that reads changed manifests failed: {0}")]
     Thread(String),
 }
 
-/// Manifests that were read once, and can be followed.
+/// Manifest files that were read, and can be followed.
 pub struct Manifests {
     roots: Vec<PathBuf>,
     files: Files,
     tracker: Tracker,
     /// Hashes of the contents last read, to recognize a file that was only touched.
     contents: HashMap<FileKey, u64>,
-    /// The device that each given path was on, to recognize unmounted volumes.
+    /// Device that each path of `--manifests`, by position, was on, to recognize unmounted volumes.
     devices: BTreeMap<usize, u64>,
     readiness: Readiness,
     metrics: ManifestMetrics,
-    /// Updates to publish first; `None` once they are published.
+    /// Changes of the first reading, to publish first; `None` once they are published.
     loaded: Option<Vec<Update>>,
 }
 
@@ -129,7 +129,7 @@ pub fn load(
     Ok(manifests)
 }
 
-/// Returns an error for the first given path that cannot be read.
+/// Returns an error for the first path of `--manifests` that cannot be read.
 fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
     for (root, path) in roots.iter().enumerate() {
         let key = FileKey::new(root, path);
@@ -204,7 +204,7 @@ impl Manifests {
             .map_err(|error| ManifestsError::Thread(error.to_string()))?;
         tokio::select! {
             () = shutdown.cancelled() => Ok(()),
-            end = end => end.map_err(|_| ManifestsError::Thread("a panic".to_owned())),
+            end = end => end.map_err(|_| ManifestsError::Thread("it panicked".to_owned())),
         }
     }
 
@@ -251,7 +251,7 @@ impl Manifests {
         self.collect_updates(now)
     }
 
-    /// Shows unreadable paths in the metrics and in `/readyz`.
+    /// Shows the paths of `--manifests` that cannot be read in the metrics and in `/readyz`.
     fn note_lost(&self, scan: &Scan) {
         let lost: Vec<String> =
             scan.lost(&self.roots).map(|(path, reason)| format!("{}: {reason}", path.display())).collect();
@@ -275,7 +275,7 @@ impl Manifests {
         }
     }
 
-    /// Notes the new content of a file, and its hash.
+    /// Stores the new content of a file. `hash` is `None` if the file cannot be read.
     fn set(&mut self, key: &FileKey, content: Content, hash: Option<u64>) {
         match hash {
             Some(hash) => self.contents.insert(key.clone(), hash),
@@ -284,7 +284,7 @@ impl Manifests {
         self.files.set(key, content);
     }
 
-    /// Returns the updates of objects, and logs and counts bad manifests.
+    /// Returns the changes of objects to publish, and logs and counts bad manifests.
     fn collect_updates(&mut self, now: Instant) -> Vec<Update> {
         let Changes { updates, reports, reread } = self.files.take_changes();
         for key in reread {

@@ -28,45 +28,45 @@ use crate::store::index::Service;
 use crate::store::slice::Slice;
 use crate::store::state::Objects;
 
-/// Beginning of a file. The number is the version of the format.
+/// Beginning of a snapshot file. The number is the version of the format.
 const MAGIC: &str = "multinet-dns snapshot 3 ";
 
-/// Largest length of the header in bytes.
+/// Largest length of a snapshot's header line in bytes.
 const MAX_HEADER: u64 = 128;
 
-/// Reason why a file is not used.
+/// Reason why a snapshot file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The file does not begin with [`MAGIC`].
+    /// The file is no snapshot of this version: it does not begin with [`MAGIC`].
     #[error("not a snapshot of this version")]
     Foreign,
     /// The file is truncated or altered.
     #[error("damaged: {0}")]
     Damaged(&'static str),
-    /// A row has the right length but cannot be decoded.
+    /// A row of the file has the right length but cannot be decoded.
     #[error("damaged: {0}")]
     Row(#[from] postcard::Error),
     /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file is older than allowed, or from the future.
+    /// The snapshot is older than allowed, or from the future.
     #[error("taken at {taken}, which is {}", if *is_future { "in the future" } else { "too long ago" })]
     Age {
-        /// When it was taken.
+        /// Time at which the snapshot was taken.
         taken: Timestamp,
-        /// Whether it is from the future.
+        /// Whether `taken` is in the future.
         is_future: bool,
     },
 }
 
-/// A row to be written: namespace, name and object.
+/// A row to be written into a snapshot: namespace, name and object.
 #[derive(Serialize)]
 enum RowRef<'a> {
     Service(&'a str, &'a str, &'a Service),
     Slice(&'a str, &'a str, &'a Slice),
 }
 
-/// A row that was read: namespace, name and object.
+/// A row that was read from a snapshot: namespace, name and object.
 #[derive(Deserialize)]
 enum Row {
     Service(String, String, Service),
@@ -148,7 +148,7 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
 
 const TRUNCATED: SnapshotError = SnapshotError::Damaged("cut off");
 
-/// Returns the first line, including its end.
+/// Returns the header line of a snapshot, including its end.
 fn header_line(input: impl BufRead) -> Result<Vec<u8>, SnapshotError> {
     let mut line = Vec::new();
     input.take(MAX_HEADER).read_until(b'\n', &mut line)?;
@@ -246,7 +246,7 @@ pub fn exists(file: &Path) -> io::Result<bool> {
     }
 }
 
-/// Buffer size in bytes for reading and writing.
+/// Size in bytes of the buffers for reading and writing a snapshot.
 const BUFFER: usize = 256 << 10;
 
 /// Replaces the contents of `file` atomically: readers see the old or the new contents, even after
@@ -286,10 +286,10 @@ fn create_temporary(file: &Path) -> io::Result<NamedTempFile> {
 /// collide. tempfile never reuses an existing name, not even that of a link.
 const RANDOM_LETTERS: usize = 6;
 
-/// The end of such a name.
+/// End of the name of a file being written.
 const SUFFIX: &str = ".new";
 
-/// Returns the beginning of such a name.
+/// Returns the beginning of the names under which a new version of `file` is written.
 fn prefix(file: &Path) -> OsString {
     let mut prefix = OsString::from(".");
     prefix.push(file.file_name().unwrap_or_default());
@@ -316,7 +316,7 @@ fn remove_leftovers(file: &Path) {
     }
 }
 
-/// Tells whether this is a file that no writer has locked.
+/// Tells whether this is a file that its writer has abandoned: no process has it locked.
 fn is_abandoned(path: &Path) -> bool {
     // The flags avoid following a link and blocking on a pipe. Locking a file on NFS requires write
     // access.
@@ -324,7 +324,7 @@ fn is_abandoned(path: &Path) -> bool {
     opened.is_ok_and(|file| file.try_lock().is_ok())
 }
 
-/// Returns the folder of a file.
+/// Returns the folder that a file is in; `.` for a bare name.
 pub fn folder_of(file: &Path) -> &Path {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -102,7 +102,7 @@ fn tcp_listener(addr: SocketAddr) -> Result<TcpListener, BindError> {
         // TCP Fast Open (RFC 7413) works if the kernel supports it and `net.ipv4.tcp_fastopen`
         // allows it for servers.
         if let Err(error) = set_option(&socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, FAST_OPEN) {
-            debug!(%error, "no TCP fast open");
+            debug!(%error, "cannot enable TCP Fast Open on a listener");
         }
         Ok(socket.into())
     };

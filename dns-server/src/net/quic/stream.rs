@@ -48,13 +48,13 @@ pub(super) async fn serve_stream(
     match respond(&worker, peer.into(), &mut to, &mut from, &mut memory).await {
         Ok(()) => {}
         Err(StreamError::Stream(code, reason)) => {
-            debug!(%peer, reason, "no reply");
+            debug!(%peer, reason, "a query over QUIC gets no reply");
             // Both calls fail only if the stream has already ended.
             let _ = to.reset(code);
             let _ = from.stop(code);
         }
         Err(StreamError::Connection(reason)) => {
-            debug!(%peer, reason, "connection closed for breaking the protocol");
+            debug!(%peer, reason, "closing a QUIC connection whose client breaks the protocol");
             connection.close(PROTOCOL_ERROR, reason.as_bytes());
         }
     }
@@ -95,7 +95,9 @@ async fn receive(from: &mut RecvStream, memory: &mut MemoryAccount) -> Result<Ve
     let mut request = Vec::new();
     loop {
         let chunk = from.read_chunk(usize::MAX, true).await;
-        let chunk = chunk.map_err(|_| StreamError::Stream(UNSPECIFIED_ERROR, "the query broke off"))?;
+        let chunk = chunk.map_err(|_| {
+            StreamError::Stream(UNSPECIFIED_ERROR, "the client ended the stream within its query")
+        })?;
         let Some(chunk) = chunk else { return Ok(request) };
         request.extend_from_slice(&chunk.bytes);
         if !memory.set(request.capacity()) {

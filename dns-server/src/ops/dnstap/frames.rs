@@ -6,16 +6,16 @@
 //!  ─> START(content type), data …, STOP    <─ FINISH
 //! ```
 
-/// Content type of the data frames.
+/// Content type of the data frames, which both ends must agree on.
 pub(super) const CONTENT_TYPE: &[u8] = b"protobuf:dnstap.Dnstap";
 
-/// Largest size in bytes of a control frame, by the specification.
+/// Largest size in bytes of a control frame, by the specification of Frame Streams.
 const MAX_CONTROL: u32 = 512;
 
-/// The only field type of control frames.
+/// Number of the content type's field, the only kind of field in control frames.
 const FIELD_CONTENT_TYPE: u32 = 1;
 
-/// Types of control frames.
+/// Types of control frames in Frame Streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Control {
@@ -29,7 +29,7 @@ pub(super) enum Control {
 impl Control {
     const ALL: [Self; 5] = [Self::Accept, Self::Start, Self::Stop, Self::Ready, Self::Finish];
 
-    /// Returns the encoded frame, with its header.
+    /// Returns this control frame's bytes, with the header.
     pub(super) fn frame(self) -> Vec<u8> {
         let mut payload = (self as u32).to_be_bytes().to_vec();
         if matches!(self, Self::Ready | Self::Start | Self::Accept) {
@@ -45,11 +45,12 @@ impl Control {
 
     /// Parses the payload of a control frame. Content types that it lists must include ours.
     pub(super) fn read(payload: &[u8]) -> Result<Self, &'static str> {
-        let (kind, mut fields) = number(payload).ok_or("a control frame without a type")?;
+        let (kind, mut fields) =
+            number(payload).ok_or("the collector sent a control frame without a type")?;
         let control = Self::ALL
             .into_iter()
             .find(|&control| control as u32 == kind)
-            .ok_or("a control frame of an unknown type")?;
+            .ok_or("the collector sent a control frame of an unknown type")?;
         let mut types = Vec::new();
         while !fields.is_empty() {
             let field = number(fields).and_then(|(field, rest)| {
@@ -57,7 +58,8 @@ impl Control {
                 let (value, rest) = rest.split_at_checked(length as usize)?;
                 Some((field, value, rest))
             });
-            let (field, value, rest) = field.ok_or("a field of a control frame is cut off")?;
+            let (field, value, rest) =
+                field.ok_or("the collector sent a control frame whose field is cut off")?;
             if field == FIELD_CONTENT_TYPE {
                 types.push(value);
             }
@@ -72,14 +74,14 @@ impl Control {
     }
 }
 
-/// Returns the payload length of the control frame with this header.
+/// Returns the length of a control frame's payload in bytes, from the frame's header.
 pub(super) fn control_len(header: [u8; 8]) -> Result<usize, &'static str> {
     match header {
         [0, 0, 0, 0, length @ ..] => Some(u32::from_be_bytes(length))
             .filter(|length| *length <= MAX_CONTROL)
             .map(|length| length as usize)
-            .ok_or("a control frame that is too long"),
-        _ => Err("the collector sends data"),
+            .ok_or("the collector sent a control frame that is too long"),
+        _ => Err("the collector sent data instead of a control frame"),
     }
 }
 

@@ -9,14 +9,14 @@ use prost::Message as _;
 
 use super::Exchange;
 
-/// Value of `Dnstap.Type`.
+/// Value of `Dnstap.Type` for a DNS message.
 const MESSAGE: i32 = 1;
 
-/// Values of `Message.Type`.
+/// Values of `Message.Type` for queries to, and replies of, an authoritative server.
 const AUTH_QUERY: i32 = 1;
 const AUTH_RESPONSE: i32 = 2;
 
-/// Content of a data frame.
+/// Content of a data frame: the dnstap message with its sender.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Dnstap {
     #[prost(bytes = "bytes", optional, tag = "1")]
@@ -58,9 +58,9 @@ struct Message {
 /// Encodes exchanges as dnstap messages of this server.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
-    /// Name of the host or pod.
+    /// Name of this host or pod, as the sender of the messages.
     pub(super) identity: Bytes,
-    /// Program and version.
+    /// Name and version of this program.
     pub(super) version: Bytes,
 }
 
@@ -108,7 +108,7 @@ impl Encoder {
     }
 }
 
-/// Returns the seconds and nanoseconds since 1970.
+/// Returns a time as seconds and nanoseconds since 1970.
 fn since_epoch(time: SystemTime) -> (u64, u32) {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (since.as_secs(), since.subsec_nanos())

@@ -19,13 +19,13 @@ use super::message::Encoder;
 use super::{Collector, Exchange, TapMetrics};
 use crate::limits::dnstap::{COLLECTOR_TIMEOUT, FINISH_TIME, FIRST_PAUSE, LONGEST_PAUSE};
 
-/// Time between two polls of the queue.
+/// Time between two polls of the queue of exchanges.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Size in bytes at which encoded messages are written.
+/// Size in bytes at which encoded messages are written to the collector.
 const MAX_WRITE: usize = 256 << 10;
 
-/// Writes the exchanges that workers queue to the collector.
+/// Task that writes queued queries and replies to the dnstap collector.
 #[derive(Debug)]
 pub struct Writer {
     collector: Collector,
@@ -35,7 +35,7 @@ pub struct Writer {
     encoder: Encoder,
 }
 
-/// All workers have ended, so no more exchanges will come.
+/// Outcome of a session with the collector: all workers have ended, so nothing is left to write.
 struct Finished;
 
 impl Writer {
@@ -166,7 +166,7 @@ async fn wait_interval(stream: &mut Box<dyn Stream>) -> io::Result<()> {
     }
 }
 
-/// Reads a control frame, which must be `wanted`.
+/// Reads a control frame from the collector, which must be of the type `wanted`.
 async fn expect_control(stream: &mut Box<dyn Stream>, wanted: Control) -> io::Result<()> {
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut header = [0; 8];

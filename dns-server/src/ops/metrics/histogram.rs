@@ -18,14 +18,14 @@ pub(super) const NANOSECONDS: [u64; 11] = [
     u64::MAX,
 ];
 
-/// Upper bounds of the size histograms in bytes, as in CoreDNS.
+/// Upper bounds of the histograms of message sizes in bytes, as in CoreDNS.
 pub(super) const BYTES: [u64; 10] = [64, 128, 256, 512, 1023, 2047, 4095, 16000, 64000, u64::MAX];
 
-/// Counts per bucket, and the sum of all values.
+/// Histogram of integers with `N` buckets: a count for each, and the sum of all values.
 #[derive(Debug)]
 pub(super) struct Histogram<const N: usize> {
     pub(super) counts: [AtomicU64; N],
-    /// Sum in bytes or nanoseconds: integers add up without rounding.
+    /// Sum of all values, in bytes or nanoseconds: integers add up without rounding.
     pub(super) sum: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl<const N: usize> Default for Histogram<N> {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Returns the count of a bucket.
+    /// Returns the number of values in a bucket, without those of lower buckets.
     pub(super) fn count(&self, bucket: usize) -> u64 {
         self.counts[bucket].load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ const BUCKETS: [(u8, u16); u16::BITS as usize + 1] = {
     buckets
 };
 
-/// Returns the bucket of a message size.
+/// Returns the index in [`BYTES`] of the bucket for a message of `bytes` bytes.
 #[inline]
 pub(super) fn bucket_of_size(bytes: usize) -> usize {
     let bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
@@ -67,7 +67,7 @@ pub(super) fn bucket_of_size(bytes: usize) -> usize {
     usize::from(bucket) + usize::from(bytes > bound)
 }
 
-/// Returns the bucket of a duration.
+/// Returns the index in [`NANOSECONDS`] of the bucket for a duration.
 pub(super) fn bucket_of_time(nanoseconds: u64) -> usize {
     NANOSECONDS.partition_point(|&bound| bound < nanoseconds)
 }

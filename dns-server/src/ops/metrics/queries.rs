@@ -16,7 +16,7 @@ use super::tally::{COOKIES, FAMILIES, TYPES, Tally};
 use crate::answer::peer::Proto;
 use crate::answer::query::Rcode;
 
-/// Sums the tallies at each scrape.
+/// Collector of the query metrics: it sums the threads' tallies at each scrape.
 #[derive(Debug)]
 pub(super) struct QueryMetrics {
     pub(super) tallies: Tallies,

@@ -1,7 +1,7 @@
 //! Sampling of batches whose duration is measured. Reading the clock costs more than counting a
 //! query, and a sample gives the distribution just as well.
 
-/// Mean number of batches per measured one.
+/// Mean number of batches from one whose duration is measured to the next.
 const ONE_IN: u32 = 16;
 
 /// Chooses the batches to measure in advance, so that the choice does not depend on their content.
@@ -13,7 +13,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Returns a sampler with any seed.
+    /// Returns a sampler. Any seed will do, and different ones choose different batches.
     pub fn new(seed: u32) -> Self {
         // Xorshift would stay at zero forever.
         let mut sampler = Self { left: 0, random: seed | 1 };
@@ -21,7 +21,7 @@ impl Sampler {
         sampler
     }
 
-    /// Tells whether to measure the next batch.
+    /// Tells whether to measure the duration of the next batch of queries.
     #[inline]
     pub fn should_sample(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);

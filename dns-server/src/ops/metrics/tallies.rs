@@ -26,21 +26,21 @@ pub struct Tallies(Arc<Pool>);
 
 #[derive(Debug)]
 struct Pool {
-    /// Number of names that each tally counts; 0 for none.
+    /// Number of most frequent queries that each tally counts; 0 for none (`--debug-top`).
     top: u16,
     workers: Mutex<WorkerTallies>,
     connections: [OnceLock<Arc<ThreadTallies>>; Proto::ALL.len()],
 }
 
-/// Tallies of UDP workers.
+/// Tallies of UDP workers, one for each worker thread.
 #[derive(Debug, Default)]
 struct WorkerTallies {
     all: Vec<Arc<Tally>>,
-    /// Tallies of workers that have ended, for reuse.
+    /// Tallies of workers that have ended, for new workers.
     idle: Vec<Arc<Tally>>,
 }
 
-/// Tallies of one transport's connections.
+/// Tallies of one transport's connections, one for each thread that serves some.
 #[derive(Debug)]
 struct ThreadTallies {
     proto: Proto,
@@ -54,7 +54,7 @@ impl ThreadTallies {
     fn of_this_thread(&self) -> &Tally {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
-            /// A number is never reused, even after its thread has ended.
+            /// Number of the thread, never reused, even after the thread has ended.
             static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
         }
         let number = NUMBER.try_with(|number| *number).map_or(THREADS, |number| number.min(THREADS));
@@ -62,7 +62,7 @@ impl ThreadTallies {
     }
 }
 
-/// Access to the tally of a worker or connection.
+/// Access of a UDP worker or a connection to the tally that it counts in.
 #[derive(Debug)]
 pub struct TallyHandle(HandleKind);
 
@@ -85,7 +85,7 @@ impl Deref for TallyHandle {
 }
 
 impl Drop for TallyHandle {
-    /// Returns a worker's tally to the pool; its counts remain.
+    /// Returns a worker's tally to the pool for another worker; its counts remain.
     fn drop(&mut self) {
         if let HandleKind::Worker { tally, pool } = &self.0 {
             pool.workers.lock().idle.push(Arc::clone(tally));
@@ -100,18 +100,18 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// Returns tallies that count this many names each; 0 for none.
+    /// Returns tallies that count `top` of the most frequent queries each; 0 for none.
     pub fn new(top: u16) -> Self {
         let (workers, connections) = (Mutex::default(), [const { OnceLock::new() }; Proto::ALL.len()]);
         Self(Arc::new(Pool { top, workers, connections }))
     }
 
-    /// Tells whether names are counted.
+    /// Tells whether the names of queries are counted, for `/debug/top`.
     pub fn counts_names(&self) -> bool {
         self.0.top > 0
     }
 
-    /// Returns a handle for a new worker or connection.
+    /// Returns a handle for a new UDP worker, or for a new connection by `proto`.
     pub fn handle(&self, proto: Proto) -> TallyHandle {
         let top = self.0.top;
         if proto != Proto::Udp {
@@ -130,13 +130,13 @@ impl Tallies {
         TallyHandle(HandleKind::Worker { tally, pool: Arc::clone(&self.0) })
     }
 
-    /// Returns the most frequent queries, as JSON.
+    /// Returns the most frequent queries of all transports, as the JSON of `/debug/top`.
     pub fn top(&self) -> Value {
         let sketches: Vec<SketchSnapshot> = self.all().iter().filter_map(|tally| tally.snapshot()).collect();
         top::merge(&sketches, self.0.top).describe()
     }
 
-    /// Returns all existing tallies.
+    /// Returns the tallies of all workers and connections.
     pub(super) fn all(&self) -> Vec<Arc<Tally>> {
         let mut all = self.0.workers.lock().all.clone();
         let connections = self.0.connections.iter().filter_map(OnceLock::get);

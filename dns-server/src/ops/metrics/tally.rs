@@ -21,7 +21,7 @@ pub(super) const TYPES: [(u16, &str); rtype::MNEMONICS.len() + 1] = {
     types
 };
 
-/// Position of each type in [`TYPES`].
+/// Index in [`TYPES`] of each record type below 256.
 const KINDS: [u8; 256] = {
     let mut kinds = [TYPES.len() as u8 - 1; 256];
     let mut kind = 0;
@@ -32,7 +32,7 @@ const KINDS: [u8; 256] = {
     kinds
 };
 
-/// Returns the position of a query's type in [`TYPES`].
+/// Returns the index in [`TYPES`] of a query's record type.
 #[inline]
 fn kind(qtype: Option<u16>) -> usize {
     let kind = qtype.and_then(|qtype| KINDS.get(usize::from(qtype)));
@@ -41,7 +41,7 @@ fn kind(qtype: Option<u16>) -> usize {
 
 pub(super) const FAMILIES: [&str; 2] = ["1", "2"];
 
-/// Values of the label `cookie`, in the order of [`CookieStatus`].
+/// Values of the metrics' label `cookie`, in the order of [`CookieStatus`].
 pub(super) const COOKIES: [&str; 3] = ["proven", "new", "wrong"];
 
 /// Number of response codes, from 0 to the highest that the server sends.
@@ -65,17 +65,17 @@ pub struct Tally {
     pub(super) request_size: Histogram<{ BYTES.len() }>,
     pub(super) response_size: Histogram<{ BYTES.len() }>,
     pub(super) duration: Histogram<{ NANOSECONDS.len() }>,
-    /// Sketch of the most frequent queries, if `--debug-top` is set.
+    /// Sketch of the most frequent queries; `None` without `--debug-top`.
     top: Option<Mutex<Sketch>>,
 }
 
-/// Adds to a counter whose only writer is this thread.
+/// Adds `by` to a counter whose only writer is this thread.
 #[inline]
 fn add_own(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
 }
 
-/// Adds to a counter that several threads write to.
+/// Adds `by` to a counter that several threads write to.
 #[inline]
 fn add_shared(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Tally {
         if self.is_shared { add_shared(counter, by) } else { add_own(counter, by) }
     }
 
-    /// Counts a query and its reply.
+    /// Counts a query and its reply in all counters of queries, replies and sizes.
     #[inline]
     pub fn answered(&self, is_ipv6: bool, qtype: Option<u16>, rcode: Rcode, request: usize, reply: &[u8]) {
         let counters = [
@@ -137,7 +137,7 @@ impl Tally {
         self.add(&self.request_size.sum, request as u64);
     }
 
-    /// Counts a packet that got no reply.
+    /// Counts a packet that got no reply because it is no query.
     pub fn ignored(&self) {
         self.add(&self.ignored, 1);
     }
@@ -147,12 +147,12 @@ impl Tally {
         self.add(&self.dnssec_ok, 1);
     }
 
-    /// Counts a packet that the fast path declined.
+    /// Counts a packet that needed the slow path.
     pub fn slow(&self) {
         self.add(&self.slow, 1);
     }
 
-    /// Counts a query with a cookie, by its validity.
+    /// Counts a query that has a cookie, by the cookie's validity.
     pub fn cookie(&self, standing: CookieStatus) {
         self.add(&self.cookies[standing as usize], 1);
     }
@@ -162,7 +162,7 @@ impl Tally {
         self.add(&self.limited, 1);
     }
 
-    /// Counts packets dropped under overload.
+    /// Counts packets that a UDP worker dropped under overload.
     pub fn shed(&self, packets: u64) {
         self.add(&self.shed, packets);
     }
@@ -171,14 +171,14 @@ impl Tally {
         Some(self.top.as_ref()?.lock().snapshot())
     }
 
-    /// Counts a query in the sketch, if there is one.
+    /// Counts a query in the sketch of the most frequent queries, with `--debug-top`.
     pub fn asked_for(&self, name: &[u8], qtype: u16, rcode: Rcode) {
         if let Some(top) = &self.top {
             top.lock().count(name, qtype, rcode);
         }
     }
 
-    /// Records that each of `queries` queries took the time `each`.
+    /// Records in the histogram of durations that each of `queries` queries took the time `each`.
     pub fn record_duration(&self, queries: u32, each: Duration) {
         let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
         self.add(&self.duration.counts[bucket_of_time(nanoseconds)], queries.into());

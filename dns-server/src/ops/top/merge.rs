@@ -10,12 +10,12 @@ use super::{Estimate, QueryKey, SketchSnapshot};
 use crate::answer::query::Rcode;
 use crate::store::name::Presented;
 
-/// The most frequent queries over all workers.
+/// The most frequent queries of all workers together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Top {
-    /// Number of queries counted.
+    /// Number of all queries that were counted.
     pub total: u64,
-    /// By falling count.
+    /// Estimates for the most frequent queries, by falling count.
     pub counts: Vec<(QueryKey, Estimate)>,
 }
 

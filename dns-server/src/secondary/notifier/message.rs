@@ -9,10 +9,10 @@ use crate::store::zone_copy::ZoneVersion;
 /// Third byte of a reply's header without flags: QR, and the opcode NOTIFY.
 const ANSWER: u8 = 0x80 | 4 << 3;
 
-/// A notification that was sent.
+/// A NOTIFY message, with the data to recognize its reply.
 #[derive(Debug)]
 pub(super) struct Notify {
-    /// The message.
+    /// The message's bytes, with the TSIG record if it is signed.
     pub(super) packet: Vec<u8>,
     question_end: usize,
     signer: Option<Signer>,

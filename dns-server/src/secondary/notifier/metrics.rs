@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 
 type BySecondary = Family<[(&'static str, String); 1], Counter>;
 
-/// Counters of all secondaries.
+/// Counters of NOTIFY messages, by secondary.
 #[derive(Debug, Clone, Default)]
 pub struct NotifierMetrics {
     sent: BySecondary,
@@ -14,25 +14,25 @@ pub struct NotifierMetrics {
     failed: BySecondary,
 }
 
-/// Counters of one secondary.
+/// Counters of the NOTIFY messages to one secondary.
 #[derive(Debug, Clone)]
 pub(super) struct Counters {
-    /// NOTIFY messages sent, including repeated ones.
+    /// NOTIFY messages that were sent, including repeated ones.
     pub(super) sent: Counter,
-    /// Messages that the secondary accepted.
+    /// NOTIFY messages that the secondary accepted.
     pub(super) acknowledged: Counter,
-    /// Messages that the secondary rejected or did not answer.
+    /// NOTIFY messages that the secondary rejected or did not answer.
     pub(super) failed: Counter,
 }
 
 impl NotifierMetrics {
-    /// Returns the counters of one secondary.
+    /// Returns the counters of the secondary at the address `secondary`.
     pub(super) fn of(&self, secondary: &str) -> Counters {
         let of = |by: &BySecondary| by.get_or_create_owned(&[("secondary", secondary.to_owned())]);
         Counters { sent: of(&self.sent), acknowledged: of(&self.acknowledged), failed: of(&self.failed) }
     }
 
-    /// Registers the counters.
+    /// Registers the counters of all secondaries for `/metrics`.
     pub fn register(&self, registry: &mut Registry) {
         for (name, help, metric) in [
             ("notifies_sent", "NOTIFY messages sent", &self.sent),

@@ -13,7 +13,7 @@ use crate::limits::transfers::{FIRST_WAIT, LONGEST_WAIT, NOTIFY_INTERVAL};
 use crate::store::name::Name;
 use crate::store::state::ZoneChanges;
 
-/// The zones, and how far one secondary has been notified of each.
+/// Schedule of notifications to one secondary, with the state of each zone.
 #[derive(Debug, Default)]
 pub(super) struct Schedule(Vec<ZoneSchedule>);
 
@@ -21,7 +21,7 @@ pub(super) struct Schedule(Vec<ZoneSchedule>);
 struct ZoneSchedule {
     apex: Name,
     changed: u64,
-    /// Number of the change that the secondary was last notified of.
+    /// Value of `changed` when the secondary was last notified; 0 before the first time.
     notified: u64,
     phase: Phase,
 }
@@ -35,27 +35,27 @@ enum Phase {
     Waiting { notify: Option<Notify>, attempt: u32, since: Instant, until: Instant },
 }
 
-/// Meaning of a secondary's reply.
+/// Answer of a secondary to a notification.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotifyReply {
     /// The secondary accepted the notification.
     Accepted,
-    /// The secondary rejected the notification of this zone, with this response code.
+    /// The secondary rejected the notification of this zone, with this DNS response code.
     Refused(Name, u8),
 }
 
-/// A notification to send now.
+/// A notification that is due, about the zone `apex`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DueNotify {
     pub(super) apex: Name,
-    /// Number of attempts so far that were not accepted.
+    /// Number of notifications of this zone in a row that were not accepted; 0 for a new change.
     pub(super) unanswered: u32,
-    /// `true` if the last attempt got no reply at all.
+    /// `true` if the last of these notifications got no reply at all.
     pub(super) is_lost: bool,
 }
 
 impl Schedule {
-    /// Takes note of the zones' current change numbers.
+    /// Takes the zones' current change numbers, which make new notifications due.
     pub(super) fn changed(&mut self, changes: &ZoneChanges, now: Instant) {
         for (apex, changed) in changes {
             match self.0.iter_mut().find(|zone| zone.apex == *apex) {

@@ -6,15 +6,15 @@ use std::str::FromStr;
 
 use crate::store::name::Name;
 
-/// Default port of DNS.
+/// Port of a secondary if none is given: that of DNS.
 const PORT: u16 = 53;
 
-/// A secondary to notify.
+/// A secondary that is notified of changes (`--notify`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Secondary {
-    /// Address on which it listens.
+    /// Address and port that notifications are sent to.
     pub address: SocketAddr,
-    /// Name of the key that signs notifications to it.
+    /// Name of the TSIG key that signs notifications; `None` if they are not signed.
     pub key: Option<Name>,
 }
 
@@ -62,7 +62,7 @@ fn is_same_host(one: SocketAddr, other: SocketAddr) -> bool {
     one.ip() == other.ip() && interface(one) == interface(other)
 }
 
-/// Returns the number of the interface of a link-local address, or 0.
+/// Returns the index of the interface of a link-local address, or 0 for another address.
 fn interface(address: SocketAddr) -> u32 {
     match address {
         SocketAddr::V4(_) => 0,
@@ -73,7 +73,7 @@ fn interface(address: SocketAddr) -> u32 {
 impl FromStr for Secondary {
     type Err = String;
 
-    /// Parses `ADDR[:PORT][@KEY]`. An IPv6 address with a port is in brackets.
+    /// Parses `ADDR[:PORT][@KEY]`. The address must be in brackets if it is IPv6 and has a port.
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, key) = match text.split_once('@') {
             Some((address, key)) => {

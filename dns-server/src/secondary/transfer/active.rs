@@ -11,22 +11,22 @@ use super::ZoneVersion;
 use crate::limits::transfers::{MAX_TRANSFERS, STALL_TIME};
 use crate::store::name::Name;
 
-/// All running transfers.
+/// All zone transfers that run at the moment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ActiveTransfers(Arc<Mutex<Vec<Arc<ActiveTransfer>>>>);
 
-/// A running transfer.
+/// A zone transfer that is running.
 #[derive(Debug)]
 struct ActiveTransfer {
-    /// Time at which the client last took a message.
+    /// Time at which the client last took a message of the transfer.
     last_progress: Mutex<Instant>,
-    /// Handle that closes the client's connection.
+    /// Handle that closes the client's connection. Not set before the transfer is sent.
     connection: OnceLock<ConnectionCloser>,
     /// Zone and serial of the zone copy that the transfer holds, if any.
     copy: OnceLock<(Name, u32)>,
 }
 
-/// Place of a running transfer, which dropping it frees.
+/// Place of a running transfer among the limited number. Dropping the slot frees the place.
 #[derive(Debug)]
 pub struct TransferSlot {
     transfer: Arc<ActiveTransfer>,
@@ -50,14 +50,14 @@ impl ActiveTransfers {
         Some(TransferSlot { transfer, active: self.clone() })
     }
 
-    /// Ends all stalled transfers.
+    /// Ends all stalled transfers by closing their connections.
     pub(super) fn evict_stalled(&self, now: Instant) {
         for transfer in self.0.lock().extract_if(.., |transfer| transfer.is_stalled(now)) {
             transfer.evict();
         }
     }
 
-    /// Tells whether a running transfer holds a copy of this version.
+    /// Tells whether a running transfer holds a copy of this version of a zone.
     pub(super) fn has_copy_of(&self, version: &ZoneVersion) -> bool {
         let is_it = |(apex, serial): &(Name, u32)| (apex, serial) == (&version.apex, &version.serial);
         self.0.lock().iter().any(|transfer| transfer.copy.get().is_some_and(is_it))
@@ -72,7 +72,7 @@ impl ActiveTransfer {
             && now.saturating_duration_since(*self.last_progress.lock()) >= STALL_TIME
     }
 
-    /// Closes the client's connection.
+    /// Ends the transfer by closing the client's connection.
     fn evict(&self) {
         if let Some(connection) = self.connection.get() {
             connection.close();
@@ -81,7 +81,7 @@ impl ActiveTransfer {
 }
 
 impl TransferSlot {
-    /// Records that the client takes a message.
+    /// Records that the client takes a message at `now`, so that the transfer is not stalled.
     pub(super) fn note_progress(&self, now: Instant) {
         *self.transfer.last_progress.lock() = now;
     }

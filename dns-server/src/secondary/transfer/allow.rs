@@ -10,9 +10,9 @@ use crate::store::name::Name;
 /// Clients that may transfer zones. If there are several of these, one that matches is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedClient {
-    /// Clients with an address in this network.
+    /// Clients with an IP address in this network.
     Network(IpNet),
-    /// Clients that sign with the key of this name.
+    /// Clients that sign their queries with the TSIG key of this name.
     Key(Name),
 }
 
@@ -30,7 +30,7 @@ impl AllowedClient {
 impl FromStr for AllowedClient {
     type Err = String;
 
-    /// Parses a network, a single address, or `key:NAME`.
+    /// Parses a network or a single address of clients, or `key:NAME`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(name) = text.strip_prefix("key:") {
             return name.parse().map(Self::Key).map_err(|error| format!("{error}"));
@@ -44,7 +44,7 @@ impl FromStr for AllowedClient {
 /// Examples of networks, for error messages.
 pub const NETWORKS: &str = "10.0.0.0/8 or fd00::/8";
 
-/// Length of the prefix of IPv4-mapped IPv6 addresses.
+/// Length of the prefix `::ffff:0:0`, below which IPv4 addresses are mapped to IPv6.
 const MAPPED: u8 = 96;
 
 /// Parses a network or a single address. A network of IPv4-mapped addresses becomes an IPv4

@@ -6,13 +6,13 @@ use prometheus_client::registry::Registry;
 
 use crate::secondary::tsig::TsigError;
 
-/// Counters by the value of one label.
+/// Family of counters, by the value of its one label.
 type CounterFamily = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// Outcomes of requests for a transfer.
+/// Outcomes of queries for a zone transfer: the values of the label `kind`.
 const TRANSFER_KINDS: [&str; 5] = ["axfr", "ixfr", "current", "busy", "refused"];
 
-/// Errors of signatures. `None` is a malformed one.
+/// Errors of signatures that are counted. `None` stands for a malformed TSIG record.
 const TSIG_ERRORS: [Option<TsigError>; 5] = [
     None,
     Some(TsigError::BadKey),
@@ -21,7 +21,7 @@ const TSIG_ERRORS: [Option<TsigError>; 5] = [
     Some(TsigError::BadTrunc),
 ];
 
-/// The counters.
+/// Counters of zone transfers by outcome, and of invalid signatures by error.
 #[derive(Debug, Clone)]
 pub struct TransferMetrics {
     transfers: CounterFamily,
@@ -43,17 +43,17 @@ impl Default for TransferMetrics {
 }
 
 impl TransferMetrics {
-    /// Counts a request for a transfer by its outcome, one of [`TRANSFER_KINDS`].
+    /// Counts a query for a zone transfer by its outcome, one of [`TRANSFER_KINDS`].
     pub(super) fn count_transfer(&self, kind: &'static str) {
         self.transfers.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// Counts an invalid signature. `None` stands for a malformed one.
+    /// Counts a query with an invalid signature. `None` stands for a malformed TSIG record.
     pub fn count_tsig_error(&self, error: Option<TsigError>) {
         self.tsig_errors.get_or_create(&[("error", name(error))]).inc();
     }
 
-    /// Registers the counters.
+    /// Registers the counters for `/metrics`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("transfers", "Requests for zone transfers, by outcome", self.transfers.clone());
         registry.register("tsig_errors", "Signed queries that were rejected", self.tsig_errors.clone());

@@ -22,10 +22,10 @@ use crate::store::name::Name;
 use crate::store::state::State;
 use crate::store::zone_copy::{ZoneCopy, ZoneVersion};
 
-/// Largest number of zone copies at a time.
+/// Largest number of zone copies that running transfers hold at a time.
 const MAX_COPIES: usize = 6;
 
-/// Gives out transfers.
+/// Starts zone transfers: checks who may have one, limits their number, and counts them.
 #[derive(Debug)]
 pub struct TransferServer {
     allowed: Vec<AllowedClient>,
@@ -34,12 +34,12 @@ pub struct TransferServer {
     metrics: TransferMetrics,
 }
 
-/// The transfer cannot run now. The client may try again.
+/// Error: the transfer cannot run now. The client may try again.
 #[derive(Debug)]
 pub struct Busy;
 
 impl TransferServer {
-    /// Makes a server for the allowed clients.
+    /// Makes a server that gives transfers to the `allowed` clients only.
     pub fn new(allowed: Vec<AllowedClient>, metrics: TransferMetrics) -> Self {
         Self { allowed, active: ActiveTransfers::default(), copies: Mutex::default(), metrics }
     }

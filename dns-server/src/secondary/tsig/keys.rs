@@ -20,7 +20,7 @@ use ring::hmac;
 use crate::limits::transfers::MIN_SECRET;
 use crate::store::name::Name;
 
-/// A MAC algorithm (RFC 8945 §6).
+/// A MAC algorithm for TSIG (RFC 8945 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Algorithm {
@@ -30,7 +30,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Returns the name in wire format.
+    /// Returns the algorithm's name as a domain name in wire format.
     pub fn name(self) -> &'static [u8] {
         match self {
             Self::HmacSha256 => b"\x0bhmac-sha256\0",
@@ -39,7 +39,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the length of a MAC.
+    /// Returns the length of a MAC in bytes.
     pub fn length(self) -> usize {
         match self {
             Self::HmacSha256 => 32,
@@ -70,7 +70,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// A key. Its secret is never displayed.
+/// A TSIG key. Its secret is never displayed.
 pub struct TsigKey {
     name: Name,
     algorithm: Algorithm,
@@ -78,17 +78,17 @@ pub struct TsigKey {
 }
 
 impl TsigKey {
-    /// Makes a key with this secret.
+    /// Makes a key with this name, algorithm and secret.
     pub fn new(name: Name, algorithm: Algorithm, secret: &[u8]) -> Self {
         Self { name, algorithm, secret: hmac::Key::new(algorithm.ring(), secret) }
     }
 
-    /// Returns the name.
+    /// Returns the key's name, which signed messages state.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Returns the algorithm.
+    /// Returns the MAC algorithm that the key is for.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -107,12 +107,12 @@ impl fmt::Debug for TsigKey {
     }
 }
 
-/// Keys by name. Clones share the keys, also after [`replace_by`](Self::replace_by).
+/// TSIG keys by name. Clones share the keys, also after [`replace_by`](Self::replace_by).
 #[derive(Debug, Clone, Default)]
 pub struct Keyring(Arc<ArcSwap<Vec<Arc<TsigKey>>>>);
 
 impl Keyring {
-    /// Returns the key with this name, which is in wire format.
+    /// Returns the key with a name, which is in wire format and lowercased.
     pub fn find(&self, name: &[u8]) -> Option<Arc<TsigKey>> {
         self.0.load().iter().find(|key| key.name.as_wire() == name).cloned()
     }
@@ -128,7 +128,7 @@ impl Keyring {
         text.parse().map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    /// Replaces the keys by those of another keyring.
+    /// Replaces the keys, in all clones, by those of another keyring.
     pub fn replace_by(&self, other: &Self) {
         self.0.store(other.0.load_full());
     }
@@ -168,7 +168,7 @@ impl FromStr for Keyring {
     }
 }
 
-/// Splits a text into words, strings and punctuation, without comments.
+/// Splits a key file into words, strings and punctuation, without comments.
 struct Tokenizer<'a> {
     rest: &'a str,
     line: usize,
@@ -213,7 +213,7 @@ impl<'a> Tokenizer<'a> {
         if self.next()? == Some(mark) { Ok(()) } else { Err(format!("{mark:?} is missing")) }
     }
 
-    /// Parses a key statement behind the word `key`.
+    /// Parses a key statement of which the word `key` was read already.
     fn key(&mut self) -> Result<TsigKey, String> {
         let name = self.next()?.ok_or("a key has no name")?;
         let name: Name = name.parse().map_err(|error| format!("key {name:?}: {error}"))?;

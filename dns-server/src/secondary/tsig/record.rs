@@ -3,30 +3,30 @@
 use crate::store::name::MAX_NAME;
 use crate::store::rrset::{HEADER, rtype};
 
-/// Length of the record without names, MAC and other data.
+/// Length in bytes of a TSIG record without its two names, MAC and other data.
 pub(super) const FIXED: usize = 10 + 16;
 
-/// Length of a time.
+/// Length in bytes of a time in a TSIG record.
 pub(super) const TIME: usize = 6;
 
-/// Class ANY.
+/// Number of the class ANY, which TSIG records have.
 const ANY: u16 = 255;
 
 /// Largest number of records that a signed message may have; real ones have far fewer.
 const MAX_RECORDS: u32 = 64;
 
-/// A TSIG record.
+/// Fields of a TSIG record (RFC 8945 §4.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TsigRecord {
     /// Name of the key in wire format, lowercased.
     pub(super) key: Vec<u8>,
-    /// Name of the algorithm, likewise.
+    /// Name of the MAC algorithm in wire format, lowercased.
     pub(super) algorithm: Vec<u8>,
     /// Time of signing, in seconds since 1970.
     pub(super) time: u64,
     pub(super) fudge: u16,
     pub(super) mac: Vec<u8>,
-    /// Id that the message had when it was signed.
+    /// Id of the message when it was signed; forwarders may change the id in the header.
     pub(super) id: u16,
     pub(super) error: u16,
     pub(super) other: Vec<u8>,
@@ -36,7 +36,7 @@ pub(super) struct TsigRecord {
 #[derive(Debug)]
 pub(super) struct TsigPosition {
     pub(super) start: usize,
-    /// Number of other additional records.
+    /// Number of additional records other than the TSIG record.
     pub(super) additionals: u16,
 }
 
@@ -83,12 +83,12 @@ impl TsigRecord {
         bytes
     }
 
-    /// Returns the fields that the MAC of a later message covers.
+    /// Returns the fields that the MACs of all messages but the first cover (RFC 8945 §5.3.1).
     pub(super) fn timers(&self) -> Vec<u8> {
         [&time(self.time)[..], &self.fudge.to_be_bytes()].concat()
     }
 
-    /// Appends the record to the message that begins at `start`.
+    /// Appends the record to the message that begins at `start` in `out`, and counts it there.
     pub(super) fn append(&self, out: &mut Vec<u8>, start: usize) {
         let length = self.algorithm.len() + self.mac.len() + self.other.len() + 16;
         out.extend_from_slice(&self.key);
@@ -111,13 +111,13 @@ impl TsigRecord {
     }
 }
 
-/// Returns a time as the record has it, in 48 bits.
+/// Returns a time, in seconds since 1970, as TSIG records have it: in 48 bits.
 pub(super) fn time(seconds: u64) -> [u8; TIME] {
     let [_, _, time @ ..] = seconds.to_be_bytes();
     time
 }
 
-/// Reads a message from front to back.
+/// Reads the parts of a message from front to back.
 struct Reader<'a> {
     packet: &'a [u8],
     at: usize,

@@ -10,12 +10,12 @@ use serde_saphyr::{
 
 use crate::limits::manifests::{MAX_NODES, MAX_REPEATED};
 
-/// A document of a file that is not empty.
+/// A YAML or JSON document of a file. Empty documents are left out.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// Position among the file's documents, from 1. Empty documents do not count.
+    /// Number of the document in its file, from 1. Empty documents do not count.
     pub(super) number: usize,
-    /// Line on which it begins, from 1.
+    /// Line of the file on which the document begins, from 1.
     pub(super) line: u64,
     pub(super) value: Value,
 }
@@ -37,7 +37,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Document>, String> {
     })
 }
 
-/// A syntax error, with the line and column where it was found.
+/// A syntax error in a file, with the line and column where it was found.
 struct Malformed {
     message: String,
     position: (u64, u64),

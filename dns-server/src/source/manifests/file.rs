@@ -9,25 +9,25 @@ use serde::Serialize;
 
 use super::objects::{Candidate, Fault, Item, ObjectId};
 
-/// The part of a file that a problem concerns.
+/// The part of a manifest file that a problem concerns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// The file as a whole.
     File,
-    /// A document, by number, that names no object.
+    /// The document with this number, which names no object.
     Document(usize),
-    /// An object.
+    /// The object with this identity.
     Object(ObjectId),
     /// A repeated mention of an object, in the document with this number.
     Again(ObjectId, usize),
 }
 
-/// A problem of a file, document or object.
+/// A problem of a manifest: of a file, a document or an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// Line on which the document begins.
+    /// Line on which the document with the problem begins; `None` if the whole file is concerned.
     pub(super) line: Option<u64>,
-    /// One or more faults.
+    /// Faults that the problem consists of; at least one.
     pub(super) faults: Vec<Fault>,
     pub(super) severity: Severity,
 }
@@ -43,10 +43,10 @@ pub(super) enum Severity {
     Bad,
 }
 
-/// Hash of one version of an object.
+/// Hash of one version of an object, by which versions are compared.
 pub(super) type Digest = u64;
 
-/// State of one file.
+/// Objects and problems of one manifest file.
 #[derive(Debug, Default)]
 pub(super) struct File {
     /// The objects that it names, and those that it named before and may have meant.
@@ -56,14 +56,14 @@ pub(super) struct File {
     pub(super) is_broken: bool,
 }
 
-/// A file's claim to an object.
+/// A file's claim to define an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
-    /// Its last good version.
+    /// Hash of the object's last good version in the file; `None` if there was none.
     pub(super) good: Option<Digest>,
-    /// Line on which the object's document begins.
+    /// Line of the file on which the object's document begins.
     pub(super) line: u64,
-    /// Whether the current version in the file is bad.
+    /// Whether the object's current version in the file is bad.
     pub(super) is_bad: bool,
 }
 
@@ -115,7 +115,7 @@ impl File {
         file
     }
 
-    /// Marks the file as unreadable; its claims remain.
+    /// Marks the file as unreadable for this reason; its claims to objects remain.
     pub(super) fn mark_broken(&mut self, reason: String) {
         self.is_broken = true;
         self.problems = BTreeMap::from([(Subject::File, Problem::bad(None, Fault::new("", reason)))]);
@@ -137,7 +137,7 @@ impl File {
 }
 
 impl Problem {
-    /// Returns a problem that keeps an object from being served.
+    /// Returns a problem, of one fault, that keeps an object from being served.
     pub(super) fn bad(line: Option<u64>, fault: Fault) -> Self {
         Self { line, faults: vec![fault], severity: Severity::Bad }
     }

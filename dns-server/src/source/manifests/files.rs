@@ -20,9 +20,9 @@ use super::objects::{self, Fault, Item, ObjectId};
 /// A file. The order is that of the given paths, then that of the file paths as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileKey {
-    /// Position of the given path under which the file was found.
+    /// Position among the paths of `--manifests` of the path under which the file was found.
     pub(super) root: usize,
-    /// The file's path as text, which compares faster than a path.
+    /// Path of the file as text, which compares faster than a `Path`.
     text: Arc<OsStr>,
 }
 
@@ -38,23 +38,23 @@ impl FileKey {
     }
 }
 
-/// Content of a file.
+/// Content of a manifest file, parsed.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// The parsed items.
+    /// Possible objects in the file.
     Items(Vec<Item>),
     /// The reason why the file cannot be read or parsed.
     Unreadable(String),
 }
 
 impl Content {
-    /// Parses the content of a file.
+    /// Parses the bytes of a file.
     pub(super) fn of(bytes: &[u8]) -> Self {
         objects::items(bytes).map_or_else(Self::Unreadable, Self::Items)
     }
 }
 
-/// A change of a manifest's problem, to be logged.
+/// A problem of a manifest that appeared, changed or went away, to be logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) file: FileKey,
@@ -62,72 +62,72 @@ pub(super) struct Report {
     pub(super) transition: Transition,
 }
 
-/// How a problem has changed.
+/// Change of a manifest's problem.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Transition {
-    /// The problem is new or different. Tells what is served nevertheless.
+    /// The problem is new or has changed. `Served` tells what is served nevertheless.
     Found(Problem, Served),
-    /// The problem is gone.
+    /// This problem is gone.
     Healed(Problem),
 }
 
-/// The version that is served in place of a bad one.
+/// Version of an object that is served while its current version is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Served {
-    /// Nothing.
+    /// No version of the object is served.
     Nothing,
-    /// The last good version.
+    /// The last good version in the same file.
     LastGood,
     /// The same object of another file, or of another place in the file.
     Other,
 }
 
-/// A change of an object for the index.
+/// A change of an object, to be published.
 #[derive(Debug)]
 pub(super) enum Update {
-    /// The object is new or has changed.
+    /// The object is new or has changed. This is its new version.
     Apply(Object),
-    /// The object is gone.
+    /// The object with this identity is gone.
     Delete(ObjectId),
 }
 
-/// Changes since the last call.
+/// Changes of objects and problems since the last [`Files::take_changes`].
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// Updates of objects, in the order to apply them.
+    /// Changes of objects, in the order in which to publish them.
     pub(super) updates: Vec<Update>,
-    /// Problems that appeared or went away.
+    /// Problems that appeared, changed or went away, to be logged.
     pub(super) reports: Vec<Report>,
     /// Files to read again, since one of their objects takes over and was not kept.
     pub(super) reread: BTreeSet<FileKey>,
 }
 
-/// All files and their claims.
+/// All manifest files, their claims to objects, and the objects that are served.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     files: BTreeMap<FileKey, File>,
     claims: BTreeMap<ObjectId, BTreeSet<FileKey>>,
     served: BTreeMap<ObjectId, Digest>,
-    /// Objects whose claims have changed since the last decision.
+    /// Objects whose claims have changed since [`Self::take_changes`] last decided about them.
     touched: BTreeSet<ObjectId>,
-    /// Objects that were just read.
+    /// Objects that were read since the last decision, by file.
     fresh: HashMap<(FileKey, ObjectId), Object>,
-    /// Objects with good versions in several files.
+    /// Objects of which several files have a good version.
     rivals: BTreeMap<ObjectId, Rivals>,
     reported: BTreeMap<(FileKey, Subject), Problem>,
 }
 
-/// The files that have a good version of the same object.
+/// The files that claim the same object, of which only the first is served.
 #[derive(Debug)]
 struct Rivals {
-    /// The file whose version is served.
+    /// File whose version of the object is served.
     first: FileKey,
-    /// Files whose versions wait.
+    /// Files with good versions that wait until `first` gives the object up.
     others: Vec<FileKey>,
 }
 
 impl Files {
-    /// Sets the current content of a file.
+    /// Sets the current content of a file, which changes its claims.
     pub(super) fn set(&mut self, key: &FileKey, content: Content) {
         let reason = match content {
             Content::Items(items) => return self.replace(key, items),
@@ -138,7 +138,7 @@ impl Files {
         self.touched.extend(file.claims.keys().cloned());
     }
 
-    /// Removes a file that is gone.
+    /// Removes a file that is gone, with its claims.
     pub(super) fn remove(&mut self, key: &FileKey) {
         let Some(file) = self.files.remove(key) else {
             return;
@@ -183,17 +183,17 @@ impl Files {
         changes
     }
 
-    /// Returns the number of bad manifests.
+    /// Returns the number of bad manifests: files, documents and objects that cannot be used.
     pub(super) fn count_bad(&self) -> usize {
         self.reported.values().filter(|problem| problem.severity == Severity::Bad).count()
     }
 
-    /// Returns the objects that are served.
+    /// Returns the identities of the objects that are served.
     pub(super) fn served(&self) -> impl Iterator<Item = &ObjectId> {
         self.served.keys()
     }
 
-    /// Returns the number of files.
+    /// Returns the number of manifest files.
     pub(super) fn count(&self) -> usize {
         self.files.len()
     }
@@ -240,7 +240,7 @@ impl Files {
         }
     }
 
-    /// Returns the difference between the current problems and those reported before.
+    /// Returns the problems that appeared, changed or went away since the last call.
     fn report(&mut self) -> Vec<Report> {
         let mut problems: BTreeMap<(FileKey, Subject), Problem> = BTreeMap::new();
         for (key, file) in &self.files {

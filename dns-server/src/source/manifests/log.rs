@@ -8,10 +8,10 @@ use super::file::{Severity, Subject};
 use super::files::{Report, Served, Transition};
 use super::objects::Fault;
 
-/// Number of faults of one object that a log line names.
+/// Number of faults that one log line names at most.
 const MAX_FAULTS: usize = 5;
 
-/// Logs problems that appeared or went away.
+/// Logs problems of manifests that appeared, changed or went away.
 pub(super) fn log_reports(reports: &[Report]) {
     for Report { file, subject, transition } in reports {
         let file = file.path().display().to_string();
@@ -22,7 +22,7 @@ pub(super) fn log_reports(reports: &[Report]) {
             Transition::Found(problem, served) => (problem, served),
             Transition::Healed(problem) => {
                 if problem.severity == Severity::Bad {
-                    info!(%file, object, "manifest no longer bad");
+                    info!(%file, object, "the manifest is good again");
                 }
                 continue;
             }
@@ -38,7 +38,7 @@ pub(super) fn log_reports(reports: &[Report]) {
                 let served = match served {
                     Served::Nothing => "nothing",
                     Served::LastGood => "the last good version",
-                    Served::Other => "the other one",
+                    Served::Other => "the same object from another place",
                 };
                 warn!(%file, line, object, field, served, "bad manifest: {text}");
             }

@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::documents::{self, Document};
 
-/// Namespace of objects that name none, as with kubectl.
+/// Namespace of an object whose manifest names none, as with kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// The API group and version that are served.
 const GROUP: &str = "multinetwork.numaproj.io";
 const VERSION: &str = "v1alpha1";
 
-/// Kinds that are served.
+/// Kinds of objects that are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
     Service,
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// Identity of an object, independent of its file.
+/// Identity of an object, whichever file defines it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ObjectId {
     pub(super) kind: Kind,
@@ -49,10 +49,10 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// A field and its fault.
+/// A fault in a manifest: the field, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Path of the field; empty for the object as a whole.
+    /// Path of the field, such as `spec.ports`; empty for the object as a whole.
     pub(super) field: String,
     pub(super) message: String,
 }
@@ -72,10 +72,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A possible object of a document.
+/// Result of parsing one possible object of a document.
 #[derive(Debug)]
 pub(super) enum Candidate {
-    /// An object that may be served, with its doubtful fields.
+    /// An object that may be served, with faults of fields that are ignored or doubtful.
     Good(ObjectId, Object, Vec<Fault>),
     /// An object that may not be served, by name if it has one.
     Bad(Option<ObjectId>, Vec<Fault>),
@@ -83,12 +83,12 @@ pub(super) enum Candidate {
     Unsupported(Fault),
 }
 
-/// A possible object and its place in the file.
+/// A possible object, and its place in the manifest file.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Number of its document in the file, from 1.
+    /// Number of the object's document in the file, from 1.
     pub(super) document: usize,
-    /// Line on which the document begins.
+    /// Line of the file on which the object's document begins, from 1.
     pub(super) line: u64,
     pub(super) found: Candidate,
 }
@@ -211,7 +211,7 @@ fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Fault> {
     Ok(ObjectId { kind, key: ObjectKey { namespace, name } })
 }
 
-/// Prefixes the field of a fault with the path of its item.
+/// Puts the path of a list's item in front of a fault's field.
 fn with_prefix(path: &str, fault: Fault) -> Fault {
     Fault { field: format!("{path}{}", fault.field), ..fault }
 }

@@ -15,14 +15,14 @@ use super::files::{Content, FileKey};
 use super::scan::{self, FileStamp};
 use crate::limits::manifests::MAX_FILE;
 
-/// Result of reading a file.
+/// Result of reading a manifest file.
 #[derive(Debug)]
 pub(super) enum ReadOutcome {
     /// Its content and the hash of that; or the reason why it cannot be read.
     New(Content, Option<u64>),
-    /// The content has not changed.
+    /// The file's content is the same as when it was last read.
     Same,
-    /// The file changed while it was read, or is gone.
+    /// The file changed while it was read, or is gone, so that its content is not used.
     Torn,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// Reads the file with this stamp; `None` if the stamp has changed.
+/// Reads a file; returns `None` if its stamp was or became another one than `stamp`.
 fn read(path: &Path, stamp: &FileStamp) -> io::Result<Option<Vec<u8>>> {
     if stamp.len > MAX_FILE {
         let limit = MAX_FILE >> 20;

@@ -13,13 +13,13 @@ use walkdir::WalkDir;
 use super::files::FileKey;
 use crate::limits::manifests::MAX_ENTRIES;
 
-/// Extensions of the files that are read in folders.
+/// Extensions of the files in folders that are read as manifests.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Metadata of a file that change when its content does.
+/// Metadata of a file that change when the file's content does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileStamp {
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub(super) len: u64,
     modified: Option<SystemTime>,
     changed: (i64, i64),
@@ -27,7 +27,7 @@ pub(super) struct FileStamp {
 }
 
 impl FileStamp {
-    /// Returns the stamp of a file with this metadata.
+    /// Returns the stamp of a file that has this metadata.
     pub(super) fn of(metadata: &Metadata) -> Self {
         Self {
             len: metadata.len(),
@@ -45,23 +45,23 @@ impl FileStamp {
     }
 }
 
-/// Result of looking at a path.
+/// State of a path that a scan has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FileState {
-    /// A file with this stamp.
+    /// A file that has this stamp.
     File(FileStamp),
     /// The reason why the path cannot be read. Includes given paths that do not exist.
     Unreadable(String),
 }
 
-/// Result of a scan.
+/// Files that a scan has found under the paths of `--manifests`.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// All files, and all paths that should be files or folders and cannot be read.
     pub(super) seen: BTreeMap<FileKey, FileState>,
-    /// Folders that could not be read: files in them may still exist.
+    /// Folders that could not be read, so that files in them may still exist.
     pub(super) unknown: Vec<FileKey>,
-    /// The device of each given path that is a folder, by position.
+    /// Device of each path of `--manifests` that is a folder, by the path's position.
     devices: BTreeMap<usize, u64>,
 }
 
@@ -87,7 +87,7 @@ impl Scan {
         }
     }
 
-    /// Returns the given paths that cannot be read, with the reasons.
+    /// Returns the paths of `--manifests` that cannot be read, with the reasons.
     pub(super) fn lost<'a>(&'a self, roots: &'a [PathBuf]) -> impl Iterator<Item = (&'a Path, &'a str)> {
         roots.iter().enumerate().filter_map(|(root, path)| match self.seen.get(&FileKey::new(root, path)) {
             Some(FileState::Unreadable(reason)) => Some((path.as_path(), reason.as_str())),
@@ -121,7 +121,7 @@ fn walk(root: usize, path: &Path, scan: &mut Scan, known: &mut HashSet<(u64, u64
     while let Some(entry) = walk.next() {
         count += 1;
         if count > MAX_ENTRIES {
-            let reason = format!("more than {MAX_ENTRIES} entries; name a smaller folder");
+            let reason = format!("has more than {MAX_ENTRIES} entries; name a smaller folder");
             return scan.mark_unreadable(FileKey::new(root, path), reason);
         }
         let (entry, metadata) = match entry.and_then(|entry| Ok((entry.metadata()?, entry))) {
@@ -158,7 +158,7 @@ fn add_error(root: usize, given: &Path, error: &walkdir::Error, scan: &mut Scan)
     let path = error.path().unwrap_or(given);
     let reason = match error.io_error() {
         Some(error) => reason(error),
-        None if is_root => "a symbolic link that leads to itself".to_owned(),
+        None if is_root => "is a symbolic link that leads to itself".to_owned(),
         None => return,
     };
     let key = FileKey::new(root, if is_root { given } else { path });
@@ -183,7 +183,7 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Returns the system's description of an error, without its number.
+/// Returns the system's description of an error in lower case, without the error number.
 pub(super) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

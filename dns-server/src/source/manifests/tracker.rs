@@ -11,14 +11,14 @@ use super::files::FileKey;
 use super::scan::FileState;
 use crate::limits::manifests::{COARSE, LONGEST, QUIET};
 
-/// Action for a path.
+/// Action that is due for the file at a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Read the file.
+    /// Read the file again.
     Read(FileKey),
-    /// Note that the path cannot be read, for this reason.
+    /// Store that the path cannot be read, for this reason.
     Unreadable(FileKey, String),
-    /// Remove the file.
+    /// Remove the file, which is gone.
     Remove(FileKey),
 }
 
@@ -34,9 +34,9 @@ struct Tracked {
     done: Option<FileState>,
     /// The current state if it differs (`None` if the path is gone), and since when.
     pending: Option<(Option<FileState>, Instant)>,
-    /// Since when the state has differed from `done`, in whatever way.
+    /// When the state began to differ from `done`; `None` while it does not.
     differs_since: Option<Instant>,
-    /// When to read the file again although its stamp is the same.
+    /// When to read the file again although its stamp is the same; `None` for no such time.
     again: Option<Instant>,
 }
 
@@ -95,7 +95,7 @@ impl Tracker {
         steps
     }
 
-    /// Notes that a file was read whose last write was `age` ago.
+    /// Notes that a file was read, `age` after its last write, in case its stamp is too coarse.
     pub(super) fn was_read(&mut self, key: &FileKey, age: Duration, now: Instant) {
         if let Some(tracked) = self.paths.get_mut(key)
             && age < COARSE
@@ -104,7 +104,7 @@ impl Tracker {
         }
     }
 
-    /// Returns the state in which a file should be read.
+    /// Returns the state in which a path was last handled; `None` for an unknown path.
     pub(super) fn state(&self, key: &FileKey) -> Option<&FileState> {
         self.paths.get(key)?.done.as_ref()
     }
