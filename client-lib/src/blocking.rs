@@ -17,7 +17,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, String> {
     match timeout(patience, spawn_blocking(work)).await {
         Ok(outcome) => outcome.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("the device takes more than {patience:?}")),
+        Err(_) => Err(format!("the RDMA device did not respond within {patience:?}")),
     }
 }
 

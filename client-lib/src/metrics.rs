@@ -90,7 +90,7 @@ impl Metrics for PeerSet {
         let now = self.statistics();
         vec![
             counter("sent_frames", "Frames that have been assigned to a peer", now.frames),
-            counter("sent_bytes", "Bytes of payload of these frames", now.bytes),
+            counter("sent_bytes", "Payload bytes of frames that have been assigned to a peer", now.bytes),
             counter("acknowledged_frames", "Frames that receivers have acknowledged", now.acknowledged),
             counter("repeated_frames", "Frames that were sent again", now.repeats),
             counter("rejected_frames", "Frames that receivers have rejected", now.rejected),
@@ -102,7 +102,7 @@ impl Metrics for PeerSet {
             ),
             counter("disconnects", "Connections to peers that broke", now.disconnects),
             gauge("connected_peers", "Peers that are connected", now.connected as u64),
-            gauge("connections", "Connections to these peers", now.connections as u64),
+            gauge("connections", "Connections to peers that are up", now.connections as u64),
             gauge("outstanding_frames", "Frames in flight, or in the receivers' slots", now.outstanding),
             gauge("credits", "Frames that the receivers have room for", now.credits),
             gauge("held_frames", "Frames that wait to be written or acknowledged", now.held as u64),

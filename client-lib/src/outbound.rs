@@ -380,7 +380,7 @@ impl<F: Clone> Outbound<F> {
         self.reassign();
     }
 
-    /// Releases a frame that no receiver will get.
+    /// Drops a frame that no receiver will get, and counts it as given up.
     fn give_up(&mut self, sequence: u64) {
         self.remove_frame(sequence);
         self.given_up.add(sequence);

@@ -101,7 +101,7 @@ pub enum DialError {
     #[error(transparent)]
     Route(#[from] RouteError),
     /// The endpoint has no address on the wanted network.
-    #[error("it has no address on the network {network}; it has {has}")]
+    #[error("the endpoint has no address on the network {network}; its networks: {has}")]
     Network {
         /// Alias of the wanted network.
         network: String,

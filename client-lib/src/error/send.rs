@@ -26,7 +26,7 @@ use crate::resolve::ResolveError;
 pub enum SendError {
     /// The frame's payload is larger than any connected peer accepts.
     #[error(
-        "a frame of {length} bytes, where the peers take {most}: raise the receivers' frame size, or send less"
+        "a frame of {length} bytes is too large, the peers take {most}: raise the receivers' frame size, or send less"
     )]
     TooLarge {
         /// Length of the frame's payload, in bytes.
@@ -35,7 +35,7 @@ pub enum SendError {
         most: usize,
     },
     /// The frame's key or metadata is too long.
-    #[error("{what} of {length} bytes, more than the {most} allowed")]
+    #[error("the frame's {what} has {length} bytes, more than the {most} allowed")]
     HeaderTooLong {
         /// Part of the frame that is too long: key or metadata.
         what: &'static str,

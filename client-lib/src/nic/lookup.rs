@@ -32,7 +32,7 @@ pub(super) struct RouteLookup {
 /// Route that the kernel takes for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KernelRoute {
-    /// Whether the destination is this machine itself.
+    /// Whether the packet's destination is this machine itself.
     pub(super) is_local: bool,
     pub(super) interface: u32,
     pub(super) source: Option<IpAddr>,

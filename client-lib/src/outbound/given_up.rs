@@ -29,7 +29,7 @@ impl GivenUp {
         sequence < self.forgotten || self.sequences.contains(&sequence)
     }
 
-    /// Returns the number of frames given up so far.
+    /// Returns the number of frames given up so far, including forgotten ones.
     pub(super) fn count(&self) -> u64 {
         self.count
     }

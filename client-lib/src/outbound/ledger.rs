@@ -15,7 +15,7 @@ pub(crate) struct CreditLedger {
     pub(crate) slots: u64,
     /// Whether the connection is about to end, and so gets no further frames.
     pub(crate) is_ending: bool,
-    /// The largest payload that the receiver accepts, in bytes.
+    /// The largest payload of a frame that the receiver accepts, in bytes.
     pub(crate) frame_size: usize,
     /// Number of frames ever assigned to the connection.
     pub(crate) assigned: u64,

@@ -69,7 +69,7 @@ pub(super) struct Watermark {
     assigned: u64,
 }
 
-/// Reason why a connection is down.
+/// Reason why a connection to a peer is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DownReason {
     /// The connection could not be made, or broke after it was up.

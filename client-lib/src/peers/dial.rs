@@ -65,7 +65,7 @@ pub(crate) struct Dialer {
     pub(crate) node: Option<String>,
     /// Time limit for the TCP connection, and again for the handshake.
     pub(crate) patience: Duration,
-    /// Time after which a silent peer counts as gone.
+    /// Time without an answer from its host after which a connected peer counts as gone.
     pub(crate) silence: Duration,
 }
 
@@ -408,7 +408,7 @@ fn aliases(endpoint: &Endpoint, wanted: &str) -> String {
     if aliases.is_empty() {
         // Only endpoints that were found by SRV records have TXT records.
         return format!(
-            "none that is known: ask for the port by its name, or for {wanted}._net. before the service's name"
+            "none is known; ask for the port by its name, or for {wanted}._net. before the service's name"
         );
     }
     aliases.join(", ")

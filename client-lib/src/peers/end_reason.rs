@@ -29,6 +29,6 @@ pub(crate) enum EndReason {
     WrongTransport,
     #[error("RDMA has failed: {0}")]
     Failed(#[from] QueuePairError),
-    #[error("it is no longer needed")]
+    #[error("the connection is no longer needed")]
     NotNeeded,
 }

@@ -22,7 +22,7 @@ use crate::outbound::{Action, LinkId, PeerId, PeerInfo};
 use crate::resolve::{Change, Resolved, Watch};
 use crate::transport::Rdma;
 
-/// Source of a PeerSet's endpoints.
+/// Source of a PeerSet's endpoints: DNS, or the caller.
 pub(crate) enum EndpointSource {
     Dns(Box<Watch>),
     /// Sets of endpoints from the caller. After the end of the stream, the last set stays.
@@ -199,7 +199,7 @@ fn set_endpoints(
     };
     let infos = others.iter().map(info).collect();
     let ids = state.outbound.set_endpoints(Instant::now().into_std(), infos);
-    info!(service = %dialer.service, peers = ids.len(), "resolved");
+    info!(service = %dialer.service, peers = ids.len(), "endpoints resolved");
     state.endpoints.extend(ids.into_iter().zip(others));
 }
 

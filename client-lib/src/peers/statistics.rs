@@ -28,14 +28,14 @@ pub struct Statistics {
     pub frames: u64,
     /// Bytes in the payloads of the accepted frames.
     pub bytes: u64,
-    /// Frames that receivers have acknowledged (at least once).
+    /// Frames that receivers have acknowledged, with at-least-once delivery.
     pub acknowledged: u64,
     /// Frames that were sent again.
     pub repeats: u64,
     /// Frames that a receiver's code dropped without acknowledging them.
     pub rejected: u64,
-    /// Frames that were written to a connection which broke before the receiver's code took them
-    /// (at most once).
+    /// Frames that were written to a connection which broke before the receiver's code took them,
+    /// with at-most-once delivery.
     pub lost: u64,
     /// Frames that could not be delivered: their one peer is gone, or they cannot be read from
     /// their GPU.
@@ -50,7 +50,7 @@ pub struct Statistics {
     pub outstanding: u64,
     /// Further frames for which the receivers have room now.
     pub credits: u64,
-    /// Frames that wait to be written (at most once) or acknowledged (at least once).
+    /// Frames that wait to be written, or with at-least-once delivery, to be acknowledged.
     pub held: usize,
     /// Frames that wait for a peer, or that a peer's code has not taken. If the count stays above
     /// 0, nothing gets through.

@@ -35,7 +35,7 @@ pub(super) fn of_name(name: &str, tried: &[String]) -> String {
     };
     let (before, after) = (&labels[..place], &labels[place + 1..]);
     if before.len() < 2 {
-        return format!("before svc stand the service and its namespace: SERVICE.NAMESPACE.{end}");
+        return format!("give the service and its namespace before svc: SERVICE.NAMESPACE.{end}");
     }
     let service = before.join(".");
     match after {
@@ -76,9 +76,7 @@ pub(super) fn of_port(name: &str, port: &str, ports: &[u16]) -> String {
 
 /// Returns advice on a name in the zone of core Services, or in an unknown one.
 fn not_multinet(service: &str) -> String {
-    format!(
-        "this is no name of multinet's, unless its zone is another one: that would be {service}.{SERVICES}"
-    )
+    format!("this is no name of multinet's, unless its zone is another one: give {service}.{SERVICES}")
 }
 
 #[cfg(test)]
@@ -94,7 +92,7 @@ mod tests {
     #[test]
     fn a_name_that_does_not_exist_gets_the_advice_that_fits_it() {
         let node = ["corp.example.com"];
-        let core = "unless its zone is another one: that would be infer.vision.svc.multinet";
+        let core = "unless its zone is another one: give infer.vision.svc.multinet";
         let ours = ["vision.svc.multinet.cluster.local"];
         let cases: [(&str, &[&str], &str); 15] = [
             ("infer", &POD, "SERVICE.NAMESPACE.svc.multinet, such as infer.vision.svc.multinet"),
@@ -104,7 +102,7 @@ mod tests {
             ("infer.vision", &POD, "such as infer.vision.svc.multinet"),
             ("infer.vision", &[], "such as infer.vision.svc.multinet.cluster.local"),
             ("infer.vision.multinet", &POD, "such as infer.vision.svc.multinet"),
-            ("svc.multinet", &POD, "before svc stand the service and its namespace"),
+            ("svc.multinet", &POD, "give the service and its namespace before svc"),
             ("infer.vision.svc", &POD, core),
             ("infer.vision.svc.cluster.local", &POD, core),
             ("infer.vision.svc.multinet", &[], "give the full name, infer.vision.svc.multinet.cluster.local"),
@@ -135,7 +133,7 @@ mod tests {
                 "infer.vision.svc.cluster.local",
                 "rdma",
                 &[],
-                "no port rdma: this is no name of multinet's, unless its zone is another one: that would be \
+                "no port rdma: this is no name of multinet's, unless its zone is another one: give \
                  infer.vision.svc.multinet",
             ),
         ];

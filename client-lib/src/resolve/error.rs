@@ -280,7 +280,7 @@ fn unanswered_note(names: &[String]) -> String {
 }
 
 fn wildcard_note(candidate: &Option<String>) -> String {
-    candidate.as_ref().map_or_else(String::new, |name| format!("; the answer for {name} is a wildcard's"))
+    candidate.as_ref().map_or_else(String::new, |name| format!("; only a wildcard record answers for {name}"))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub(super) struct Refresh {
     next: Instant,
     /// Time at which the last query was sent. `None` before the first.
     asked: Option<Instant>,
-    /// Whether a query is in flight.
+    /// Whether a query for the endpoints is in flight.
     is_asking: bool,
     /// Whether a refresh was asked for while a query was in flight, whose answer may be older than
     /// the reason for it.
@@ -67,7 +67,7 @@ struct Outage {
 }
 
 impl Refresh {
-    /// Returns a state whose first query is due at `now`.
+    /// Creates the state machine of a service. Its first query is due at `now`.
     pub(super) fn new(now: Instant, hold: Duration, rng: fastrand::Rng) -> Self {
         Self {
             hold,

@@ -35,7 +35,7 @@ impl Resolution {
     }
 }
 
-/// Completes with the outcome, and the time at which it was known.
+/// Completes with the outcome of the resolution, and the time at which it was known.
 impl Future for Resolution {
     type Output = (Instant, Outcome);
 

@@ -99,14 +99,20 @@ impl Watch {
         let (name, port) = (&self.name, &self.port);
         match &change {
             Change::Endpoints(Resolved { name: full_name, endpoints, .. }) => {
-                debug!(name, port, full_name, endpoints = endpoints.len(), "endpoints have changed");
+                debug!(
+                    name,
+                    port,
+                    full_name,
+                    endpoints = endpoints.len(),
+                    "the service's endpoints have changed"
+                );
             }
             Change::Held { error, .. } => {
                 let hold = self.resolver.hold();
-                warn!(name, port, %error, ?hold, "DNS fails; the last endpoints are kept");
+                warn!(name, port, %error, ?hold, "DNS fails; the service's last endpoints are kept");
             }
             Change::Recovered => info!(name, port, "DNS answers again"),
-            Change::Lost { error } => warn!(name, port, %error, "no endpoints are known"),
+            Change::Lost { error } => warn!(name, port, %error, "no endpoints of the service are known"),
         }
         self.changes.push_back(change);
     }

@@ -45,7 +45,7 @@ pub(crate) struct Message {
     pub(crate) body: Body,
 }
 
-/// The part of a message after its header.
+/// Part of a message after its header: a frame, or the body of a control message.
 pub(crate) enum Body {
     Frame(Frame),
     Bytes(Bytes),

@@ -134,7 +134,7 @@ impl CredentialStore {
                 state.credentials = Arc::new(credentials);
                 state.stamps = stamps;
                 state.last_error = None;
-                info!(certificate = %self.files.certificate.display(), "certificates renewed");
+                info!(certificate = %self.files.certificate.display(), "reloaded the certificates; new connections use them");
             }
             Err(error) if state.last_error.as_ref() == Some(&error) => {}
             Err(error) => {

@@ -123,7 +123,7 @@ fn a_failure_is_one_line() {
     let too_large = run(&["bench", "client", &address, "-s", "9000000", "-n", "5"], b"");
     let two_ports = run(&["bench", "client", &address, "7"], b"");
     let cases = [
-        (too_large, 1, "a frame of 9000000 bytes, where the peers take 8388608"),
+        (too_large, 1, "a frame of 9000000 bytes is too large, the peers take 8388608"),
         (two_ports, 2, "two ports for 127.0.0.1"),
     ];
     for (output, code, expected) in cases {
