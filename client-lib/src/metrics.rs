@@ -136,7 +136,7 @@ impl Metrics for Listener {
         let now = self.statistics();
         vec![
             counter("received_frames", "Frames received, without duplicates", now.frames),
-            counter("received_bytes", "Bytes of payload of these frames", now.bytes),
+            counter("received_bytes", "Payload bytes of the received frames, without duplicates", now.bytes),
             counter(
                 "duplicate_frames",
                 "Frames that were dropped because they had been received before",
