@@ -99,7 +99,7 @@ pub(crate) mod writes {
     /// Interval between further status writes of a service.
     pub(crate) const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
-    /// Time without changes after which the numbers in a status are written.
+    /// Time without a turn of the service after which the numbers in its status are written.
     pub(crate) const NUMBERS_PAUSE: Duration = Duration::from_secs(1);
 
     /// Longest time that changed numbers in a status wait to be written.
@@ -117,13 +117,13 @@ pub(crate) mod retries {
     /// server. The controller notices a recovery within this time.
     pub(crate) const LONGEST_OUTAGE: Duration = Duration::from_secs(5);
 
-    /// Longest pause after a failure that concerns the service.
+    /// Longest pause of a service after a failure that concerns no other service.
     pub(crate) const LONGEST: Duration = Duration::from_secs(30);
 
-    /// Longest pause that an API server may request.
+    /// Longest pause before a retry that an API server may request.
     pub(crate) const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
-    /// First cooldown after a turn: about as long as a write takes.
+    /// First cooldown of a service after a turn: about as long as a write takes.
     pub(crate) const FIRST_COOLDOWN: Duration = Duration::from_millis(10);
 
     /// Longest cooldown after a turn. This bounds the delay of changes to a service that keeps
@@ -148,7 +148,7 @@ pub(crate) mod events {
     /// Time limit for writing one event.
     pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-    /// Time within which an equal notice is a repetition, as in client-go.
+    /// Time after an event within which an equal notice repeats that event, as in client-go.
     pub(crate) const SERIES: Duration = Duration::from_secs(6 * 60);
 
     /// Maximum number of series of equal events that are remembered, in order to recognize
