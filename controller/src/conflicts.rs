@@ -44,7 +44,7 @@ pub struct Holder {
 /// Facts about a pod that decide whether it holds an address.
 #[derive(Clone, Debug, Default)]
 pub struct HolderState {
-    /// Names of the services that publish the pod's addresses on this network.
+    /// Names of the services that publish the pod's addresses on the network of the address.
     pub services: Arc<[String]>,
     /// Whether the pod is ready and not being deleted.
     pub is_ready: bool,

@@ -46,7 +46,7 @@ pub struct Collected {
     /// Selected pods that lack addresses, by reason and alias of the network; without an alias, the
     /// reason applies to all of the service's networks.
     pub missing: BTreeMap<(Missing, Option<String>), NameSummary>,
-    /// Addresses that are left out because of limits.
+    /// Addresses that are left out because of limits, and the limits that apply.
     pub capped: Capped,
     /// Addresses left out of the mirror because Kubernetes rejects them in an EndpointSlice.
     pub refused: NameSummary,
@@ -218,11 +218,11 @@ struct NetworkEndpoints {
 /// Addresses of a pod on one network, classified by whether they are published.
 #[derive(Default)]
 struct PodAddresses<'a> {
-    /// Addresses that the pod holds, up to the limit per pod.
+    /// Addresses to publish for the pod, up to the limit per pod.
     held: Vec<(IpAddr, &'a Attachment)>,
     /// Number of addresses left out because of the limit per pod.
     beyond: usize,
-    /// Addresses that other pods have too.
+    /// Addresses of the pod that other pods have too.
     contested: Vec<(IpAddr, &'a Attachment)>,
     is_handed_over: bool,
     is_other_family: bool,

@@ -19,19 +19,19 @@ use multinet_runtime::ObjectKey;
 /// Maximum numbers of items that may be under way at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum for all namespaces together.
+    /// Maximum number of items under way in all namespaces together.
     pub total: usize,
-    /// Maximum for the services of one namespace together.
+    /// Maximum number of items under way in one namespace.
     pub namespace: usize,
-    /// Maximum for one service.
+    /// Maximum number of items under way of one service.
     pub service: usize,
 }
 
 impl Limits {
-    /// No limits.
+    /// No limits on the items under way.
     pub const NONE: Self = Self { total: usize::MAX, namespace: usize::MAX, service: usize::MAX };
 
-    /// One item at a time, over all namespaces.
+    /// Limit of one item under way, over all namespaces.
     pub const ONE: Self = Self { total: 1, namespace: 1, service: 1 };
 
     /// Returns limits for requests to the API server. A namespace gets a sixteenth of `total`, and

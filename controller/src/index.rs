@@ -89,7 +89,8 @@ struct State {
     mirrors: OwnedSlices<EndpointSlice>,
     /// Numbers of published addresses of each service and namespace.
     counts: Counts,
-    /// Services that waited for room in their namespace and have room now.
+    /// Services that may publish more addresses now, since the limit of their namespace has room
+    /// again.
     woken: Vec<ObjectKey>,
     dirty: Dirty,
     /// Whether [`adopt_published`](Self::adopt_published) has run.
@@ -141,11 +142,11 @@ pub struct Totals {
     pub slices: usize,
     /// Core EndpointSlices of mirrors that the controller manages.
     pub mirrors: usize,
-    /// Endpoints that DNS answers with.
+    /// Endpoints of the controller's slices that DNS answers with.
     pub ready: usize,
-    /// Endpoints that are neither ready nor terminating.
+    /// Endpoints of the controller's slices that are neither ready nor terminating.
     pub not_ready: usize,
-    /// Terminating endpoints that are not ready.
+    /// Endpoints of the controller's slices that are terminating and not ready.
     pub terminating: usize,
     /// Addresses that pods are in conflict over.
     pub conflicts: usize,

@@ -61,11 +61,11 @@ impl Verb {
 /// Reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Other writers kept changing the objects.
+    /// Other writers kept changing the objects that the request was for.
     Conflict,
     /// The API server rejects the object as invalid.
     Invalid,
-    /// A problem that any request can have.
+    /// Another problem, which any request can have, such as a missing permission.
     Problem(ProblemKind),
 }
 
@@ -174,7 +174,7 @@ impl WriterMetrics {
         self.syncs.observe(took.as_secs_f64());
     }
 
-    /// Counts a retry of a service.
+    /// Counts a retry of a service, by the reason of the failure.
     pub(crate) fn retry(&self, reason: Reason) {
         self.retries.get_or_create(&RetryLabels { reason: reason.label() }).inc();
     }

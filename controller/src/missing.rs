@@ -28,7 +28,7 @@ pub enum Missing {
     NoAddress,
     /// All addresses of the pod on the network are link-local.
     LinkLocal,
-    /// The driver of the pod's device has not reported an address.
+    /// The DRA driver of the pod's device has not reported an address.
     NotReported,
     /// The pod's device carries RDMA only.
     RdmaOnly,

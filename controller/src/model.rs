@@ -45,9 +45,9 @@ impl fmt::Display for Network {
 /// Interfaces of a pod on secondary networks, as the [sources](crate::sources) report them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
-    /// Interfaces with addresses.
+    /// Interfaces of the pod that have addresses to publish.
     pub attachments: Vec<Attachment>,
-    /// Interfaces and devices without addresses.
+    /// Interfaces and devices of the pod that have no address to publish.
     pub addressless: Vec<Addressless>,
 }
 
@@ -126,7 +126,7 @@ pub struct Pod {
     pub key: ObjectKey,
     /// The pod's uid, which distinguishes pods of the same name.
     pub uid: String,
-    /// Labels, which services select by.
+    /// Labels of the pod, by which services select it.
     pub labels: BTreeMap<String, String>,
     /// Creation time of the pod.
     pub created: Option<Timestamp>,
@@ -244,11 +244,11 @@ pub struct DeviceSlice {
     pub key: ObjectKey,
     /// Name of the DRA driver.
     pub driver: String,
-    /// Name of the pool.
+    /// Name of the pool that the devices belong to.
     pub pool: String,
     /// Generation of the pool. Only slices of the highest generation are current.
     pub generation: i64,
-    /// Number of slices in a complete generation.
+    /// Number of ResourceSlices in a complete generation of the pool.
     pub slice_count: usize,
     /// Details of network devices by the name of the device. Contains `interface`, `mac`,
     /// `rdma_device`, `pci_address` and `numa_node`, if they are valid in a slice. Devices without

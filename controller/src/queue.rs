@@ -153,7 +153,7 @@ impl Queue {
         }
     }
 
-    /// Returns the number of services that wait only for their turn.
+    /// Returns the number of ready services, which wait only for their turn.
     pub fn depth(&self) -> usize {
         self.lock().ready.waiting()
     }
@@ -356,7 +356,7 @@ impl WorkItem {
         self.failures
     }
 
-    /// Records that this turn has written something.
+    /// Records that this turn has written something to the API server.
     pub fn record_write(&mut self) {
         self.has_written = true;
     }

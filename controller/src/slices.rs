@@ -68,7 +68,7 @@ pub struct Owner {
 pub struct Group {
     /// The network, with all defaults filled in: the namespace of a namespaced kind, and the alias.
     pub network: NetworkReference,
-    /// Family of the addresses.
+    /// Family of the endpoints' addresses.
     pub family: IpFamily,
     /// Endpoints, each with one address in canonical notation. Endpoints with other numbers of
     /// addresses, and repeated ones, are skipped.

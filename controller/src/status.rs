@@ -166,7 +166,7 @@ fn resolved_refs(
 }
 
 impl Unresolved {
-    /// Returns the reason of condition ResolvedRefs.
+    /// Returns the reason of condition ResolvedRefs for this reference.
     pub fn reason(&self) -> ResolvedRefsReason {
         match self {
             Self::NotServed(_) => ResolvedRefsReason::NetworkKindNotServed,

@@ -24,7 +24,7 @@ impl Tally {
         Self { networks: aliases.map(counts).collect(), ..Self::default() }
     }
 
-    /// Counts a pod on one network.
+    /// Counts a pod on the network `alias`: whether it has endpoints, ready ones, or lacks them.
     pub fn count_on_network(&mut self, alias: &str, is_there: bool, is_ready: bool, is_missing: bool) {
         if let Some(counts) = self.networks.iter_mut().find(|counts| counts.alias == alias) {
             counts.total += u32::from(is_there);
@@ -33,7 +33,7 @@ impl Tally {
         }
     }
 
-    /// Counts a pod over all networks.
+    /// Counts a pod over all networks: whether it has endpoints, and ready ones.
     pub fn count_pod(&mut self, name: &str, is_there: bool, is_ready: bool) {
         self.endpoints.total += u32::from(is_there);
         self.endpoints.ready += u32::from(is_ready);

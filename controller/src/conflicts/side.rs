@@ -23,7 +23,7 @@ type Rank = (Class, Reverse<(Option<Timestamp>, Arc<Holder>)>);
 pub(super) struct Side {
     pods: BTreeMap<Arc<Holder>, HolderState>,
     ranks: BTreeSet<Rank>,
-    /// The pods that are not being deleted.
+    /// The pods that have the address and are not being deleted.
     staying: BTreeSet<Arc<Holder>>,
     /// Number of pods that are not being deleted, by the uid of their virtual machine.
     machines: HashMap<String, usize>,
@@ -203,13 +203,13 @@ impl Side {
         is_news
     }
 
-    /// Returns the services that publish the address for any of the pods.
+    /// Returns the services that publish the address for any pod of the namespace.
     pub(super) fn services(&self, namespace: &str) -> impl Iterator<Item = ObjectKey> {
         let key = move |name: &String| ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
         self.services.keys().map(key)
     }
 
-    /// Returns whether any pod is not being deleted.
+    /// Returns whether any pod that has the address is not being deleted.
     pub(super) fn is_staying(&self) -> bool {
         !self.staying.is_empty()
     }

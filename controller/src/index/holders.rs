@@ -27,7 +27,7 @@ impl Pods {
         self.ledger.adopt_published(is_first, is_published);
     }
 
-    /// Updates the ledger for a pod that had the addresses `before`.
+    /// Updates the address ledger for a pod that had the addresses `before`.
     pub(super) fn update_ledger(
         &mut self,
         key: &ObjectKey,
@@ -65,7 +65,7 @@ impl Pods {
         }
     }
 
-    /// Removes a deleted pod from the ledger.
+    /// Removes a deleted pod from the address ledger.
     pub(super) fn release(&mut self, entry: &PodEntry, at: Timestamp, dirty: &mut Dirty) {
         for (network, address) in entry.addresses() {
             mark(self.ledger.release(&network, address, &entry.holder), at, dirty);

@@ -40,7 +40,7 @@ pub(super) struct OwnedSlices<S> {
 /// Newest known state of a slice: from the watch, or from the answer to a write.
 #[derive(Debug)]
 enum Known<S> {
-    /// The watch has shown this version or a newer one.
+    /// The watch has shown this version of the slice, or a newer one.
     Shown(OwnedSlice<S>),
     /// This version is an answer to a write, and the watch has not shown it yet.
     Written(OwnedSlice<S>),
@@ -58,7 +58,7 @@ struct OwnedSlice<S> {
 #[derive(Debug, Default)]
 struct Members {
     keys: BTreeSet<ObjectKey>,
-    /// Number of endpoints in these slices.
+    /// Number of endpoints in the service's slices.
     size: usize,
 }
 
@@ -90,7 +90,7 @@ impl<S: Resource> Known<S> {
         }
     }
 
-    /// Records that the watch has shown this version.
+    /// Records that the watch has shown this version of the slice.
     fn set_shown(&mut self) {
         if let Self::Written(OwnedSlice { service, object }) = self {
             *self = Self::Shown(OwnedSlice { service: service.clone(), object: Arc::clone(object) });

@@ -368,7 +368,7 @@ pub(super) fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
     ObjectKey { namespace: key.namespace.clone(), name: name.to_owned() }
 }
 
-/// Returns the parts of a claim that affect notices but no endpoints.
+/// Returns the parts of a claim that affect notices but no endpoints; `None` if all is readable.
 fn complaint(claim: Option<&Claim>) -> Option<(&Unreadable, &[String])> {
     let claim = claim?;
     Some((claim.unreadable.as_ref()?, &claim.reserved_for))

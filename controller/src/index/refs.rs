@@ -25,7 +25,7 @@ pub(super) struct References {
 /// Existing objects of one kind that describes networks.
 #[derive(Debug, Default)]
 struct KnownNetworks {
-    /// Whether the API server serves the kind; `None` before the first answer.
+    /// Whether the API server serves the kind; `None` before its first list of API groups.
     is_served: Option<bool>,
     /// Whether all objects of the kind have been listed. Before that, a missing one counts as
     /// existing.
@@ -55,7 +55,7 @@ impl References {
         self.services.insert(service.clone(), (networks.into_iter().collect(), mirror));
     }
 
-    /// Removes the references of a service.
+    /// Removes the references of a service to networks and to a mirror.
     pub(super) fn remove(&mut self, service: &ObjectKey) {
         let Some((networks, mirror)) = self.services.remove(service) else { return };
         for network in &networks {

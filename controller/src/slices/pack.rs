@@ -261,14 +261,14 @@ struct GroupSlices<'a, E> {
     members: Vec<PackedSlice<'a, E>>,
     /// Wanted endpoints that are in no slice yet.
     missing: IntoIter<&'a E>,
-    /// Whether the group has any endpoints.
+    /// Whether the group wants any endpoints.
     wanted: bool,
 }
 
 /// A slice while it is being filled.
 struct PackedSlice<'a, E> {
     slice: usize,
-    /// Whether the slice must be written.
+    /// Whether the slice must be written, since it differs from the existing one.
     changed: bool,
     entries: Vec<&'a E>,
 }

@@ -43,7 +43,7 @@ pub(crate) trait Slice: Resource<DynamicType = ()> + Clone {
     fn build(metadata: ObjectMeta, group: &Self::Group, ports: &[Port], entries: Vec<Self::Entry>) -> Self;
 }
 
-/// Desired slices of one kind of a service.
+/// Desired content of a service's slices of one kind.
 pub(crate) struct DesiredSlices<'a, S: Slice> {
     /// Labels, owner and annotation of the slices.
     pub(crate) common: CommonMetadata<'a>,

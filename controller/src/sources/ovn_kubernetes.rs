@@ -31,10 +31,10 @@ use crate::untrusted::{self, Problems, quoted, shortened};
 /// Key of the pod annotation in which OVN-Kubernetes reports networks and addresses.
 pub const KEY: &str = "k8s.ovn.org/pod-networks";
 
-/// Name of the pod's default network, which is not a secondary network.
+/// Name of the annotation's entry for the pod's default network, which is not a secondary network.
 const DEFAULT: &str = "default";
 
-/// Name of the interface on a primary user-defined network (go-controller, `pkg/cni`).
+/// Name of a pod's interface on a primary user-defined network (go-controller, `pkg/cni`).
 const PRIMARY_INTERFACE: &str = "ovn-udn1";
 
 /// Maximum length of untrusted text in a message, in characters.

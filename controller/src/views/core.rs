@@ -8,7 +8,7 @@ use super::{Keep, Kind, View};
 use crate::model;
 use crate::sources::dra::nullable;
 
-/// Label of a node that contains its zone.
+/// Label of a node with the topology zone that the node is in.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// View of a node, with its zone.

@@ -29,7 +29,7 @@ pub(super) const FIELD_MANAGER: &str = "multinet-controller";
 pub(super) enum Progress {
     /// No writes were needed.
     Nothing,
-    /// All writes were made.
+    /// All planned writes were made.
     All,
     /// The maximum number of writes per turn was made; more are needed.
     Part,

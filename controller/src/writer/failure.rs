@@ -22,7 +22,7 @@ pub(super) enum RequestError {
     Done,
     /// The object has another version than expected, or does not exist. The slices must be listed.
     Stale,
-    /// The write may have been made or not.
+    /// No conclusive answer: the write may have been made or not.
     Unknown(Failure),
     /// The write was not made.
     Failed(Failure),

@@ -71,7 +71,7 @@ struct BasicDevice {
     attributes: Attributes,
 }
 
-/// Attributes of a device that may be useful, from any domain.
+/// Attributes of a device that may set a [`Field`], from any domain.
 #[derive(Clone, Debug, Default)]
 struct Attributes(Vec<Attribute>);
 
