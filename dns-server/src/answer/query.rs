@@ -69,7 +69,7 @@ impl Rcode {
     }
 }
 
-/// The first question of a packet.
+/// First question of a packet: the name, type and class that are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
     name: [u8; MAX_NAME],
@@ -205,7 +205,7 @@ pub fn is_query(packet: &[u8]) -> bool {
     packet.get(2).is_some_and(|flags| flags & 0x78 == 0)
 }
 
-/// Tells whether a type is a pseudo type: OPT or a transfer.
+/// Tells whether a query's type is OPT or a zone transfer, which only the slow path handles.
 fn is_special(qtype: u16) -> bool {
     matches!(qtype, rtype::OPT | rtype::AXFR | rtype::IXFR)
 }

@@ -52,7 +52,7 @@ pub struct Settings {
     pub transfer_to: Vec<AllowedClient>,
     /// TSIG keys that this server knows, to verify signed queries and to sign their replies.
     pub keys: Keyring,
-    /// Counters of zone transfers and signatures.
+    /// Counters of zone transfers and of invalid signatures.
     pub transfers: TransferMetrics,
     /// Largest UDP payload in bytes that the server sends and announces by EDNS.
     pub udp_payload: u16,

@@ -41,13 +41,13 @@ pub struct ManifestMetrics {
 /// Metrics of client connections and of their memory.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionMetrics {
-    /// Number of connections that were evicted in favor of others.
+    /// Number of connections that were closed at the limit, in favor of new ones.
     pub evicted: Counter,
     /// Number of messages and replies that were dropped for want of memory for clients.
     pub without_room: Counter,
 }
 
-/// Metrics that sources and connections count themselves.
+/// Metrics of the sources of objects and of client connections.
 #[derive(Debug, Clone, Default)]
 pub struct SourceMetrics {
     /// Metrics of manifest files.

@@ -177,7 +177,7 @@ impl Manifests {
         commit(index);
     }
 
-    /// Returns the followed paths, separated by commas.
+    /// Returns the paths of `--manifests`, separated by commas, for the log.
     pub fn origin(&self) -> String {
         let roots: Vec<String> = self.roots.iter().map(|path| path.display().to_string()).collect();
         roots.join(",")

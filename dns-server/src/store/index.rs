@@ -55,7 +55,7 @@ impl From<&MultiNetworkService> for Service {
     }
 }
 
-/// Objects of one service, from which its answers are built.
+/// Objects of one service: the inputs from which its answers are built.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceView<'a> {
     /// Time to live of the service's records, in seconds.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::store::name::Name;
 
-/// A record in uncompressed wire format.
+/// A DNS record, whose names are in uncompressed wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Record<'a> {
     /// Name that owns the record, in wire format.

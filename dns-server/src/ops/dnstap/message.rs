@@ -55,7 +55,7 @@ struct Message {
     response_message: Option<Bytes>,
 }
 
-/// Encodes exchanges as dnstap messages of this server.
+/// Encodes queries and their replies as dnstap messages of this server.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
     /// Name of this host or pod, as the sender of the messages.

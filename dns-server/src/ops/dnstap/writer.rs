@@ -19,7 +19,7 @@ use super::message::Encoder;
 use super::{Collector, Exchange, TapMetrics};
 use crate::limits::dnstap::{COLLECTOR_TIMEOUT, FINISH_TIME, FIRST_PAUSE, LONGEST_PAUSE};
 
-/// Time between two polls of the queue of exchanges.
+/// Time between two polls of the queue of queries and replies.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Size in bytes at which encoded messages are written to the collector.

@@ -44,7 +44,7 @@ pub fn merge(sketches: &[SketchSnapshot], capacity: u16) -> Top {
 }
 
 impl Top {
-    /// Returns the JSON of `/debug/top`.
+    /// Returns the list as the JSON of `/debug/top`.
     pub fn describe(&self) -> Value {
         let names = self.counts.iter().map(|(key, count)| {
             json!({

@@ -55,7 +55,7 @@ impl Serialize for StateReport {
     }
 }
 
-/// Serializes a list, converting each element only when it is its turn.
+/// Serializes a list, and converts each element to its line only when that is written.
 struct EachAs<'a, T, L>(&'a [T], fn(&'a T) -> L);
 
 impl<T, L: Serialize> Serialize for EachAs<'_, T, L> {
