@@ -37,7 +37,7 @@ struct Connection {
     /// Time of the last use, in milliseconds. Written without the lock, on every use; a stale value
     /// only makes the choice of a connection to evict less exact, so `Relaxed` is enough.
     used: AtomicU64,
-    /// Tells the connection's task to close it.
+    /// Wakes the connection's task when it has to close the connection.
     evicted: Notify,
 }
 
@@ -101,7 +101,7 @@ impl Shared {
 }
 
 impl ConnectionSlot {
-    /// Records that the connection was used at this time.
+    /// Records that the connection was used at `now`, which counts when one has to be evicted.
     pub fn touch(&self, now: Instant) {
         self.connection.used.store(self.shared.millis(now), Ordering::Relaxed);
     }

@@ -88,9 +88,9 @@ pub async fn finish(tasks: &TaskTracker, deadline: Duration) -> Result<(), Unfin
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{tasks} tasks have not ended within {deadline:?}")]
 pub struct Unfinished {
-    /// Number of tasks that still run.
+    /// Number of tasks that still ran at the deadline.
     pub tasks: usize,
-    /// Time that the tasks were given.
+    /// Time that the tasks were given to end.
     pub deadline: Duration,
 }
 
@@ -125,7 +125,7 @@ fn signals() -> io::Result<impl Stream<Item = Signal>> {
 /// Reason to end the process by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// A second signal arrived.
+    /// A second SIGINT or SIGTERM arrived.
     Signal(Signal),
     /// The deadline passed while tasks still ran.
     Late,

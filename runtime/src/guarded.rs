@@ -19,7 +19,7 @@ const EXCERPT: usize = 60;
 /// no caller reads it, and it is often a third of an object.
 #[derive(Clone, Debug)]
 pub enum Guarded<K> {
-    /// The object decodes.
+    /// The object decodes as a `K`.
     Good(K),
     /// The object does not decode, because the API server's schema of the kind is another than
     /// ours.

@@ -6,9 +6,9 @@ use std::fmt;
 /// Namespace and name of a Kubernetes object, which identify it within its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Namespace; empty for cluster-scoped kinds.
+    /// Namespace of the object; empty for cluster-scoped kinds.
     pub namespace: String,
-    /// Name; never empty in the keys that a watch passes on.
+    /// Name of the object; never empty in the keys that a watch passes on.
     pub name: String,
 }
 

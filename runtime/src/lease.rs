@@ -88,7 +88,7 @@ pub struct LeaseConfig {
 /// Error of a [`LeaseConfig`] with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The duration is out of range.
+    /// The duration of the lease is out of range.
     #[error(
         "a lease of {0:?} is not possible: choose from {min} s to {max} s",
         min = MIN_DURATION.as_secs(),

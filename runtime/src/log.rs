@@ -109,7 +109,7 @@ pub enum LogError {
     /// The process already has a logger.
     #[error("the logger has been set up already; call log::init only once")]
     Initialized,
-    /// The logger of this handle has been dropped.
+    /// The logger of this [`LogLevel`] has been dropped.
     #[error("cannot change the log filter: the logger has been dropped")]
     Gone,
 }

@@ -37,7 +37,7 @@ pub struct WatchMetrics {
 }
 
 impl WatchMetrics {
-    /// Registers the metrics in the root registry, with the prefix `multinet`.
+    /// Registers the metrics of watches in the root registry, with the prefix `multinet`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix(METRICS_PREFIX);

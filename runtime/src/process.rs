@@ -82,12 +82,12 @@ fn metric(
     metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
 }
 
-/// Values of interest from /proc/self/stat.
+/// Values of /proc/self/stat that the metrics need.
 #[derive(Debug, PartialEq)]
 struct Stat {
     /// User and system CPU time of the process together.
     cpu_seconds: f64,
-    /// Time from boot to the start of the process.
+    /// Time from boot to the start of the process, in seconds.
     start_seconds: f64,
 }
 

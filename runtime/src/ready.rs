@@ -67,7 +67,7 @@ impl Readiness {
         };
     }
 
-    /// Returns name and text of each note, sorted.
+    /// Returns the name of the part and the text of each note, sorted.
     pub fn notes(&self) -> Vec<(String, String)> {
         self.state.lock().notes.clone().into_iter().collect()
     }
@@ -90,7 +90,7 @@ impl Readiness {
         }
     }
 
-    /// Makes the process not ready, for good.
+    /// Makes the process not ready, for good, as it shuts down.
     pub fn start_draining(&self) {
         self.state.lock().draining = true;
     }

@@ -89,7 +89,7 @@ const END_OF_LIST: &str = "k8s.io/initial-events-end";
 /// Configuration of a watch of the Kubernetes objects of one kind.
 #[derive(Clone, Debug)]
 pub struct WatchConfig<K> {
-    /// API of the objects, in all namespaces or in one.
+    /// API of the watched objects, in all namespaces or in one.
     pub api: Api<Guarded<K>>,
     /// Remedy if the API server does not know the kind, such as `kubectl apply -f deploy/crds`. The
     /// log and `/readyz` show it.

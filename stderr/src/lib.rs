@@ -45,7 +45,7 @@ const PANIC_FLUSH: Duration = Duration::from_millis(100);
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Text for people.
+    /// One line of text per event, for people.
     Plain {
         /// Whether to colour the text with terminal escape sequences.
         colours: bool,

@@ -33,9 +33,9 @@ struct Queue {
     waiting: Vec<u8>,
     /// Whether the writing thread is writing the bytes that it took last.
     is_writing: bool,
-    /// Lines dropped since the process started.
+    /// Number of lines dropped since the process started, for lack of space or a failed write.
     dropped: u64,
-    /// Lines dropped since the last warning about dropped lines.
+    /// Number of lines dropped since the last warning about dropped lines.
     unreported: u64,
 }
 
@@ -139,7 +139,7 @@ impl<'w> MakeWriter<'w> for LineQueue {
     }
 }
 
-/// Writer that queues each `write` as whole lines.
+/// Writer that queues the lines of each call of `write` as a whole.
 #[derive(Debug)]
 pub struct LineWriter(LineQueue);
 

@@ -26,7 +26,7 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 /// Call sites that log again after events of theirs were dropped, with the number of those events.
 static UNREPORTED: Mutex<Vec<(&'static Metadata<'static>, u64)>> = Mutex::new(Vec::new());
 
-/// Returns how many log events the rate limit has dropped.
+/// Returns how many log events the rate limit has dropped since the process started.
 pub fn dropped_repeated() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }

@@ -22,7 +22,7 @@ Examples:
   source <(multinet completions bash)
   multinet completions fish > ~/.config/fish/completions/multinet.fish";
 
-/// Prints the completion script for a shell.
+/// Prints the script by which a shell completes `multinet` command lines.
 pub(crate) fn run(args: CompletionsArgs, mut program: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     let name = program.get_name().to_owned();

@@ -56,7 +56,7 @@ Examples:
 
 Exit status: 0 if there is no problem; 1 if there is one; 2 if the command line is wrong.";
 
-/// Format of findings.
+/// Format in which findings are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Lines, for people

@@ -86,7 +86,7 @@ impl std::error::Error for Usage {}
 /// How long [`note`] waits until its line has been written to standard error.
 const ORDER: Duration = Duration::from_millis(100);
 
-/// Prints a message that is no result to standard error.
+/// Prints a line that is no result of the command to standard error.
 pub(crate) fn note(message: &str) {
     multinet_stderr::write_line(&format!("multinet: {}", with_flag_names(message).replace('\n', " ")));
     // So that it stands before the results that are printed next. If the reader of standard error

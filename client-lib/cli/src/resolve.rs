@@ -71,7 +71,7 @@ Examples:
 Exit status: 0 if there are endpoints; 1 if there are none, or DNS fails; 2 if the command line or resolv.conf cannot \
 be used.";
 
-/// Format of results.
+/// Format in which endpoints are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Aligned columns, for people

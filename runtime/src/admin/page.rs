@@ -61,7 +61,7 @@ fn write(mut out: impl Write, shown: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Writer that only counts bytes.
+/// Writer that only counts the bytes of a page.
 struct ByteCounter(u64);
 
 impl Write for ByteCounter {

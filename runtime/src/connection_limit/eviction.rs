@@ -41,7 +41,7 @@ pub(super) struct EvictionOrder<H> {
 #[derive(Debug)]
 struct Entry<H> {
     peer: IpAddr,
-    /// Time of use by which the connection is sorted.
+    /// Time of last use by which the connection is sorted, which may be older than the real one.
     last_use: u64,
     handle: H,
 }

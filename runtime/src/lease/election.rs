@@ -58,7 +58,7 @@ pub(super) enum Ownership {
 /// The lease as it was last observed.
 #[derive(Debug)]
 struct Observed {
-    /// `None` if the lease did not exist.
+    /// The lease object; `None` if it did not exist.
     lease: Option<Lease>,
     /// Time at which this process may take the lease, if it does not change until then.
     free: Instant,
@@ -79,7 +79,7 @@ pub(super) struct Election {
     undisputed: Option<Instant>,
     /// Whether `observed` is our own last write, and no request has failed since.
     certain: bool,
-    /// Number of requests in this round so far.
+    /// Number of requests in this round so far, of which [`ROUND`] are allowed.
     requests: u32,
 }
 

@@ -15,7 +15,7 @@ pub(super) struct LeaseHealth {
     title: String,
     namespace: String,
     outage: Option<LeaseOutage>,
-    /// Whether a request of the current round has failed.
+    /// Whether a request of the current round of the election has failed.
     failed: bool,
 }
 

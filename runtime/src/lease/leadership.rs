@@ -76,7 +76,7 @@ impl Leadership {
         self.wait_until(|tenure, now| !tenure.leads(now) || tenure.term != term).await;
     }
 
-    /// Waits until leadership or term differ from `was`. Returns them.
+    /// Waits until leadership or term differ from `was`, and returns the two.
     pub(super) async fn next(&mut self, was: (bool, u64)) -> (bool, u64) {
         let seen = |tenure: &Tenure, now| (tenure.leads(now), tenure.term);
         self.wait_until(|tenure, now| seen(tenure, now) != was).await;
@@ -128,9 +128,9 @@ pub(super) struct Tenure {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
-    /// Time until which writes may begin.
+    /// Time until which this process may begin writes.
     begin: Instant,
-    /// Time by which writes have to be done.
+    /// Time by which this process has to be done with its writes.
     end: Instant,
 }
 

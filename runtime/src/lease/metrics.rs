@@ -16,7 +16,7 @@ pub struct LeaseMetrics {
 }
 
 impl LeaseMetrics {
-    /// Registers the metrics in the root registry, with the prefix `multinet`.
+    /// Registers the metrics of leader election in the root registry, with the prefix `multinet`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix(METRICS_PREFIX);

@@ -31,7 +31,7 @@ impl Backoff {
         shortest + (longest - shortest).mul_f64(random_fraction())
     }
 
-    /// Starts over with the first pause, after an attempt that succeeded.
+    /// Makes the next pause the first, shortest one again, after an attempt that succeeded.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }

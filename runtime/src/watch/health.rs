@@ -40,7 +40,7 @@ impl Outage {
         Self { since: Instant::now(), counts: Vec::new(), is_logged: false }
     }
 
-    /// Counts a problem. Returns whether to log it as a warning.
+    /// Counts a problem. Returns whether to log it as a warning, once per kind and outage.
     fn record(&mut self, kind: ProblemKind) -> bool {
         let times = match self.counts.iter_mut().find(|(counted, _)| *counted == kind) {
             Some((_, times)) => {

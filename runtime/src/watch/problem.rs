@@ -32,7 +32,7 @@ const TOO_LARGE: &str = "ResourceVersionTooLarge";
 const UNDEFINED: [&str; 2] =
     ["while custom resource definition is terminating", "because cannot find RESTMapping for APIVersion"];
 
-/// Returns whether a status names this cause.
+/// Returns whether the details of a status name this cause.
 pub fn has_cause(status: &Status, cause: &str) -> bool {
     status.details.iter().flat_map(|details| &details.causes).any(|named| named.reason == cause)
 }
@@ -40,7 +40,7 @@ pub fn has_cause(status: &Status, cause: &str) -> bool {
 /// A failed request to the API server: the kind of failure, and a message.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// Kind of the failure.
+    /// Kind of the failure of the request.
     pub kind: ProblemKind,
     /// Message of the API server or the operating system.
     pub message: String,
@@ -55,7 +55,7 @@ pub enum ProblemKind {
     Missing,
     /// The definition of the kind, or of its owner's kind, is being deleted or gone.
     Undefined,
-    /// 403: a permission is missing.
+    /// 403: the process lacks a permission.
     Forbidden,
     /// 401, or no credentials are available.
     Unauthorized,
@@ -134,7 +134,7 @@ impl From<kube::Error> for Problem {
 }
 
 impl ProblemKind {
-    /// All kinds.
+    /// All kinds of failure, so that metrics can have a series of each from the start.
     pub const ALL: [Self; 13] = [
         Self::Missing,
         Self::Undefined,
@@ -151,7 +151,7 @@ impl ProblemKind {
         Self::Cut,
     ];
 
-    /// Returns the value of the metric label `reason`.
+    /// Returns the kind as a value of the metric label `reason`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Missing => "missing",

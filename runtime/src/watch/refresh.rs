@@ -32,12 +32,12 @@ struct ListTimes {
     of: HashMap<u64, LastList>,
 }
 
-/// Last complete list of a watch.
+/// Last complete list of one watch in the group.
 #[derive(Debug)]
 struct LastList {
     /// `plural.group` of the watched kind.
     resource: String,
-    /// Start of the list; `None` before the first one.
+    /// Start of the last complete list; `None` before the first one.
     begun: Option<Instant>,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct RefreshMember {
 }
 
 impl RefreshMember {
-    /// Records a complete list that began at this time.
+    /// Records that this watch has completed a list, which began at this time.
     pub(super) fn listed(&mut self, begun: Instant) {
         self.listed = Some(begun);
         if let Some(list) = self.shared.lists.lock().of.get_mut(&self.id) {

@@ -17,7 +17,7 @@ pub(super) struct Sink<K, I: ?Sized> {
     live: Option<HashSet<ObjectKey>>,
     /// Objects whose newest version does not decode, with that resourceVersion.
     undecodable: HashMap<ObjectKey, Option<String>>,
-    /// Number of calls of the index since the last commit.
+    /// Number of calls to the index since its last commit.
     uncommitted: usize,
     kind: PhantomData<fn(K)>,
 }
@@ -103,12 +103,12 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         self.uncommitted += 1;
     }
 
-    /// Returns the number of calls of the index since the last commit.
+    /// Returns the number of calls to the index since its last commit.
     pub(super) fn uncommitted(&self) -> usize {
         self.uncommitted
     }
 
-    /// Commits the index, if it was called since the last commit.
+    /// Commits the index, if it has been called since its last commit.
     pub(super) fn commit(&mut self) {
         if self.uncommitted > 0 {
             self.index.commit();

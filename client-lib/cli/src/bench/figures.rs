@@ -23,9 +23,9 @@ pub(super) struct Bandwidth {
     pub(super) iterations: u64,
     /// Bytes per second in the best window; 0 if it was not looked for.
     pub(super) peak: f64,
-    /// Bytes per second from the first post to the last confirmation.
+    /// Payload bytes per second from the first post to the last confirmation.
     pub(super) average: f64,
-    /// Messages per second.
+    /// Messages per second from the first post to the last confirmation.
     pub(super) rate: f64,
 }
 

@@ -144,7 +144,7 @@ impl Target {
         self.name.parse::<IpAddr>().is_ok() || self.name.split('.').any(|label| label == "multinet")
     }
 
-    /// Returns the target as `name:port`.
+    /// Returns the target as `name:port`, an IPv6 address in brackets.
     pub(crate) fn display(&self) -> String {
         match self.name.parse() {
             Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),

@@ -202,7 +202,7 @@ async fn machine() -> Machine {
     }
 }
 
-/// Returns the number of GPUs that CUDA finds.
+/// Returns the number of GPUs that CUDA finds in this pod, or why it cannot say.
 async fn cuda() -> Result<u32, String> {
     let said = with_time_limit(CUDA_PATIENCE, Cuda::count).await.map_err(|failure| failure.what)?;
     said.map_err(|error| error.to_string())

@@ -13,7 +13,7 @@ use super::pci::Function;
 /// All facts that `multinet doctor` collects.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// The DNS configuration, or why there is none.
+    /// The DNS configuration and the answers of its servers, or why there is none.
     pub(super) dns: Result<Dns, ResolveError>,
     /// The service that the command line names; `None` if it names none.
     pub(super) service: Option<Service>,
@@ -47,7 +47,7 @@ pub(super) struct Server {
 /// Answer of a DNS server to the question whether it knows the zone of multinet.
 #[derive(Debug)]
 pub(super) enum ZoneAnswer {
-    /// The zone exists, with this full name.
+    /// The zone exists, with this full name, to which the search path leads.
     Zone(String),
     /// The zone exists, but the search path does not lead to this full name.
     FullNameOnly(String),
@@ -75,7 +75,7 @@ pub(super) struct Service {
     pub(super) peers: Vec<Peer>,
 }
 
-/// An address of an endpoint, and the result of trying it.
+/// An address of an endpoint of the service, and the result of trying it.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) host: String,
@@ -102,7 +102,7 @@ pub(super) struct NoConnection {
 pub(super) struct Route {
     pub(super) source: IpAddr,
     pub(super) interface: String,
-    /// MTU of the route, if the kernel knows it.
+    /// MTU of the route, in bytes, if the kernel knows it.
     pub(super) mtu: Option<u32>,
     pub(super) interface_mtu: Option<u32>,
     pub(super) is_default_network: bool,
@@ -129,9 +129,9 @@ pub(super) enum NoRoute {
 pub(super) enum Mtu {
     /// A packet of this size arrives in one piece.
     Passes(u32),
-    /// A small packet arrives, one of this size does not.
+    /// A small packet arrives, but none of this size.
     Lost(u32),
-    /// A router says that packets may have this size only.
+    /// Packets of at most this size arrive, as a router on the way says.
     Smaller(u32),
     /// The peer answers neither a small packet nor one of this size.
     Silent(u32),
@@ -195,9 +195,9 @@ pub(super) enum DmaBuf {
 /// NVIDIA's GPUs in this node, and those of this pod.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gpus {
-    /// Number of GPUs of the node.
+    /// Number of NVIDIA GPUs of the node.
     pub(super) on_node: usize,
-    /// GPUs that this pod may use.
+    /// NVIDIA GPUs of the node that this pod may use.
     pub(super) of_pod: Vec<Function>,
 }
 
@@ -238,7 +238,7 @@ pub(super) struct Row {
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) what: String,
-    /// Fix, if one is known.
+    /// Fix for the failure; `None` if none is known.
     pub(super) fix: Option<&'static str>,
 }
 
@@ -246,7 +246,7 @@ pub(super) struct Failure {
 #[derive(Debug, Clone)]
 pub(super) struct Nic {
     pub(super) name: String,
-    /// Addresses to which peers can connect.
+    /// Addresses of the interface to which peers can connect.
     pub(super) addresses: Vec<IpAddr>,
     /// Addresses of the interface that cannot be used now, and their states.
     pub(super) unusable: Vec<(IpAddr, AddressState)>,

@@ -63,7 +63,8 @@ fn dns(dns: &Dns, resolves: bool, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Returns whether the domains are those of a pod's search path.
+/// Returns whether a search path is that of a pod: it has a domain such as
+/// `vision.svc.cluster.local`.
 fn is_pods(search: &[String]) -> bool {
     search.iter().any(|domain| domain.starts_with("svc.") || domain.contains(".svc."))
 }

@@ -59,7 +59,7 @@ pub(super) async fn size(route: &Route) -> Option<Mtu> {
     }
 }
 
-/// Returns whether the peer answers a packet of this size, headers included.
+/// Returns whether the peer answers a packet of this size, headers included, by an ICMP message.
 async fn echo(route: &Route, size: u32) -> io::Result<bool> {
     let headers = if route.peer.is_ipv4() { 28 } else { 48 };
     let packet = vec![0; (size as usize).saturating_sub(headers)];

@@ -23,7 +23,7 @@ pub(super) enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
-    /// Subject: dns, network, service, endpoint, peer, rdma, gpu or memory.
+    /// Subject of the finding: dns, network, service, endpoint, peer, rdma, gpu or memory.
     pub(super) about: &'static str,
     pub(super) message: String,
     pub(super) fix: Option<String>,

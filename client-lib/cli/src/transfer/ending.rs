@@ -20,7 +20,7 @@ pub(super) enum Stage {
     Placed,
 }
 
-/// An event that advances a transfer's end.
+/// Event that brings a transfer further towards its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The sender asks whether all of the transfer is there, and it is.

@@ -16,14 +16,14 @@ const DIGITS: usize = 64;
 /// A frame's place in a transfer, and what it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Bytes of the transfer before the frame.
+    /// Number of the transfer's bytes before those of the frame.
     pub(super) offset: u64,
     /// Size of the transfer, if that is known beforehand, as of a file.
     pub(super) total: Option<u64>,
     pub(super) meaning: Meaning,
 }
 
-/// Purpose of a frame.
+/// Purpose of a frame of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Part,
@@ -35,7 +35,7 @@ pub(super) enum Meaning {
     Abort(Abort),
 }
 
-/// Reason why a sender gives a transfer up.
+/// Reason why the sender gives a transfer up, which it tells the receiver.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Abort {

@@ -41,7 +41,7 @@ pub(super) struct Incoming {
     start: Instant,
     /// Time since when a frame is missing while later ones are there; `None` if none is.
     gap: Option<Instant>,
-    /// Time at which the sender was connected last.
+    /// Time at which the sender was known to be connected last.
     seen: Instant,
     last_frame: Instant,
     /// Path of the file, if it is not the one that was asked for.
@@ -135,7 +135,7 @@ impl Incoming {
         self.last_frame
     }
 
-    /// Returns whether the bytes that were written stay, however the transfer ends.
+    /// Returns whether bytes have gone to a stream, so that they cannot be taken back.
     pub(super) fn is_spoilt(&self) -> bool {
         self.sink.is_spoilt()
     }

@@ -43,7 +43,7 @@ pub(super) fn open(path: &Path) -> io::Result<Option<(File, Metadata)>> {
     Ok(Some((file, about)))
 }
 
-/// Returns the error for a file that is not this program's.
+/// Returns the error for a file that stands where this program's would, but is not its own.
 pub(super) fn refusal(path: &Path, problem: &str) -> io::Error {
     io::Error::other(format!("{} is not ours: {problem}; remove it", path.display()))
 }

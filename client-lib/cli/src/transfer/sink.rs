@@ -67,7 +67,7 @@ impl Sink {
         }
     }
 
-    /// Returns whether what has been written cannot be taken back.
+    /// Returns whether bytes have gone to a stream, so that they cannot be taken back.
     pub(super) fn is_spoilt(&self) -> bool {
         self.written > 0 && matches!(self.to, To::Stream(_))
     }
@@ -164,14 +164,14 @@ impl Sink {
         }
     }
 
-    /// Removes what was received, unless it is complete.
+    /// Removes what was received of the transfer, unless it is complete.
     pub(super) fn discard(self) {
         if self.stage() != Stage::Safe {
             self.reject();
         }
     }
 
-    /// Removes what was received, unless the file has been placed.
+    /// Removes what was received of the transfer, unless its file has been placed.
     pub(super) fn reject(self) {
         match self.to {
             To::File(partial) => partial.remove(),

@@ -16,7 +16,7 @@ use crate::output::stdout_error;
 /// Mode of a folder, such as `/tmp`, in which everybody may create files and remove their own only.
 const STICKY: u32 = 0o1000;
 
-/// Bits of a mode that are the type of a file (S_IFMT).
+/// Bits of a file's mode that are its type (S_IFMT).
 const FILE_TYPE: u32 = 0o170_000;
 
 /// Mode of a folder in which users other than its owner may create files.

@@ -28,7 +28,7 @@ const STILL: Duration = Duration::from_secs(2);
 
 /// An event that the receiver's main task acts upon.
 pub(super) enum Outcome {
-    /// A transfer has been received.
+    /// A transfer has been received to its end.
     Done(Done),
     /// The receiver has to end with this error, because of the transfer with this session.
     Failed(Error, Option<u128>),
@@ -37,7 +37,7 @@ pub(super) enum Outcome {
 /// All transfers of one receiver: those under way, and those that have been refused.
 pub(super) struct Transfers {
     destination: Destination,
-    /// How long the receiver waits for a sender that has gone.
+    /// How long the receiver waits for a sender that has gone, before the transfer fails.
     wait: Duration,
     keeps: bool,
     current: BTreeMap<u128, Incoming>,
@@ -162,7 +162,7 @@ impl Transfers {
         None
     }
 
-    /// Returns a transfer that is over, and why if it has failed.
+    /// Returns a transfer that is over, with the failure if it has failed; `None` if none is over.
     fn next_over(&mut self, is_connected: impl Fn(&Incoming) -> bool) -> Option<(u128, Result<(), Failure>)> {
         self.current.iter_mut().find_map(|(&id, transfer)| {
             let is_connected = is_connected(transfer);
@@ -236,7 +236,7 @@ impl Transfers {
         }
     }
 
-    /// Ends a transfer that gives way to another one.
+    /// Ends a transfer that gives way to another one, and refuses its further frames.
     fn end(&mut self, id: u128, reason: &str) {
         end(&mut self.current, &mut self.refusals, id, reason);
     }

@@ -25,7 +25,7 @@ pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
     }
     if machine.gpus.on_node > 0 && !has_gpu {
         let gpus = super::count(machine.gpus.on_node, "NVIDIA GPU");
-        let found = format!("this node has {gpus}, but this pod may use none of them");
+        let found = format!("this node has {gpus}, but this pod may use none");
         findings.push(
             Finding::new(Note, "gpu", found).fix("request nvidia.com/gpu, or a claim, if it is to use one"),
         );

@@ -11,7 +11,7 @@ use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 /// Value of a resource limit that stands for none (`RLIM_INFINITY`).
 const UNLIMITED: u64 = u64::MAX;
 
-/// Adds the findings about the second NICs.
+/// Adds the findings about this pod's second NICs.
 pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
     let nics = match &machine.interfaces {
         Ok(nics) => nics,

@@ -168,7 +168,7 @@ fn the_device_nearest_to_a_gpu_is_reported_with_its_distance() {
     }
     only(
         &with_machine(|machine| machine.gpus.on_node = 8),
-        "note gpu this node has 8 NVIDIA GPUs, but this pod may use none of them",
+        "note gpu this node has 8 NVIDIA GPUs, but this pod may use none",
         "nvidia.com/gpu",
     );
 }
