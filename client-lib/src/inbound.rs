@@ -28,11 +28,11 @@ const KEPT: usize = 64 << 20;
 /// Most lanes of a session, over all names that the sender knows this listener by.
 const LANES: usize = 256;
 
-/// The sessions, by a key.
+/// Sessions of a listener's senders by a key, and what their connections share.
 #[derive(Debug)]
 pub(crate) struct Sessions<K, T> {
     sessions: HashMap<K, Session<T>>,
-    /// Most sessions that are remembered.
+    /// Most sessions that are remembered, with and without connections.
     limit: usize,
 }
 
@@ -40,16 +40,17 @@ pub(crate) struct Sessions<K, T> {
 struct Session<T> {
     /// Lanes that have been connected, [`LANES`] at most, and the latest epoch of each.
     lanes: Vec<((u64, u16), u64)>,
-    /// The latest epoch of lanes that have been forgotten.
+    /// Latest epoch of all lanes that [`forget`](Self::forget) has removed.
     forgotten: u64,
     connections: usize,
-    /// Time since which it has had a connection, if it has one.
+    /// Time since which the session has had at least one connection, if it has one now.
     came: Instant,
-    /// Time when its last connection ended.
+    /// Time when the session's last connection ended.
     left: Instant,
-    /// Time for which it has had connections, before `came`.
+    /// Total time for which the session has had connections, before `came`.
     stayed: Duration,
-    /// Number of bytes that it uses, if it has no connection.
+    /// Bytes of memory that the session's state uses, counted while it has no connection, or else
+    /// 0.
     bytes: usize,
     state: T,
 }
@@ -125,13 +126,13 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         Ok((session.state.clone(), place))
     }
 
-    /// Returns whether a connection is still the latest of its lane.
+    /// Returns whether no later connection of this lane, with another epoch, has been let in.
     pub(crate) fn is_latest(&self, id: &K, place: u16, epoch: u64) -> bool {
         let lane = self.sessions.get(id).and_then(|session| session.lanes.get(usize::from(place)));
         lane.is_some_and(|&(_, latest)| latest == epoch)
     }
 
-    /// Returns whether any of these sessions has a connection.
+    /// Returns whether any session whose key satisfies `is_one` has a connection.
     pub(crate) fn is_connected(&self, is_one: impl Fn(&K) -> bool) -> bool {
         self.sessions.iter().any(|(id, session)| session.connections > 0 && is_one(id))
     }
@@ -159,7 +160,7 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         }
     }
 
-    /// Returns how many bytes the sessions without connections use.
+    /// Returns how many bytes the sessions without connections use together.
     fn kept(&self) -> usize {
         self.sessions.values().map(|session| session.bytes).sum()
     }
@@ -184,7 +185,7 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         Err(Refusal::new(RefusalCode::Full, message))
     }
 
-    /// Forgets the sessions that have been gone for long.
+    /// Forgets the sessions that have had no connection for [`REMEMBERED`].
     fn forget_old(&mut self, now: Instant) {
         self.sessions.retain(|_, session| session.connections > 0 || now - session.left < REMEMBERED);
     }

@@ -105,7 +105,7 @@ pub struct Listener {
 struct Handle {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
-    /// Owned by the tasks that accept.
+    /// Listening sockets, which the tasks that accept connections own.
     sockets: Vec<Weak<TcpListener>>,
     /// Process that listens. A child made by fork has the same sockets, and must not end them.
     process: u32,
@@ -116,19 +116,19 @@ struct Handle {
 /// as the memory exists meanwhile.
 const PREPARING: usize = 2;
 
-/// State that the tasks of a listener share.
+/// State that all tasks and handles of a listener share.
 struct Shared {
     config: ListenerBuilder,
     queue: Queue,
     sessions: Mutex<Sessions<SessionKey, Arc<SessionState<Connection>>>>,
     memory: Arc<Memory<Connection>>,
-    /// For payloads that come to the GPU, if there is one.
+    /// Memory for payloads that senders write to the GPU by RDMA; `None` without a GPU.
     gpu_memory: Option<Arc<Memory<Connection>>>,
     flusher: Arc<Flusher<Connection>>,
     rdma_devices: Arc<RdmaDevices>,
     upload_pool: Option<Arc<UploadPool>>,
     spares: Arc<Spares>,
-    /// Has [`PREPARING`] permits.
+    /// Bounds how many senders RDMA memory is prepared for at a time: has [`PREPARING`] permits.
     preparing: Arc<Semaphore>,
     counts: Counts,
     log_limit: LogLimit,
@@ -380,18 +380,19 @@ impl Shared {
         }
     }
 
-    /// Ends all tasks. No frame is given out any more.
+    /// Ends all tasks of the listener. The program gets no more frames.
     fn end(&self) {
         self.queue.close();
         self.shutdown.cancel();
     }
 
-    /// Returns whether a line that a sender has caused may be logged.
+    /// Returns whether the limit on log lines still allows a line of this kind, which senders
+    /// cause.
     fn may_log(&self, kind: LineKind) -> bool {
         self.log_limit.allows(kind)
     }
 
-    /// Locks the sessions. No code panics while it holds the lock.
+    /// Locks the senders' sessions. No code panics while it holds the lock.
     fn sessions(&self) -> MutexGuard<'_, Sessions<SessionKey, Arc<SessionState<Connection>>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,37 +13,37 @@ use std::collections::VecDeque;
 
 use crate::wire::WINDOW;
 
-/// Fates of the frames of one session.
+/// Fates of the frames of one session, from the sender's floor on.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// For the sequences from `floor` on.
+    /// Fate of each frame, from the sequence `floor` on.
     fates: VecDeque<Fate>,
     floor: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It has not come, or the program has rejected it.
+    /// The frame has not come, or the program has rejected it.
     Unknown,
     /// This lane, one of at most 256, has brought it. The program has not decided on it.
     Taken(u8),
-    /// Several lanes have brought it. The program has not decided on it.
+    /// Several lanes have brought the frame. The program has not decided on it.
     TakenOften,
     Acknowledged,
 }
 
-/// Treatment of a frame that has come.
+/// Treatment of a frame that has come, as it may have come before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is new: the program gets it.
+    /// The frame is new, or was rejected: the program gets it.
     Deliver,
-    /// The program has it, and has not decided yet.
+    /// The frame is dropped, as the program has it already and has not decided yet.
     Drop,
-    /// It is acknowledged again, as the sender has not received the acknowledgement.
+    /// The frame is acknowledged again, as the sender has not received the acknowledgement.
     Acknowledge,
 }
 
-/// Connections that report a decision to the sender.
+/// Connections that report the program's decision on a frame to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reporter {
     /// The latest connection of this lane.
@@ -53,7 +53,7 @@ pub(crate) enum Reporter {
 }
 
 impl Seen {
-    /// Returns the oldest sequence that the sender still has.
+    /// Returns the lowest sequence that the sender may still send again.
     pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
@@ -64,7 +64,7 @@ impl Seen {
         self.fates.capacity() * size_of::<Fate>()
     }
 
-    /// Records a frame that a lane has brought, and its sender's floor.
+    /// Records a frame that a lane has brought, and its sender's floor. Returns how to treat it.
     pub(crate) fn arrived_by(&mut self, lane: u16, sequence: u64, floor: u64) -> Arrival {
         let by_lane = Fate::Taken(lane as u8);
         self.raise(floor);

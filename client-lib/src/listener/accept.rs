@@ -30,10 +30,10 @@ use crate::wire::CloseCode;
 /// Time until the listener tries again to accept after an error, as without free file descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
-/// Bytes that are read ahead: many small frames at a time.
+/// Bytes of a TCP connection that are read ahead: many small frames at a time.
 const AHEAD: usize = 16 << 10;
 
-/// Time limit for the last messages of a connection.
+/// Time limit for the last messages to and from a sender when its connection ends.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Accepts connections until the listener closes. With a `keeper`, they stay off the default
@@ -97,7 +97,7 @@ pub(super) async fn accept(
     }
 }
 
-/// Lets a sender in, and serves its connection until that ends.
+/// Performs a sender's handshake, and receives its frames until the connection ends.
 async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, handshake: PendingHandshake) {
     let admitted = tokio::select! {
         admitted = admit(&shared, stream) => admitted,

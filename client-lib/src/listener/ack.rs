@@ -19,16 +19,16 @@ use crate::rdma::LocalSlots;
 use crate::stream::{Body, Message, SHORT};
 use crate::wire::{Control, Header, WINDOW};
 
-/// Time until the first flush.
+/// Time from a change, such as a free slot, until the first flush of the control message.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest pause between two flushes.
+/// Longest pause between two flushes of a control message.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(1 << FLUSHES);
 
 /// Number of flushes after which a message is sent even if the next one would say more.
 const FLUSHES: u32 = 3;
 
-/// Number of sequences in one message.
+/// Most sequences of acknowledged and rejected frames in one control message, without RDMA.
 const IDS: usize = SHORT / size_of::<u64>();
 
 /// The same under RDMA, where a message also has the numbers of free slots, as many as sequences.
@@ -45,34 +45,35 @@ pub(super) struct AckScheduler {
     /// knows of.
     freed: u64,
     sent_freed: u64,
-    /// The same of frames that the program has taken.
+    /// Frames that the program has taken, and how many of them the sender knows of.
     taken: u64,
     sent_taken: u64,
     /// Sequences of frames that the program has acknowledged, or rejected, not yet sent.
     acked: Vec<u64>,
     rejected: Vec<u64>,
-    /// Whether the connection waits for a flush.
+    /// Whether the connection is in the flusher's list for the next timed flush.
     awaits_flush: bool,
-    /// Whether it waits for the program to be idle.
+    /// Whether the connection is in the flusher's list for the moment when the program is idle.
     awaits_idle: bool,
     /// `freed` at the last flush, and how many flushes have found more since the first.
     freed_at_flush: u64,
     flushes: u32,
-    /// `freed` at the last two marks, the older one first.
+    /// Values of `freed` at the last two marks, one tick apart; the older one first.
     freed_at_marks: [u64; 2],
     /// The free slots, where the sender has to know which they are (by RDMA).
     slots: Option<LocalSlots>,
     /// Most frames that the sender may have under way, as far as it knows.
     room: u32,
-    /// Number of free slots that is worth a message of its own.
+    /// Number of newly free slots for which a message is sent at once.
     enough: u64,
     /// The limit that the sender has not answered, and since when it has been asked to.
     asked: Option<(u32, Instant)>,
-    /// The limit, if it is not sent yet.
+    /// The limit on its slots that the sender is to be told; `None` once the message with it is
+    /// made.
     limit: Option<u32>,
 }
 
-/// Time to send the next control message.
+/// Time at which to send the next control message to the sender.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum When {
     Now,
@@ -104,12 +105,13 @@ impl AckScheduler {
         u64::from(self.room) + self.sent_freed
     }
 
-    /// Returns the slots that are named to the sender, by RDMA.
+    /// Returns the state of each slot under RDMA, where the sender is told which are free, or
+    /// `None`.
     pub(super) fn local_slots(&self) -> Option<&LocalSlots> {
         self.slots.as_ref()
     }
 
-    /// Records that the sender has written a frame to a slot.
+    /// Records that the sender has written a frame to a slot, by RDMA.
     #[cfg(feature = "rdma")]
     pub(super) fn landed(&mut self, slot: u16) -> Result<(), crate::rdma::Violation> {
         self.slots.as_mut().map_or(Ok(()), |slots| slots.occupy(slot))
@@ -135,12 +137,12 @@ impl AckScheduler {
         is_right
     }
 
-    /// Returns the limit that the sender has not answered, and since when.
+    /// Returns the limit on slots that the sender has not confirmed, and when it was asked to.
     pub(super) fn asked(&self) -> Option<(u32, Instant)> {
         self.asked
     }
 
-    /// Records that the program has taken a frame.
+    /// Records that the program has taken a frame from the queue, of which the sender is told.
     pub(super) fn take(&mut self) {
         self.taken += 1;
     }
@@ -172,7 +174,7 @@ impl AckScheduler {
         }
     }
 
-    /// Decides when to send the next message, after a change.
+    /// Decides when to send the next control message, after a change to what it says.
     pub(super) fn schedule(&mut self) -> When {
         if self.is_due() {
             return When::Now;
@@ -201,7 +203,7 @@ impl AckScheduler {
         self.awaits_flush.then(|| PAUSE * (1 << self.flushes))
     }
 
-    /// Records that the program is idle, and the message is sent.
+    /// Records that the program is idle, for which a message with acknowledgements has waited.
     pub(super) fn idle(&mut self) {
         self.awaits_idle = false;
     }
@@ -228,13 +230,13 @@ impl AckScheduler {
         !self.acked.is_empty() || !self.rejected.is_empty()
     }
 
-    /// Returns whether the sender has to be told anything.
+    /// Returns whether the sender has to be told of decisions, slots, taken frames or a limit.
     pub(super) fn has_message(&self) -> bool {
         let has_more = self.freed != self.sent_freed || self.taken != self.sent_taken;
         self.has_ids() || has_more || self.limit.is_some()
     }
 
-    /// Returns the next message, if the sender has to be told anything.
+    /// Makes the next control message, or returns `None` if there is nothing to tell the sender.
     pub(super) fn message(&mut self) -> Option<Message> {
         if !self.has_message() {
             return None;

@@ -19,11 +19,11 @@ const LINGERING: usize = 16;
 
 type Admits = dyn Fn(IpAddr) -> Result<(), String> + Send + Sync;
 
-/// The program's rule, if it has one.
+/// The program's rule for the addresses that may connect; `None` lets all in.
 #[derive(Clone, Default)]
 pub(super) struct Admission(Option<Arc<Admits>>);
 
-/// Refuses connections.
+/// Tells senders whose address is not admitted that they are refused.
 pub(super) struct Refuser {
     is_tls: bool,
     lingering: Arc<Semaphore>,
@@ -50,7 +50,7 @@ impl Refuser {
         Self { is_tls, lingering: Arc::new(Semaphore::new(LINGERING)) }
     }
 
-    /// Sends a refusal without a handshake, and closes the connection.
+    /// Sends a refusal with the reason, without reading a hello, and closes the connection.
     pub(super) fn refuse(&self, stream: TcpStream, reason: &str, tasks: &TaskTracker) {
         let refusal = if self.is_tls {
             NOT_ADMITTED.to_vec()

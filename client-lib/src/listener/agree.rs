@@ -19,33 +19,35 @@ use crate::transport::Transport;
 
 /// Slots that a newcomer was granted, and registered memory that is ready for it.
 pub(super) struct Granted {
-    /// In the machine's memory, where frames by TCP come.
+    /// Slots in the machine's memory, where frames by TCP come.
     pub(super) slots: Slots<Connection>,
-    /// In the GPU's memory, for payloads by RDMA.
+    /// Slots in the GPU's memory for payloads by RDMA; `None` if payloads come to the machine's
+    /// memory.
     pub(super) gpu: Option<Slots<Connection>>,
-    /// Accounted for by `gpu`, if that is there, or else by `slots`.
+    /// Memory registered for an earlier sender, accounted for by `gpu`, if that is there, or by
+    /// `slots`.
     pub(super) spare: Option<ReceiveMemory>,
 }
 
-/// A sender that may come in, with all that the answer says.
+/// A sender that may come in, with its slots and all that the answer to its hello says.
 pub(super) struct Agreed {
     pub(super) decision: Decision,
-    /// RDMA, if it is offered.
+    /// The connected queue pair, if the answer offers RDMA, which the sender may still decline.
     pub(super) offer: Option<Offer>,
-    /// Slots in the machine's memory.
+    /// Slots in the machine's memory, for frames by TCP or RDMA.
     pub(super) slots: Slots<Connection>,
 }
 
-/// RDMA that is offered to a sender.
+/// This end of an RDMA connection that a sender is offered, and may decline.
 pub(super) struct Offer {
-    /// Connected already.
+    /// Queue pair that is connected to the sender's already.
     pub(super) pair: QueuePair<Ended>,
-    /// The slots, if payloads come to the GPU. Dropped after `pair`, which lets the sender write
-    /// there.
+    /// Slots for payloads in the GPU, if they come there. Dropped after `pair`, which lets the
+    /// sender write there.
     pub(super) gpu: Option<Slots<Connection>>,
 }
 
-/// This end of RDMA, or why there is none.
+/// This end of an RDMA connection and its description for the sender, or why there is none.
 type Made = Result<(Offer, RdmaEnd), String>;
 
 /// Returns the sender's end of RDMA if frames may go by it, or else why they may not.

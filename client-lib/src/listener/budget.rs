@@ -4,14 +4,14 @@ use std::fmt;
 
 use crate::cgroup::Limit;
 
-/// The most by default.
+/// Most bytes for frames that a listener takes by default.
 const MOST: usize = 4 << 30;
 
 /// Divisor of the memory that the process may use. As much again may lie in the kernel, which keeps
 /// what senders have credit for until it is read. The rest is for the program.
 const PART: u64 = 4;
 
-/// Number of bytes, and its reason.
+/// Bytes that the frames of all connections may take together, and why as many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) bytes: usize,
@@ -26,7 +26,8 @@ enum Basis {
 }
 
 impl Budget {
-    /// Returns the budget that the program sets.
+    /// Returns the budget that the program has set by
+    /// [`ListenerBuilder::memory`](super::ListenerBuilder::memory).
     pub(super) fn given(bytes: usize) -> Self {
         Self { bytes, basis: Basis::Given }
     }

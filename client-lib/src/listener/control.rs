@@ -28,7 +28,7 @@ use crate::wire::Data;
 pub(super) struct Connection {
     hello: Hello,
     address: SocketAddr,
-    /// Names that the sender's certificate is for, if there is one.
+    /// Names that the sender's certificate is for; empty without TLS.
     pub(super) owner: Arc<[String]>,
     acknowledge: Acknowledge,
     channel: DataChannel<Ended>,
@@ -39,7 +39,7 @@ pub(super) struct Connection {
     flusher: Arc<Flusher<Self>>,
     /// Cancelled to end the connection, so that others get its slots.
     closing: CancellationToken,
-    /// Written under the lock of `acks`.
+    /// Whether the connection has ended; written under the lock of `acks`.
     has_ended: AtomicBool,
 }
 
@@ -143,12 +143,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the limit that the sender has not answered, and since when.
+    /// Returns the limit on slots that the sender has not confirmed, and when it was asked to.
     pub(super) fn asked(&self) -> Option<(u32, Instant)> {
         self.acks().asked()
     }
 
-    /// Returns how many slots are used, and may be.
+    /// Returns how many slots frames are in, and how many the sender may use.
     pub(super) fn usage(&self) -> Usage {
         let usage = self.slots.usage();
         let peak = self.acks().local_slots().map_or(usage.peak, LocalSlots::peak);
@@ -173,7 +173,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether the program has dropped all frames that have come.
+    /// Returns whether the program has dropped all frames of this connection that have come.
     pub(super) fn is_idle(&self) -> bool {
         let by_rdma = self.acks().local_slots().map(LocalSlots::is_idle);
         by_rdma.unwrap_or_else(|| self.slots.is_idle())
@@ -185,7 +185,7 @@ impl Connection {
         self.acks().is_quiet()
     }
 
-    /// Ends the connection, so that others get its slots.
+    /// Asks the task that serves the connection to end it, so that others get its slots.
     pub(super) fn close(&self) {
         self.closing.cancel();
     }
@@ -218,7 +218,7 @@ impl Connection {
         self.session.while_latest((self.hello.lane, self.hello.epoch), deliver)
     }
 
-    /// Returns what to do with a frame that has come.
+    /// Returns whether a frame that has come goes to the program, or has come before.
     pub(super) fn arrived(&self, data: &Data) -> Arrival {
         match self.hello.delivery {
             Delivery::AtMostOnce => Arrival::Deliver,
@@ -237,7 +237,7 @@ impl Connection {
         self.acks().landed(slot)
     }
 
-    /// Frees a slot.
+    /// Frees the slot of a frame that was sent at most once, and the program has dropped.
     pub(super) fn give_back(self: &Arc<Self>, slot: Slot) {
         let slot = self.free(slot);
         self.update(|acks| acks.free(slot));
@@ -277,7 +277,7 @@ impl Connection {
         }
     }
 
-    /// Frees the slot of a frame that the program has had before.
+    /// Frees the slot of a frame that the program has had before. Acknowledges it again if need be.
     pub(super) fn drop_repeat(self: &Arc<Self>, sequence: u64, arrival: Arrival, slot: Slot) {
         let slot = self.free(slot);
         self.update(|acks| {
@@ -311,7 +311,7 @@ impl Connection {
         }
     }
 
-    /// Locks the scheduler. No code panics while it holds the lock.
+    /// Locks the scheduler of control messages. No code panics while it holds the lock.
     fn acks(&self) -> MutexGuard<'_, AckScheduler> {
         self.acks.lock().unwrap_or_else(PoisonError::into_inner)
     }

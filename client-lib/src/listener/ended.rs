@@ -34,7 +34,8 @@ pub(super) enum Ended {
     Unlimited,
     #[error("another connection of the same sender has taken its place")]
     Superseded,
-    /// Says how many senders share how many slots.
+    /// Another sender needs the slots or the place. The text says how many senders share how many
+    /// slots.
     #[error(
         "this sender, of which nothing was unacknowledged, has made room for another, and may come back: {0}"
     )]
@@ -44,12 +45,12 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// Returns whether the sender has ended the connection in the usual way.
+    /// Returns whether the sender has closed the connection itself, which is no error.
     pub(super) fn is_goodbye(&self) -> bool {
         matches!(self, Self::Closed | Self::Said(_))
     }
 
-    /// Returns whether the sender has broken the protocol.
+    /// Returns whether the connection ended because the sender has broken the protocol.
     pub(super) fn is_violation(&self) -> bool {
         match self {
             Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit => true,

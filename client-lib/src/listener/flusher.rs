@@ -8,22 +8,22 @@ use tokio::time::{Instant, sleep_until};
 
 use super::ack::{LONGEST_PAUSE, PAUSE};
 
-/// Connection that collects what it has to send.
+/// Connection that collects credits and acknowledgements for its sender before it sends them.
 pub(super) trait Flush {
-    /// Sends it, or returns how long to wait for more.
+    /// Sends what the connection has collected, or returns how long to wait for more.
     fn flush(&self) -> Option<Duration>;
 
-    /// Sends it, as the program is idle.
+    /// Sends what the connection has collected, as the program waits for frames.
     fn flush_idle(&self);
 }
 
 /// Connections that have something to send. They are not kept alive for that.
 pub(super) struct Flusher<C> {
-    /// Those that wait for a flush.
+    /// Connections that wait for a timed flush.
     waiting: Mutex<Vec<Weak<C>>>,
-    /// Those that wait for the program to be idle.
+    /// Connections that wait for the program to be idle.
     urgent: Mutex<Vec<Weak<C>>>,
-    /// Wakes [`run`](Self::run).
+    /// Wakes [`run`](Self::run) when a connection begins to wait.
     wake: Notify,
 }
 
@@ -34,13 +34,13 @@ impl<C> Default for Flusher<C> {
 }
 
 impl<C: Flush> Flusher<C> {
-    /// Flushes a connection after a pause.
+    /// Flushes a connection after [`PAUSE`], or later while it collects more.
     pub(super) fn flush_later(&self, connection: Weak<C>) {
         lock(&self.waiting).push(connection);
         self.wake.notify_one();
     }
 
-    /// Flushes a connection when the program is idle.
+    /// Flushes a connection as soon as the program waits for a frame.
     pub(super) fn flush_when_idle(&self, connection: Weak<C>) {
         lock(&self.urgent).push(connection);
     }
@@ -56,7 +56,7 @@ impl<C: Flush> Flusher<C> {
         }
     }
 
-    /// Flushes connections that wait, for ever.
+    /// Flushes the connections that wait for a timed flush, for ever.
     pub(super) async fn run(&self) {
         let mut flushed = Vec::new();
         loop {

@@ -13,7 +13,7 @@ const POOL: usize = 32;
 /// Smallest piece of memory. Payloads up to this size use the same pieces.
 const LEAST: usize = 64 << 10;
 
-/// Memory of a GPU for payloads that are copied there.
+/// Pieces of GPU memory to which payloads are copied from the machine's memory, used again.
 pub(super) struct UploadPool {
     gpu: Arc<dyn Gpu>,
     free: Mutex<Vec<Arc<dyn GpuMemory>>>,
@@ -57,7 +57,7 @@ impl UploadPool {
         }
     }
 
-    /// Locks the free memory. No code panics while it holds the lock.
+    /// Locks the list of free GPU memory. No code panics while it holds the lock.
     fn free(&self) -> MutexGuard<'_, Vec<Arc<dyn GpuMemory>>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -30,21 +30,21 @@ use crate::rdma::QueuePair;
 use crate::stream::{Stream, tune};
 use crate::tls::{self, TlsError, drain_and_close, holder_names, peer_names};
 
-/// A sender that has been let in.
+/// A sender whose handshake has succeeded, with the transport that it has chosen.
 pub(super) struct Admitted {
     pub(super) stream: Stream,
     pub(super) hello: Hello,
     pub(super) slots: Slots<Connection>,
     pub(super) membership: Membership,
     pub(super) pair: Option<QueuePair<Ended>>,
-    /// Why there is none, if the sender has asked for one.
+    /// Reason why there is no RDMA, if the sender has asked for it.
     pub(super) instead_of_rdma: Option<String>,
 }
 
-/// Failure of a handshake.
+/// Reason why a sender was not let in.
 #[derive(Debug, Error)]
 pub(super) enum NotAdmitted {
-    /// The sender has been told.
+    /// The listener has refused the sender, and has told it why.
     #[error("refused: {}", .0.message)]
     Refused(Refusal),
     #[error("turned away: {0}")]
@@ -79,7 +79,7 @@ pub(super) async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Adm
     timeout(patience, choose(stream, agreed)).await.map_err(slow)?
 }
 
-/// Reads the sender's hello and answers it.
+/// Reads the sender's hello, decides on the sender, and sends the answer.
 async fn answer(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Agreed), NotAdmitted> {
     tune(&stream, shared.config.limits.silence).map_err(NotAdmitted::Gone)?;
     let mut owner = Vec::new();
@@ -206,7 +206,7 @@ async fn read_choice(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result
     Chosen::decode(&body).map_err(NotAdmitted::Unreadable)
 }
 
-/// Checks that both sides allow TCP, which the sender falls back to.
+/// Checks that both sides allow TCP, which the sender has fallen back to after RDMA was offered.
 fn check_tcp(hello: &Hello, rdma_only: bool) -> Result<(), NotAdmitted> {
     match !rdma_only && hello.transports.contains(&TransportKind::Tcp) {
         true => Ok(()),
@@ -214,7 +214,7 @@ fn check_tcp(hello: &Hello, rdma_only: bool) -> Result<(), NotAdmitted> {
     }
 }
 
-/// Reads a message: its version and its body.
+/// Reads a handshake message from a sender. Returns its version and its body.
 async fn read(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<(u16, Vec<u8>), NotAdmitted> {
     let mut preamble = [0; PREAMBLE];
     stream.read_exact(&mut preamble).await.map_err(NotAdmitted::Gone)?;

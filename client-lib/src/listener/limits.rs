@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Limits of a listener. [`ListenerBuilder`](super::ListenerBuilder) says what each means.
+/// Limits on memory, connections and time that a listener lets senders use.
+/// [`ListenerBuilder`](super::ListenerBuilder) says what each means.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) frame_size: u32,

@@ -12,16 +12,16 @@ use tracing::warn;
 
 use crate::handshake::RefusalCode;
 
-/// Time in which lines are counted together.
+/// Time in which log lines of one kind are counted together.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Most lines of one kind that are written in that time.
+/// Most log lines of one kind in a [`WINDOW`].
 const LINES: u32 = 4;
 
-/// The same for connections that begin and end in the usual way.
+/// Most log lines in a [`WINDOW`] on connections that begin, or that end in the usual way.
 const ORDINARY_LINES: u32 = 64;
 
-/// Kinds of lines. They are few, whatever senders do.
+/// Kinds of log lines that senders can cause. They are few, whatever senders do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LineKind {
     Connected,
@@ -35,7 +35,7 @@ pub(super) enum LineKind {
     Exhausted,
 }
 
-/// Counts of the lines of each kind.
+/// Counts of the log lines that senders cause, by kind, and of those left out.
 #[derive(Debug, Default)]
 pub(super) struct LogLimit {
     kinds: Mutex<HashMap<LineKind, Lines>>,
@@ -69,7 +69,7 @@ impl LogLimit {
         true
     }
 
-    /// Logs how many lines have been left out, for ever.
+    /// Logs once in a [`WINDOW`] how many lines have been left out, for ever.
     pub(super) async fn run(&self) {
         loop {
             self.wake.notified().await;
@@ -87,7 +87,7 @@ impl LogLimit {
         counts.filter(|&(_, count)| count > 0).collect()
     }
 
-    /// Locks the counts. No code panics while it holds the lock.
+    /// Locks the counts by kind. No code panics while it holds the lock.
     fn kinds(&self) -> MutexGuard<'_, HashMap<LineKind, Lines>> {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }

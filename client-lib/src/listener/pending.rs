@@ -4,24 +4,24 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most handshakes at a time.
+/// Most handshakes at a time on one listening socket.
 const MOST: usize = 256;
 
-/// Most handshakes with one address at a time.
+/// Most handshakes at a time with senders of one address.
 const MOST_EACH: usize = 32;
 
-/// Number of handshakes with each address.
+/// Number of handshakes under way with senders of each address.
 #[derive(Default)]
 pub(super) struct PendingHandshakes(Mutex<HashMap<IpAddr, usize>>);
 
-/// One handshake, which is no longer counted after this is dropped.
+/// One handshake under way, which is no longer counted after this is dropped.
 pub(super) struct PendingHandshake {
     all: Arc<PendingHandshakes>,
     address: IpAddr,
 }
 
 impl PendingHandshakes {
-    /// Begins a handshake with an address, unless there are too many.
+    /// Counts a new handshake with a sender, or returns `None` if too many are under way.
     pub(super) fn begin(self: &Arc<Self>, address: IpAddr) -> Option<PendingHandshake> {
         let mut counts = self.counts();
         let all: usize = counts.values().sum();
@@ -33,7 +33,7 @@ impl PendingHandshakes {
         Some(PendingHandshake { all: Arc::clone(self), address })
     }
 
-    /// Locks the counts. No code panics while it holds the lock.
+    /// Locks the counts by address. No code panics while it holds the lock.
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

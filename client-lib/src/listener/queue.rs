@@ -17,10 +17,10 @@ pub(super) struct Arrived {
     pub(super) connection: Arc<Connection>,
 }
 
-/// Queue of frames, from all connections to all tasks that receive.
+/// Queue of received frames, from all connections to all tasks of the program that receive.
 pub(super) struct Queue {
     frames: Mutex<VecDeque<Arrived>>,
-    /// Has a permit for each frame, added after the frame.
+    /// Has a permit for each frame in the queue, added after the frame; closed with the queue.
     count: Semaphore,
 }
 
@@ -34,7 +34,7 @@ impl Queue {
         self.count.add_permits(1);
     }
 
-    /// Takes the next frame, if there is one.
+    /// Takes the next frame, or returns `None` if the queue is empty or closed.
     pub(super) fn try_pop(&self) -> Option<Arrived> {
         self.count.try_acquire().ok()?.forget();
         self.frames().pop_front()
@@ -47,12 +47,12 @@ impl Queue {
         self.frames().pop_front()
     }
 
-    /// Closes the queue: no frame is given out any more.
+    /// Closes the queue: the program gets no more frames, not even those in it.
     pub(super) fn close(&self) {
         self.count.close();
     }
 
-    /// Locks the frames. No code panics while it holds the lock.
+    /// Locks the queued frames. No code panics while it holds the lock.
     fn frames(&self) -> MutexGuard<'_, VecDeque<Arrived>> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }

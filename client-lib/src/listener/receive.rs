@@ -38,7 +38,7 @@ impl Allowance {
     }
 }
 
-/// Receives frames until the sender ends the connection or breaks the protocol.
+/// Receives frames by TCP until the sender ends the connection or breaks the protocol.
 pub(super) async fn receive(
     shared: Arc<Shared>,
     connection: Arc<Connection>,
@@ -110,7 +110,7 @@ fn deliver(shared: &Shared, connection: &Arc<Connection>, data: Data, slot: Slot
     }
 }
 
-/// Reads what follows a frame's header into a slot.
+/// Reads a frame's key, metadata and payload from TCP into a free slot.
 async fn read(
     shared: &Shared,
     connection: &Connection,

@@ -13,7 +13,7 @@ use crate::channel::DataChannel;
 use crate::rdma::{CompletionHandler, Immediate, QueuePair, StripeAssembly, Violation};
 use crate::wire::Header;
 
-/// Handler of a connection's completions.
+/// Handler of the RDMA completions of one sender's connection.
 pub(super) struct RdmaReceiver {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
@@ -39,7 +39,7 @@ impl RdmaReceiver {
         Some(receiver)
     }
 
-    /// Receives what has come already.
+    /// Handles the completions that are left when the sender has said goodbye.
     pub(super) fn receive_rest(&self) {
         if let Some(pair) = pair_of(&self.connection) {
             pair.poll_all(|| self.poll());
@@ -90,7 +90,7 @@ impl RdmaReceiver {
         Ok(())
     }
 
-    /// Takes in the frame in a slot.
+    /// Checks the frame that the sender has written to a slot, and queues it for the program.
     fn take(&self, pair: &QueuePair<Ended>, slot: u16) -> Result<(), Ended> {
         let Header::Data(data) = Header::decode(&pair.read_header(slot))? else { return Err(Ended::Control) };
         let most = self.shared.config.limits.frame_size;

@@ -35,10 +35,11 @@ use crate::wire::Data;
 #[must_use = "dropping it without acknowledge() returns it to its sender"]
 pub struct Received {
     header: Data,
-    /// Empty once it has been given back.
+    /// Place of key, metadata and payload; empty once `drop` has given it back.
     slot: Slot,
     connection: Arc<Connection>,
-    /// Set if the listener has a GPU.
+    /// Copy of the payload in the listener's GPU, made on demand; `None` if the listener has no
+    /// GPU.
     upload: Option<Upload>,
     is_acknowledged: bool,
 }

@@ -119,7 +119,7 @@ fn act(holders: &[(u64, Holder)], step: Step) {
     }
 }
 
-/// Sets the limit of a connection, unless another newcomer has been faster.
+/// Tells a sender its new number of slots, unless another newcomer has just changed that.
 fn set_limit(connection: &Arc<Connection>, to: u32) {
     if connection.asked().is_none() && (to < connection.slots().count() || connection.slots().raise(to)) {
         connection.limit(to);

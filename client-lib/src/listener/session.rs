@@ -17,13 +17,13 @@ pub(super) struct SessionKey {
     pub(super) owner: Arc<[String]>,
 }
 
-/// State that a session's connections, of type `C`, share.
+/// State that all connections of one sender's session, of type `C`, share.
 pub(super) struct SessionState<C> {
     seen: Mutex<Seen>,
     /// The latest connection of each lane, with its epoch. It also reports on frames that earlier
     /// connections of the lane have brought.
     latest: Mutex<BTreeMap<u16, (u64, Weak<C>)>>,
-    /// Notified when another connection has been let in.
+    /// Notified when another connection of the session has been let in.
     pub(super) admitted: Notify,
 }
 
@@ -50,7 +50,7 @@ impl<C> SessionState<C> {
         }
     }
 
-    /// Returns whether a later connection of the lane has been announced.
+    /// Returns whether a later connection of the lane, with a higher epoch, has been announced.
     pub(super) fn is_superseded(&self, lane: u16, epoch: u64) -> bool {
         lock(&self.latest).get(&lane).is_some_and(|&(latest, _)| latest > epoch)
     }
@@ -68,7 +68,7 @@ impl<C> SessionState<C> {
         (latest == epoch).then(deliver)
     }
 
-    /// Returns what to do with a frame that a lane brings.
+    /// Returns whether a frame that a lane brings goes to the program, or has come before.
     pub(super) fn arrived(&self, lane: u16, data: &Data) -> Arrival {
         lock(&self.seen).arrived_by(lane, data.sequence, data.floor)
     }

@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Slots of one connection.
+/// Slots of one connection: how many it has, uses, and may keep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) id: u64,
@@ -26,28 +26,29 @@ pub(super) struct Share {
     pub(super) slots: u32,
     /// Slots that it may keep: fewer than promised while it gives some back.
     pub(super) limit: u32,
-    /// The most slots that it has used at a time, lately.
+    /// Most slots of the connection that had frames in them at a time, lately.
     pub(super) used: u32,
-    /// Whether it gives back slots when it is told to.
+    /// Whether the connection's sender gives back slots when it is told to (not by RDMA).
     pub(super) is_limitable: bool,
-    /// Whether it has been told a limit, and has not answered yet.
+    /// Whether the connection's sender has been told a limit on its slots, and has not answered
+    /// yet.
     pub(super) is_asked: bool,
     /// Whether it ends, and gives back all slots: it has been told to, or a later connection of its
     /// sender takes its place.
     pub(super) is_over: bool,
-    /// Whether nothing of it is unacknowledged.
+    /// Whether the program has dropped all frames of the connection that have come.
     pub(super) is_idle: bool,
     /// Whether no frame of it has come lately. One that is idle, but not quiet, is between two
     /// frames.
     pub(super) is_quiet: bool,
 }
 
-/// Change to one connection, for others or for itself.
+/// Change to one connection's slots, for a newcomer or for the connection itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Tells the sender that it has `to` slots from now on.
+    /// Tells the sender of connection `id` that it has `to` slots from now on.
     Limit { id: u64, to: u32 },
-    /// Closes the connection; its sender may come back.
+    /// Closes the connection `id`, to give its slots to others; its sender may come back.
     Close { id: u64 },
 }
 
@@ -165,7 +166,7 @@ fn take_back(shares: &[Share], needed: u32, floor: impl Fn(&Share) -> u32) -> Ve
     steps.map(|(share, to)| Step::Limit { id: share.id, to }).collect()
 }
 
-/// Returns how many slots are given back by these steps.
+/// Returns how many of these connections' slots the steps give back together.
 fn given(shares: &[Share], steps: &[Step]) -> u32 {
     let of = |step: &Step| match step {
         Step::Limit { id, to } => {

@@ -5,12 +5,12 @@ use multinet_memory::GpuSlice;
 use crate::rdma::ReceivedFrame;
 use crate::wire::Data;
 
-/// Slot with a frame in it.
+/// Slot with a received frame in it.
 pub(super) enum Slot {
     /// Memory of this process with key, metadata and payload. What follows is left from earlier
     /// frames.
     Own(Vec<u8>),
-    /// Memory that the sender has written to, by RDMA.
+    /// Registered memory to which the sender has written the frame by RDMA.
     #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "only RDMA writes to slots"))]
     Landed(ReceivedFrame),
 }
@@ -30,7 +30,7 @@ impl Slot {
         }
     }
 
-    /// Returns the payload, if it has come to a GPU.
+    /// Returns the payload's place in a GPU, or `None` if the payload is in the machine's memory.
     pub(super) fn gpu(&self) -> Option<&GpuSlice> {
         match self {
             Self::Own(_) => None,
@@ -38,7 +38,7 @@ impl Slot {
         }
     }
 
-    /// Returns the payload, unless it has come to a GPU.
+    /// Returns the payload, which is empty here if it has come to a GPU.
     pub(super) fn payload(&self, data: &Data) -> &[u8] {
         match self {
             Self::Own(slot) => &slot[data.prefix()..data.body()],

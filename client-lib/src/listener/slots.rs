@@ -21,14 +21,14 @@ use super::budget::Budget;
 use super::shares;
 use crate::handshake::{Refusal, RefusalCode};
 
-/// Slots that all connections of a listener, of type `C`, share.
+/// Slots for received frames that all connections of a listener, of type `C`, share.
 pub(super) struct Memory<C> {
     budget: Budget,
     /// Length of a slot in bytes.
     slot: usize,
-    /// Number of slots.
+    /// Number of slots of all connections together.
     total: u32,
-    /// Most connections.
+    /// Most connections that may have slots at a time.
     most: usize,
     used: Mutex<Used<C>>,
     /// Notified when slots or a connection's place become free.
@@ -41,34 +41,34 @@ struct Used<C> {
     holders: BTreeMap<u64, Holder<C>>,
 }
 
-/// Connection that slots are promised to.
+/// Connection that slots are promised to, and how many.
 pub(super) struct Holder<C> {
     pub(super) address: IpAddr,
     pub(super) slots: u32,
-    /// Set after the handshake. Until then, it cannot be upgraded.
+    /// The connection, set after the handshake. Until then, it cannot be upgraded.
     pub(super) connection: Weak<C>,
 }
 
-/// Sender that is about to be let in.
+/// Sender in its handshake, for which slots are wanted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Newcomer {
     pub(super) address: IpAddr,
-    /// Number of slots that it gets where there are enough.
+    /// Number of slots that the sender gets where there are enough.
     pub(super) wanted: u32,
-    /// Whether it keeps what it gets until it ends, as under RDMA.
+    /// Whether the sender keeps the slots that it gets until its connection ends, as under RDMA.
     pub(super) is_lasting: bool,
 }
 
-/// Slots of one connection, given back on drop.
+/// Slots that one connection has of a [`Memory`], given back on drop.
 pub(super) struct Slots<C> {
     memory: Arc<Memory<C>>,
     id: u64,
     free: Mutex<Free>,
-    /// Whether a frame is being read into one of them.
+    /// Whether a frame is being read from TCP into one of the slots.
     is_reading: AtomicBool,
 }
 
-/// State of a connection's slots. By RDMA, only the limit counts.
+/// State of one connection's slots. By RDMA, only the limit counts.
 struct Free {
     /// Free slots that have been used before. The latest is last, and taken first: it is still in
     /// the caches.
@@ -80,9 +80,9 @@ struct Free {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) in_use: u32,
-    /// The most in use at a time, lately.
+    /// Most slots with frames in them at a time, lately: halved at each tick.
     pub(super) peak: u32,
-    /// Slots that are promised to it.
+    /// Slots that are promised to the connection.
     pub(super) most: u32,
     /// Slots that it may keep: those beyond are given back as they become free.
     pub(super) limit: u32,
@@ -103,17 +103,17 @@ impl<C> Memory<C> {
         Self { budget, slot, total, most, used, released: Notify::new() }
     }
 
-    /// Returns the number of connections, with those in their handshake.
+    /// Returns the number of connections that have slots, with those in their handshake.
     pub(super) fn connections(&self) -> usize {
         self.used().holders.len()
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of slots of all connections together.
     pub(super) fn total(&self) -> u32 {
         self.total
     }
 
-    /// Returns whether there are as many connections as allowed.
+    /// Returns whether there are as many connections as the listener allows.
     pub(super) fn is_crowded(&self) -> bool {
         self.connections() >= self.most
     }
@@ -125,7 +125,7 @@ impl<C> Memory<C> {
         used.holders.len() < self.most && self.total - used.promised >= enough
     }
 
-    /// Returns the number of bytes that are promised.
+    /// Returns the number of bytes in slots that are promised to connections.
     pub(super) fn promised(&self) -> usize {
         self.used().promised as usize * self.slot
     }
@@ -171,12 +171,12 @@ impl<C> Memory<C> {
         Ok(Slots { memory: Arc::clone(self), id, free, is_reading: AtomicBool::new(false) })
     }
 
-    /// Describes how the slots are shared, for error messages.
+    /// Describes how many senders share how many slots, for error messages.
     fn described(&self, connections: usize) -> String {
         format!("{connections} senders share {self}")
     }
 
-    /// Promises a connection more slots, if they are free.
+    /// Promises a connection more slots. Returns `false`, and changes nothing, if fewer are free.
     fn promise(&self, id: u64, more: u32) -> bool {
         let mut used = self.used();
         let Used { promised, holders, .. } = &mut *used;
@@ -190,7 +190,7 @@ impl<C> Memory<C> {
         }
     }
 
-    /// Takes back slots of a connection.
+    /// Takes slots back from a connection, for others to get.
     fn release(&self, id: u64, count: u32) {
         if count == 0 {
             return;
@@ -205,7 +205,7 @@ impl<C> Memory<C> {
         self.released.notify_waiters();
     }
 
-    /// Locks what is used. No code panics while it holds the lock.
+    /// Locks the table of connections and their slots. No code panics while it holds the lock.
     fn used(&self) -> MutexGuard<'_, Used<C>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,17 +226,17 @@ impl<C> Used<C> {
 }
 
 impl<C> Slots<C> {
-    /// Returns how many slots the sender may use.
+    /// Returns how many slots the sender may use: the limit that it keeps to.
     pub(super) fn count(&self) -> u32 {
         self.free().usage.limit
     }
 
-    /// Returns the memory that the slots are of.
+    /// Returns the memory that the slots are a part of.
     pub(super) fn memory(&self) -> &Arc<Memory<C>> {
         &self.memory
     }
 
-    /// Sets the connection that holds the slots.
+    /// Sets the connection that holds the slots, once its handshake is over.
     pub(super) fn belong_to(&self, connection: Weak<C>) {
         if let Some(holder) = self.memory.used().holders.get_mut(&self.id) {
             holder.connection = connection;
@@ -247,7 +247,7 @@ impl<C> Slots<C> {
         self.free().usage
     }
 
-    /// Halves the peak, as it becomes older.
+    /// Halves the recorded peak of slots in use, as it becomes older.
     pub(super) fn forget_peak(&self) {
         let usage = &mut self.free().usage;
         usage.peak = usage.in_use.max(usage.peak / 2);
@@ -259,7 +259,7 @@ impl<C> Slots<C> {
         self.free().usage.in_use <= reading
     }
 
-    /// Describes how the slots are shared, for error messages.
+    /// Describes how many senders share how many slots, for error messages.
     pub(super) fn described(&self) -> String {
         self.memory.described(self.memory.connections())
     }
@@ -292,7 +292,7 @@ impl<C> Slots<C> {
         self.is_reading.store(false, Ordering::Relaxed);
     }
 
-    /// Takes a slot back. Returns whether the connection has none left.
+    /// Takes back the slot of a dropped frame. Returns whether the connection has none left.
     pub(super) fn give_back(&self, slot: Vec<u8>) -> bool {
         let Free { used_before, usage } = &mut *self.free();
         usage.in_use = usage.in_use.saturating_sub(1);
@@ -333,7 +333,7 @@ impl<C> Slots<C> {
         most == 0
     }
 
-    /// Locks the state. No code panics while it holds the lock.
+    /// Locks the state of the slots. No code panics while it holds the lock.
     fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }

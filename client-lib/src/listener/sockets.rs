@@ -11,15 +11,15 @@ use tracing::{info, warn};
 use crate::error::BindError;
 use crate::nic::{self, AddressState, Interface, LocalAddress};
 
-/// Most connections that wait to be accepted.
+/// Most connections that the kernel holds until the listener accepts them.
 const BACKLOG: u32 = 1024;
 
-/// Address to listen at.
+/// Address of this host to listen at, in a VRF if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     address: IpAddr,
     vrf: Option<String>,
-    /// Whether the kernel still checks that no other host has the address.
+    /// Whether the kernel is still checking that no other host has the address.
     is_tentative: bool,
 }
 
@@ -60,7 +60,7 @@ fn nowhere(second: &[LocalAddress], idle: &[String]) -> BindError {
     BindError::NoSecondNic { why }
 }
 
-/// Returns the places that addresses stand for, each once.
+/// Returns the places that the program's addresses stand for, each once.
 fn named(addresses: &[IpAddr], interfaces: &[Interface]) -> Result<Vec<Place>, BindError> {
     let mut places = Vec::new();
     for &address in addresses {
@@ -178,7 +178,7 @@ fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Stops listening, although tasks still hold the socket.
+/// Stops listening on a socket that tasks still hold, so that its port is free at once.
 pub(super) fn end(socket: &TcpListener) {
     // An error would mean that it does not listen.
     let _ = SockRef::from(socket).shutdown(Shutdown::Both);

@@ -10,13 +10,13 @@ use super::slots::{Memory, Newcomer, Slots};
 use crate::handshake::Refusal;
 use crate::rdma::ReceiveMemory;
 
-/// Most spares at a time.
+/// Most spares that a listener keeps at a time.
 const MOST: usize = 2;
 
 /// Time after which a spare is freed. Senders try again at least every ten seconds.
 pub(super) const KEPT: Duration = Duration::from_secs(30);
 
-/// ReceiveMemory memory, with the slots that it is accounted as.
+/// Registered memory that is kept for the next senders by RDMA, each with its slots.
 pub(super) struct Spares<S = ReceiveMemory>(Mutex<Vec<Kept<S>>>);
 
 struct Kept<S> {
@@ -52,7 +52,7 @@ impl<S> Spares<S> {
         overdue.into_iter().map(|Kept { slots, spare, .. }| (spare, slots)).collect()
     }
 
-    /// Takes a spare that is accounted for in this memory.
+    /// Takes a spare whose slots are of this memory, or returns `None` if there is none.
     pub(super) fn take(&self, memory: &Arc<Memory<Connection>>) -> Option<(Slots<Connection>, Option<S>)> {
         let mut kept = self.lock();
         let at = kept.iter().rposition(|kept| Arc::ptr_eq(kept.slots.memory(), memory))?;
@@ -70,7 +70,7 @@ impl<S> Spares<S> {
         granted.or_else(|refusal| self.take(memory).ok_or(refusal))
     }
 
-    /// Locks the spares. No code panics while it holds the lock.
+    /// Locks the list of spares. No code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Vec<Kept<S>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

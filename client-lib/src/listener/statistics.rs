@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::wire::Data;
 
-/// Counts so far.
+/// Counts of all frames and connections since a listener began.
 #[derive(Default)]
 pub(super) struct Counts {
     frames: AtomicU64,
@@ -31,13 +31,13 @@ pub(super) struct Counts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStatistics {
-    /// Frames that have come and were new.
+    /// Frames that have come, without those that had come before.
     pub frames: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads of these frames.
     pub bytes: u64,
     /// Frames that had come before, and were dropped (at least once).
     pub duplicates: u64,
-    /// Connections that were not let in.
+    /// Connections that were not let in, for any reason.
     pub refused: u64,
     /// Connections that exist now, and those that have ended, but whose frames the program still
     /// has.
