@@ -49,11 +49,11 @@ pub struct Port {
     pub device: String,
     /// The number of the port, from 1.
     pub number: u32,
-    /// The link layer.
+    /// The link layer, which decides what the port's GIDs contain.
     pub link: LinkLayer,
     /// Whether the port is active; if not, the kernel's name of its state, such as `DOWN`.
     pub state: Result<(), String>,
-    /// The GIDs of the port's table, by index.
+    /// The used entries of the port's GID table, by index.
     pub gids: Vec<GidEntry>,
 }
 
@@ -72,9 +72,9 @@ pub struct Port {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {
-    /// RoCE.
+    /// RoCE: RDMA over Ethernet, whose GIDs contain IP addresses.
     Ethernet,
-    /// InfiniBand itself.
+    /// InfiniBand itself, whose GIDs contain no IP addresses.
     InfiniBand,
 }
 
@@ -96,13 +96,13 @@ pub enum LinkLayer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidEntry {
-    /// The index in the table.
+    /// The index in the port's GID table; tables have holes.
     pub index: u32,
-    /// The GID.
+    /// The GID itself, 16 bytes.
     pub gid: Ipv6Addr,
     /// The kernel's name of the GID's type, such as `RoCE v2`, if known.
     pub kind: Option<String>,
-    /// The interface that the GID belongs to, if known.
+    /// The network interface that the GID belongs to, such as `net1`, if known.
     pub interface: Option<String>,
 }
 
@@ -125,15 +125,15 @@ pub struct GidEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceGid {
-    /// The name of the device.
+    /// The name of the RDMA device, such as `mlx5_2`.
     pub device: String,
-    /// The number of the port, from 1.
+    /// The number of the device's port, from 1.
     pub port: u32,
-    /// The link layer of the port.
+    /// The link layer of the port, which decides what the GID contains.
     pub link: LinkLayer,
-    /// The index in the port's table.
+    /// The index of the GID in the port's table.
     pub index: u32,
-    /// The GID.
+    /// The GID itself, 16 bytes.
     pub gid: Ipv6Addr,
 }
 
@@ -153,11 +153,12 @@ pub struct DeviceGid {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceAddress<'a> {
-    /// The address that connections are made from.
+    /// The IP address of this host that connections are made from.
     pub address: IpAddr,
-    /// The interface that has the address, in this process's network namespace.
+    /// The network interface that has the address, in this process's network namespace.
     pub interface: &'a str,
-    /// The GID in the hardware address of an InfiniBand interface ([`port_gid`]).
+    /// The GID in the hardware address of an InfiniBand interface ([`port_gid`]); `None` for
+    /// others.
     pub port_gid: Option<Ipv6Addr>,
 }
 
@@ -181,9 +182,9 @@ pub struct SourceAddress<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidChoice {
-    /// The chosen GID, if there is one.
+    /// The chosen GID; `None` if no GID can be used for the address.
     pub chosen: Option<DeviceGid>,
-    /// All other GIDs, with the reasons.
+    /// All other GIDs of the given ports, each with the reason why it was not chosen.
     pub rejected: Vec<(DeviceGid, Rejection)>,
 }
 
@@ -203,15 +204,15 @@ pub struct GidChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// It stands for another address.
+    /// The GID contains another IP address, or is that of another InfiniBand port.
     OtherAddress,
-    /// Its type is not RoCE v2, whose packets have IP addresses.
+    /// The GID's type, if known, is not RoCE v2, whose packets have IP addresses.
     Kind(Option<String>),
-    /// It belongs to another interface, or to one in another network namespace.
+    /// The GID belongs to this other interface, or with `None` to one in another network namespace.
     Interface(Option<String>),
-    /// The port is not active.
+    /// The GID's port is not active, but in this state, such as `DOWN`.
     Port(String),
-    /// It would do, but another one comes before it.
+    /// The GID would do, but another one comes before it by device, port or index.
     Second,
 }
 
@@ -249,7 +250,7 @@ pub fn choose(ports: &[Port], local: SourceAddress<'_>) -> GidChoice {
     choice
 }
 
-/// Returns the most specific reason against a GID.
+/// Returns the most specific reason why a GID cannot be used for a local address, if there is one.
 fn reject(port: &Port, entry: &GidEntry, local: SourceAddress<'_>) -> Option<Rejection> {
     let wanted = match port.link {
         LinkLayer::Ethernet => Some(gid_of(local.address)),

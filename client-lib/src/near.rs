@@ -13,27 +13,27 @@ use crate::nic;
 use crate::pci::{Distance, Function};
 use crate::transport::Rdma;
 
-/// GPU to which NICs are near or far.
+/// GPU of this process, from which the distances of NICs are measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Gpu {
     function: Function,
     rdma: Rdma,
 }
 
-/// NIC that leads to a peer, as seen from a GPU.
+/// NIC that leads to a peer, as seen from a GPU: how near, and with RDMA or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Near {
     /// Distance on the PCI bus. `None` for a NIC that is not on it.
     pub(crate) distance: Option<Distance>,
-    /// Whether the NIC has an RDMA device that may be used.
+    /// Whether the NIC has an RDMA device that the options of RDMA allow.
     pub(crate) has_rdma: bool,
 }
 
-/// Network that a second NIC of this pod is on.
+/// Network that a second NIC of this pod is on, and where that NIC is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attached {
     pub(crate) network: IpNet,
-    /// NUMA node of the NIC.
+    /// NUMA node of the NIC, if known.
     pub(crate) numa: Option<u32>,
 }
 
@@ -86,7 +86,7 @@ fn ports(rdma: &Rdma) -> Vec<Port> {
     ports
 }
 
-/// Returns the RDMA device of a local address.
+/// Returns the name of the RDMA device, among these ports, that has a GID of a local address.
 fn device(address: IpAddr, interface: &str, ports: &[Port]) -> Option<String> {
     let local = SourceAddress { address, interface, port_gid: gid::port_gid(interface) };
     gid::choose(ports, local).chosen.map(|place| place.device)

@@ -23,11 +23,11 @@ use std::path::Path;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciPath {
-    /// The host bridge above the function, such as `/sys/devices/pci0000:00`.
+    /// The path of the host bridge above the function, such as `/sys/devices/pci0000:00`.
     pub root: String,
     /// The addresses of the bridges from the root port down to the function.
     pub bridges: Vec<String>,
-    /// The address of the function, such as `0000:19:00.0`.
+    /// The PCI address of the function, such as `0000:19:00.0`.
     pub address: String,
 }
 
@@ -46,9 +46,9 @@ pub struct PciPath {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// The position of the function.
+    /// The position of the function in the PCI tree.
     pub path: PciPath,
-    /// The NUMA node, if the machine has several.
+    /// The NUMA node that the function is attached to; `None` if the machine has only one.
     pub numa: Option<u32>,
 }
 
@@ -65,15 +65,15 @@ pub struct Function {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// At most one PCIe switch is between them.
+    /// At most one PCIe switch is between the two functions.
     Pix,
-    /// Several switches are between them, but no host bridge.
+    /// Several PCIe switches are between the two functions, but no host bridge.
     Pxb,
-    /// One host bridge is between them.
+    /// One host bridge is between the two functions, as they share no switch.
     Phb,
-    /// Two host bridges of one NUMA node are between them.
+    /// Two host bridges of one NUMA node are between the two functions.
     Node,
-    /// The interconnect of NUMA nodes is between them.
+    /// The interconnect of NUMA nodes is between the two functions.
     Sys,
 }
 

@@ -55,7 +55,7 @@ use multinet_verbs::{GpuReceiveBuffer, ReceivedBytes};
 
 use crate::wire::Data;
 
-/// A frame in one of our slots.
+/// A frame that the sender's device has written to one of our slots.
 pub(crate) struct ReceivedFrame {
     slot: u16,
     /// Key and metadata, copied: a program decides by them, and the sender could change them in
@@ -84,7 +84,7 @@ impl ReceivedFrame {
         &self.prefix[usize::from(data.key)..]
     }
 
-    /// Returns the payload, which is empty if it lies in a GPU.
+    /// Returns the payload in the machine's memory, which is empty if it lies in a GPU.
     pub(crate) fn payload(&self) -> &[u8] {
         match &self.payload {
             Payload::Host(payload) => payload,
@@ -92,7 +92,7 @@ impl ReceivedFrame {
         }
     }
 
-    /// Returns the payload if it lies in a GPU.
+    /// Returns the payload in a GPU's memory; `None` if it lies in the machine's.
     pub(crate) fn gpu(&self) -> Option<&GpuSlice> {
         match &self.payload {
             Payload::Host(_) => None,

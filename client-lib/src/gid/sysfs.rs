@@ -34,12 +34,12 @@ pub fn local_ports() -> io::Result<Vec<Port>> {
     ports(Path::new(DEVICES))
 }
 
-/// Returns whether this process sees any RDMA device.
+/// Returns whether `/sys/class/infiniband` shows this process any RDMA device.
 pub(crate) fn has_devices() -> bool {
     fs::read_dir(DEVICES).is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// Returns whether the kernel supports RDMA.
+/// Returns whether the kernel supports RDMA, that is, has `/sys/class/infiniband`.
 #[cfg(feature = "rdma")]
 pub(crate) fn kernel_has_rdma() -> bool {
     Path::new(DEVICES).exists()

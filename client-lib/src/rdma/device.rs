@@ -34,12 +34,12 @@ const EMPTY_ROUNDS_PER_CHECK: u32 = 16;
 /// The number of the first completion queue that has a handler. Queues of probes have the number 0.
 const FIRST_QUEUE: u64 = 1;
 
-/// A connection that handles its completions.
+/// A connection that the polling thread calls to handle its completions.
 pub(crate) trait CompletionHandler: Send + Sync {
-    /// Polls and handles some completions. Returns whether there were any.
+    /// Polls and handles some completions of the connection. Returns whether there were any.
     fn poll(&self) -> bool;
 
-    /// Arms the completion queue, so that it reports its next completion.
+    /// Arms the connection's completion queue, so that it reports its next completion.
     fn arm(&self);
 
     /// Ends the connection: its completions will not be polled any more, for this reason.
@@ -51,7 +51,7 @@ pub(crate) trait CompletionHandler: Send + Sync {
 #[derive(Debug)]
 pub(crate) struct RdmaDevices {
     pub(super) options: Rdma,
-    /// By GID, the reason for skipping it that was logged last.
+    /// The reason, logged last, why the GID was passed over for the next one; by GID.
     skipped: Mutex<HashMap<String, String>>,
 }
 
@@ -62,7 +62,7 @@ static OPEN_DEVICES: Mutex<BTreeMap<DeviceKey, Arc<Mutex<Weak<RdmaDevice>>>>> = 
 /// Name, busy time, GPU method and process: a forked child does not have its parent's thread.
 type DeviceKey = (String, Duration, Forced, u32);
 
-/// An open device with the thread that polls its completion queues.
+/// An open RDMA device with the thread that polls its completion queues.
 #[derive(Debug)]
 pub(super) struct RdmaDevice {
     context: Context,
@@ -74,11 +74,11 @@ pub(super) struct RdmaDevice {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// The handlers of a device's completion queues.
+/// The connections that handle the completions of one device, by the numbers of their queues.
 #[derive(Default)]
 struct Handlers {
     by_queue: Mutex<HashMap<u64, Weak<dyn CompletionHandler>>>,
-    /// Why the thread has ended, once it has.
+    /// Why the polling thread has ended, once it has: no queue is polled any more.
     ended: OnceLock<String>,
 }
 
@@ -156,7 +156,7 @@ impl RdmaDevice {
         self.gpu_methods.get(gpu, &self.context, source, self.forced)
     }
 
-    /// Returns the forced GPU method, if any.
+    /// Returns the GPU method that the program or the environment forces, if any.
     pub(super) fn forced(&self) -> Forced {
         self.forced
     }
@@ -182,7 +182,8 @@ impl RdmaDevice {
         Ok((CompletionQueue::with_channel(&self.channel, number, capacity)?, number))
     }
 
-    /// Registers the handler of the queue with this number.
+    /// Registers the handler of the completion queue with this number, or fails it if the thread
+    /// has ended.
     pub(super) fn register_handler(&self, number: u64, handler: Weak<dyn CompletionHandler>) {
         lock(&self.handlers.by_queue).insert(number, handler.clone());
         // If the thread has ended before the insertion, its end did not reach this handler.
@@ -217,7 +218,7 @@ fn gpu_method_from_environment() -> Forced {
     })
 }
 
-/// Fails all handlers when the thread ends, even by a panic.
+/// Guard of the polling thread: fails all handlers when the thread ends, even by a panic.
 struct EndOfThread {
     handlers: Arc<Handlers>,
     reason: String,
@@ -233,14 +234,14 @@ impl Drop for EndOfThread {
     }
 }
 
-/// A queue that is polled at present.
+/// A completion queue that is polled at present: it has reported, and is not armed again.
 struct ActiveQueue {
     handler: Arc<dyn CompletionHandler>,
     number: u64,
     last_completion: Instant,
 }
 
-/// Polls the queues that report, in turns, until the channel is closed.
+/// Polls the completion queues that report, in turns, until the channel is closed.
 fn poll_until_closed(channel: &CompletionChannel, handlers: &Handlers, busy: Duration) -> Result<(), Error> {
     let mut active: Vec<ActiveQueue> = Vec::new();
     let (mut rounds, mut is_idle) = (0_u32, false);

@@ -19,18 +19,18 @@ use super::lock;
 /// The time after which a temporary outcome is tried again: the GPU's memory may have been full.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// The methods of one device, by the names of GPUs.
+/// The known methods by which one device reaches each GPU's memory, by the names of GPUs.
 #[derive(Debug, Default)]
 pub(super) struct GpuMethods(Mutex<HashMap<String, Arc<CachedMethod>>>);
 
 /// The method for one GPU, with the state of the search for it.
 #[derive(Debug, Default)]
 struct CachedMethod {
-    /// The last outcome and its time.
+    /// The outcome of the last trial and its time; `None` before the first.
     last: Mutex<Option<(Outcome, Instant)>>,
-    /// Held during a trial, so that only one runs at a time.
+    /// Held during a trial of methods, so that only one runs at a time for this GPU.
     trial: Mutex<()>,
-    /// Whether a background thread is searching.
+    /// Whether a background thread is searching for the method.
     is_searching: AtomicBool,
     /// The time before which no background thread is started, after one could not be.
     not_before: Mutex<Option<Instant>>,
@@ -40,11 +40,11 @@ struct CachedMethod {
 /// The method for a GPU, or the reason why the forced one fails.
 type Found = Result<Method, GpuError>;
 
-/// The result of a trial.
+/// The result of a trial of the methods for one GPU.
 #[derive(Clone, Debug)]
 struct Outcome {
     found: Found,
-    /// Whether a later trial may find something better.
+    /// Whether a later trial may find something better, so that it is made after [`RETRY_AFTER`].
     is_temporary: bool,
 }
 
@@ -93,7 +93,7 @@ impl GpuMethods {
 }
 
 impl CachedMethod {
-    /// Returns the last outcome, and whether it is still valid.
+    /// Returns the outcome of the last trial, if there was one, and whether it is still valid.
     fn last(&self, now: Instant) -> Option<(Found, bool)> {
         let (Outcome { found, is_temporary }, at) = lock(&self.last).clone()?;
         let is_valid = !is_temporary || now.saturating_duration_since(at) < RETRY_AFTER;
@@ -136,7 +136,7 @@ impl CachedMethod {
         }
     }
 
-    /// Returns whether the caller is to start a background thread now.
+    /// Returns whether the caller is to start a thread that searches for the method now.
     fn begin(&self, now: Instant) -> bool {
         // The swap lets one caller through at a time. It takes the flag back if it is too early.
         !self.is_searching.swap(true, Ordering::Relaxed) && {

@@ -17,27 +17,28 @@ use super::ledger::Violation;
 use crate::stream::SHORT;
 use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
 
-/// The size of a cache line in bytes.
+/// The size of a cache line in bytes, to which slots and payloads are aligned.
 const LINE: usize = 64;
 
 /// The number of entries in the ring to which a receiver writes its messages.
 const RING: u16 = 64;
 
-/// The most slots of one connection.
+/// The most frame slots of one connection.
 const MAX_SLOTS: u16 = 4096;
 
 /// The most bytes that are registered for the slots of one connection. The memory is locked even
 /// while no frame arrives. Frames too large for it go by TCP.
 pub(crate) const MAX_MEMORY: usize = 256 << 20;
 
-/// The layout of an array of slots or ring entries.
+/// The layout of the array of slots or ring entries that the other side writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// The number of slots.
+    /// The number of slots or ring entries.
     pub(crate) count: u16,
-    /// The distance from one slot to the next, in bytes.
+    /// The distance from the beginning of one slot to that of the next, in bytes.
     pub(crate) stride: usize,
-    /// The offset within a slot of what follows the header.
+    /// The offset of the payload in a slot, in bytes: what comes before it, with the header at the
+    /// end.
     pub(crate) prefix: usize,
 }
 
@@ -59,22 +60,22 @@ impl Layout {
         (Self::slots(wanted.min(fitting), 0), stride)
     }
 
-    /// Returns the layout of the ring for a receiver's messages.
+    /// Returns the layout of the sender's ring, to which a receiver writes its messages.
     pub(crate) fn ring() -> Self {
         Self { count: RING, stride: (HEADER + SHORT).next_multiple_of(LINE), prefix: HEADER }
     }
 
-    /// Returns the size of all slots together, in bytes.
+    /// Returns the size of all slots or ring entries together, in bytes.
     pub(crate) fn size(&self) -> usize {
         usize::from(self.count) * self.stride
     }
 
-    /// Returns the offset of what follows the header of a slot.
+    /// Returns the offset in the array of what follows the header of a slot, usually the payload.
     pub(crate) fn body(&self, slot: u16) -> usize {
         usize::from(slot) * self.stride + self.prefix
     }
 
-    /// Returns the offset of the header of a slot.
+    /// Returns the offset in the array of the header of a slot.
     pub(crate) fn header(&self, slot: u16) -> usize {
         self.body(slot) - HEADER
     }
@@ -103,15 +104,15 @@ impl Layout {
 /// The meaning of an immediate that a sender writes. A receiver writes the number of a ring entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
-    /// A whole frame is in this slot.
+    /// A whole frame is in the slot with this number.
     Frame(u16),
-    /// The sender has read another half of its ring.
+    /// The sender has read another half of its ring, which the receiver may write to again.
     RingCredit,
-    /// A test write, which carries no frame.
+    /// A test write of a new connection, which carries no frame.
     Ping,
     /// The first stripe of a frame is in this slot. Each extra queue pair writes another stripe.
     Striped(u16),
-    /// The stripe of an extra queue pair is in this slot.
+    /// The stripe that an extra queue pair carries is in the slot with this number.
     Stripe(u16),
 }
 

@@ -22,7 +22,7 @@ const MAX_UNSIGNALLED: u16 = 16;
 /// before it stays in use.
 const MAX_UNSIGNALLED_BYTES: usize = 64 << 10;
 
-/// A breach of the protocol by the other side.
+/// A breach of the protocol by the other side, found in what it writes or acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Violation {
     #[error("it names slot {slot}, which {why}")]
@@ -50,9 +50,9 @@ pub(crate) enum Violation {
 pub(crate) struct SendQueue<T> {
     depth: usize,
     posted: VecDeque<Request<T>>,
-    /// The number of the next request.
+    /// The number that the next posted request gets.
     next: u64,
-    /// All requests before this number have completed on the first queue pair.
+    /// The number before which all requests have completed on the first queue pair.
     done: u64,
     /// How many striped requests have been posted. Stripes are numbered by this count, from 1.
     striped: u64,
@@ -69,12 +69,13 @@ struct Request<T> {
     striped: u64,
 }
 
-/// The parameters of a send request that the caller is to post.
+/// The parameters of a send request that [`SendQueue`] has counted and the caller is to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkRequest {
     pub(crate) id: u64,
     pub(crate) is_signalled: bool,
-    /// The number of its stripes, if the message is striped.
+    /// The number that its stripes on the extra queue pairs have; `None` if the message is not
+    /// striped.
     pub(crate) stripe: Option<u64>,
 }
 
@@ -139,7 +140,7 @@ impl<T> SendQueue<T> {
         Some(WorkRequest { id, is_signalled, stripe })
     }
 
-    /// Removes all requests, which will never complete, and returns their contents.
+    /// Removes all requests, as a closed connection completes none, and returns their contents.
     pub(crate) fn clear(&mut self) -> Vec<T> {
         self.done = self.next;
         self.posted.drain(..).map(|request| request.content).collect()
@@ -216,10 +217,10 @@ impl StagingBuffer {
     }
 }
 
-/// The slots in the other side's memory that may be written to.
+/// The slots or ring entries in the other side's memory, and which of them may be written to.
 #[derive(Debug)]
 pub(crate) enum RemoteSlots {
-    /// The frame slots of a receiver, which it releases in any order.
+    /// The frame slots of a receiver, which the receiver releases in any order.
     Slots { free: Vec<u16>, is_free: Vec<bool> },
     /// The ring entries of a sender, which it acknowledges half a ring at a time.
     Ring { count: u16, written: u64, acknowledged: u64 },
@@ -242,7 +243,7 @@ impl RemoteSlots {
         }
     }
 
-    /// Takes a slot or a ring entry to write to.
+    /// Takes a free slot or ring entry of the other side to write to, or returns `None`.
     pub(crate) fn take(&mut self) -> Option<u16> {
         if !self.has_free() {
             return None;
@@ -261,7 +262,7 @@ impl RemoteSlots {
         }
     }
 
-    /// Notes that the receiver has released a slot.
+    /// Notes that the receiver has released one of its frame slots, which we may write to again.
     pub(crate) fn release(&mut self, slot: u16) -> Result<(), Violation> {
         let violation = |why| Err(Violation::Slot { slot: slot.into(), why });
         let Self::Slots { free, is_free } = self else { return violation("is no frame slot") };
@@ -276,7 +277,7 @@ impl RemoteSlots {
         }
     }
 
-    /// Notes that the other side has read another half of its ring.
+    /// Notes that the sender has read another half of its ring, which we may write to again.
     pub(crate) fn add_ring_credit(&mut self) -> Result<(), Violation> {
         match self {
             Self::Ring { count, written, acknowledged } if *acknowledged + half(*count) <= *written => {
@@ -319,12 +320,13 @@ fn half(count: u16) -> u64 {
 /// the sender's knowing it yet.
 #[derive(Debug)]
 pub(crate) struct LocalSlots {
-    /// By slot, whether the sender may write to it.
+    /// Whether the sender may write to each slot, by the number of the slot.
     is_writable: Vec<bool>,
-    /// Free slots that the sender has not been told of.
+    /// Free slots that the sender has not been told of, the oldest first.
     freed: VecDeque<u16>,
     in_use: u32,
-    /// The most slots that were in use at a time, lately.
+    /// The most slots with frames in them at a time, lately: halved by
+    /// [`forget_peak`](Self::forget_peak).
     peak: u32,
 }
 
@@ -334,12 +336,12 @@ impl LocalSlots {
         Self { is_writable, freed, in_use: 0, peak: 0 }
     }
 
-    /// Returns whether the program has dropped every frame that arrived.
+    /// Returns whether the program has dropped every frame that arrived in these slots.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_use == 0
     }
 
-    /// Returns the most slots that were in use at a time, lately.
+    /// Returns the most slots that had frames in them at a time, lately.
     pub(crate) fn peak(&self) -> u32 {
         self.peak
     }
@@ -349,7 +351,7 @@ impl LocalSlots {
         self.peak = self.in_use.max(self.peak / 2);
     }
 
-    /// Notes that a frame has arrived in a slot.
+    /// Notes that a frame has arrived in a slot, which the sender must have been free to write to.
     pub(crate) fn occupy(&mut self, slot: u16) -> Result<(), Violation> {
         let violation = |why| Err(Violation::Slot { slot: slot.into(), why });
         match self.is_writable.get_mut(usize::from(slot)) {
@@ -364,7 +366,7 @@ impl LocalSlots {
         }
     }
 
-    /// Notes that the program has dropped the frame in a slot.
+    /// Notes that the program has dropped the frame in a slot, of which the sender is to be told.
     pub(crate) fn free(&mut self, slot: u16) {
         self.in_use = self.in_use.saturating_sub(1);
         self.freed.push_back(slot);

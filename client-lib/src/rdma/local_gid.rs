@@ -10,9 +10,9 @@ use crate::gid::{self, DeviceGid, LinkLayer, SourceAddress};
 use crate::nic;
 use crate::transport::Rdma;
 
-/// The GIDs that stand for a local address.
+/// The GIDs that stand for a local address, from which one is chosen for a connection.
 pub(super) struct LocalGids {
-    /// At least one, in the order in which they are tried.
+    /// The GIDs that can be used, in the order in which they are tried; at least one.
     pub(super) candidates: Vec<DeviceGid>,
     /// The index of the interface that has the address. If several have it, the one that leads to
     /// the peer.

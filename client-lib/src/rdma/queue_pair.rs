@@ -76,66 +76,67 @@ pub(crate) struct QueuePair<E> {
     /// The connection has failed or was closed: nothing more is posted. Only a hint: what is posted
     /// nevertheless fails, or finds the queue pairs gone.
     is_closed: AtomicBool,
-    /// Wakes the task: something can be posted, or the connection has failed.
+    /// Wakes the task of [`run`](Self::run): messages can be posted, or the connection has failed.
     wake: Notify,
-    /// Wakes [`flush`](Self::flush): something has completed, or the connection has failed.
+    /// Wakes [`flush`](Self::flush): a request has completed, or the connection has failed.
     progress: Notify,
-    /// Both ends, for messages.
+    /// The two ends, in words, for error messages.
     names: String,
 }
 
-/// Our end of a connection.
+/// Our end of a connection: its completion queue, its capacities and its memory.
 pub(super) struct Local {
     pub(super) completions: CompletionQueue,
-    /// The number under which the completion queue reports.
+    /// The number under which the completion queue reports to the device's thread.
     pub(super) queue_number: u64,
-    /// The capacities of the first queue pair.
+    /// The most requests in flight on the first queue pair.
     pub(super) capacities: Capacities,
-    /// The most completions of all queue pairs together.
+    /// The most completions that all queue pairs can have at a time.
     pub(super) max_completions: usize,
-    /// The memory that the peer writes to.
+    /// The slots or the ring that the peer writes to.
     pub(super) memory: ReceiveMemory,
-    /// The memory that messages are copied to and sent from.
+    /// The registered memory that messages are copied to and sent from.
     pub(super) staging: MemoryRegion,
     pub(super) staging_size: usize,
     pub(super) source: SourceGid,
 }
 
-/// The memory of the peer that we write to.
+/// The memory of the peer that we write to: its slots or its ring.
 pub(super) struct Peer {
     pub(super) address: RemoteAddress,
     pub(super) layout: Layout,
-    /// Separate memory for payloads, if the peer has some.
+    /// Separate memory for payloads, if the peer receives them in a GPU.
     pub(super) payloads: Option<RemotePayloads>,
 }
 
-/// Memory of the peer for payloads alone, one place for each slot.
+/// Memory in the peer's GPU for payloads alone, one place for each slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemotePayloads {
     pub(super) address: RemoteAddress,
     pub(super) stride: usize,
 }
 
-/// The credits and the memory of a connection, all under one lock.
+/// The credits and the free memory of a connection, all under one lock.
 struct Ledger {
     queue: SendQueue<PostedMessage>,
     staging: StagingBuffer,
     remote_slots: RemoteSlots,
-    /// The position in our ring, if this is a sender's end.
+    /// The read position in our ring, which only a sender's end has.
     ring_reader: RingReader,
     /// Halves of our ring that have been read and not acknowledged to the other side.
     owed_ring_credits: u32,
-    /// Messages were taken from the source and did not fit.
+    /// Whether messages were taken from the source that there was no room to post.
     is_waiting: bool,
     /// Messages wait for room, or for more messages, and nothing has completed or become free
     /// since.
     is_blocked: bool,
 }
 
-/// The memory of a posted message; `None` for an immediate alone.
+/// The memory of a posted message, in use until its request completes; `None` for an immediate
+/// alone.
 type PostedMessage = Option<SentMemory>;
 
-/// The memory that a posted message is sent from.
+/// The memory from which the device reads a posted message.
 struct SentMemory {
     staged: StagedRange,
     // Held, since the device reads from it.
@@ -143,7 +144,7 @@ struct SentMemory {
 }
 
 impl RemotePayloads {
-    /// Returns the place for the payload of a slot.
+    /// Returns the remote address of the place for the payload of a slot.
     fn slot(&self, slot: u16) -> RemoteAddress {
         sending::offset_by(self.address, usize::from(slot) * self.stride)
     }
@@ -201,12 +202,13 @@ impl<E> QueuePair<E> {
         let _ = self.local.completions.arm();
     }
 
-    /// Returns the number of queue pairs beside the first.
+    /// Returns the number of queue pairs beside the first, which carry stripes.
     pub(crate) fn extra_pairs(&self) -> usize {
         self.pairs.extra()
     }
 
-    /// Closes the connection: the peer's device gets no answer from then on.
+    /// Closes the connection and frees what it holds: the peer's device gets no answer from then
+    /// on.
     pub(crate) async fn hang_up(&self) {
         self.stop();
         self.local.memory.device.remove_handler(self.local.queue_number);
@@ -221,7 +223,7 @@ impl<E> QueuePair<E> {
         drop((unposted, uncompleted));
     }
 
-    /// Stops posting and polling.
+    /// Stops posting messages and polling completions, for good.
     pub(crate) fn stop(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         lock(&self.polling).is_stopped = true;
@@ -238,7 +240,7 @@ impl<E> QueuePair<E> {
         }
     }
 
-    /// Posts writes to one of the queue pairs, counted from 0.
+    /// Posts writes to the queue pair with this number, counted from 0.
     fn post(&self, pair: usize, writes: &[Write<'_>]) -> Result<(), QueuePairError> {
         self.pairs.post_writes(pair, writes).map_err(|error| self.failure_of(&error, error.hint()))
     }
@@ -250,7 +252,8 @@ impl<E> QueuePair<E> {
         }
     }
 
-    /// Describes a failure of this connection.
+    /// Describes a failure of this connection by its two ends, what failed, and a hint at what to
+    /// do.
     fn failure_of(&self, what: &dyn std::fmt::Display, hint: Option<&str>) -> QueuePairError {
         let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
         QueuePairError(format!("{}: {what}{hint}", self.names))
@@ -338,12 +341,13 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
         }
     }
 
-    /// Fails the connection for a reason from outside.
+    /// Fails the connection for a reason from outside, such as the end of the polling thread.
     pub(crate) fn fail_with_reason(&self, reason: &str) {
         self.fail(self.failure_of(&reason, None).into());
     }
 
-    /// Fails the connection. The first failure is the one that is kept.
+    /// Fails the connection, which [`run`](Self::run) returns. Of several failures, the first is
+    /// kept.
     fn fail(&self, failure: E) {
         self.is_closed.store(true, Ordering::Relaxed);
         lock(&self.failure).get_or_insert(failure);

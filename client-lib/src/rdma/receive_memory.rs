@@ -17,14 +17,14 @@ use super::layout::{Layout, MAX_MEMORY};
 use super::role::Role;
 use super::unusable::Unusable;
 
-/// The form of the memory that an end needs.
+/// The form of the memory that one end needs for the other side's writes.
 #[derive(Clone, Debug)]
 struct MemoryPlan {
     layout: Layout,
     gpu: Option<GpuPlan>,
 }
 
-/// The memory for payloads in a GPU.
+/// The form of separate memory for payloads in a GPU.
 #[derive(Clone, Debug)]
 struct GpuPlan {
     gpu: Arc<dyn Gpu>,
@@ -43,15 +43,15 @@ pub(crate) struct ReceiveMemory {
     pub(super) device: Arc<RdmaDevice>,
 }
 
-/// Memory of a GPU for payloads, one place for each slot.
+/// Memory in a GPU for received payloads, one place for each slot.
 pub(super) struct GpuPayloads {
     pub(super) buffer: GpuReceiveBuffer,
-    /// The distance from one payload to the next, in bytes.
+    /// The distance from one payload's place to the next, in bytes.
     pub(super) stride: usize,
 }
 
 impl MemoryPlan {
-    /// Plans for a role whose device reaches the GPU by this method.
+    /// Plans the memory for an end with this role, whose device reaches the GPU by this method.
     fn new(role: &Role, method: Method) -> Result<Self, Unusable> {
         let (slots, frame_size, wanted) = match role {
             Role::Sender => return Ok(Self { layout: Layout::ring(), gpu: None }),

@@ -11,7 +11,7 @@ use super::layout::Layout;
 use super::stripes::STRIPE_THRESHOLD;
 use crate::transport::Rdma;
 
-/// The most writes that a sender has in flight.
+/// The most writes that a sender has in flight on one queue pair.
 const MAX_SENDS: u16 = 128;
 
 /// Receive requests beside those for frames: two for ring credits and one for the ping.
@@ -20,7 +20,7 @@ const EXTRA_RECEIVES: u16 = 3;
 /// The role of an end, with what it needs to know of frames.
 #[derive(Clone, Debug)]
 pub(crate) enum Role {
-    /// Sends frames and receives messages about them.
+    /// Sends frames, and receives credits and acknowledgements in a ring.
     Sender,
     /// Receives frames of up to `frame_size` bytes in `slots` slots, and stripes of large frames on
     /// `extra_pairs` queue pairs beside the first. With `gpu`, payloads are to arrive in that GPU,
@@ -28,11 +28,11 @@ pub(crate) enum Role {
     Receiver { slots: u32, frame_size: u32, extra_pairs: usize, gpu: Option<(Arc<dyn Gpu>, u32)> },
 }
 
-/// The capacities of the queue pairs of one connection.
+/// The most requests in flight on each queue pair of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairCapacities {
     pub(super) first: Capacities,
-    /// Those of each extra queue pair.
+    /// The capacities of each extra queue pair, which only carries stripes.
     pub(super) extra: Capacities,
 }
 
@@ -41,7 +41,7 @@ impl Role {
         matches!(self, Self::Sender)
     }
 
-    /// Returns the GPU in which payloads are to arrive, if any.
+    /// Returns the GPU in which payloads are to arrive, if any; a sender has none.
     pub(super) fn gpu(&self) -> Option<&Arc<dyn Gpu>> {
         match self {
             Self::Sender => None,
@@ -80,7 +80,7 @@ impl Role {
 }
 
 impl PairCapacities {
-    /// Returns the capacities of one queue pair, counted from 0.
+    /// Returns the capacities of the queue pair with this number, where 0 is the first.
     pub(super) fn of(&self, pair: usize) -> Capacities {
         if pair == 0 { self.first } else { self.extra }
     }

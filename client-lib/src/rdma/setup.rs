@@ -33,16 +33,16 @@ use crate::handshake::{PairEnd, PayloadEnd, RdmaEnd};
 use crate::stream::SHORT;
 use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
 
-/// The least memory from which a sender sends copied frames, in bytes.
+/// The least memory in bytes to which a sender copies frames, and from which it sends them.
 const SENDER_STAGING: usize = 1 << 20;
 
 /// The length of a receiver's message, and the least length of a sender's.
 const SHORTEST_MESSAGE: usize = HEADER + SHORT;
 
-/// An end that is not connected yet.
+/// An end of a connection whose memory and queue pairs are ready, not connected to the peer's yet.
 pub(crate) struct Prepared {
     role: Role,
-    /// The first queue pair, and the extra ones.
+    /// The first queue pair, and then the extra ones for stripes.
     pairs: Vec<UnconnectedQueuePair>,
     capacities: PairCapacities,
     completions: CompletionQueue,
@@ -105,7 +105,7 @@ impl RdmaDevices {
     }
 }
 
-/// Describes our end for the handshake.
+/// Describes our prepared end for the handshake: queue pairs, memory and its key.
 fn end_of(
     gid: &DeviceGid,
     mtu: u32,
@@ -144,7 +144,7 @@ impl Prepared {
         self.memory
     }
 
-    /// Returns the description of our end for the handshake.
+    /// Returns the description of our end that the peer gets in the handshake.
     pub(crate) fn end(&self) -> &RdmaEnd {
         &self.end
     }

@@ -23,21 +23,21 @@ use super::ledger::Violation;
 /// more than the additional paths save.
 pub(crate) const STRIPE_THRESHOLD: usize = 256 << 10;
 
-/// The size of a cache line, on which each stripe begins.
+/// The size of a cache line in bytes, on which each stripe begins.
 const LINE: usize = 64;
 
-/// The request that a completion belongs to, encoded in its `wr_id`.
+/// The kind and number of the request that a completion belongs to, encoded in its `wr_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkRequestId {
     /// A message on the first queue pair, by the number of its request.
     Message(u64),
-    /// A stripe on an extra queue pair, counted from 0.
+    /// A stripe, by its number, on an extra queue pair, counted from 0.
     Stripe { pair: u8, number: u64 },
-    /// A receive request of a queue pair, counted from 0.
+    /// A receive request of the queue pair with this number, where 0 is the first.
     Receive(u8),
 }
 
-/// The bits of a request's number. No counter reaches 2^56.
+/// The bits of a `wr_id` that hold a request's number. No counter reaches 2^56.
 const NUMBER_MASK: u64 = (1 << 56) - 1;
 
 impl WorkRequestId {
@@ -68,9 +68,9 @@ pub(crate) fn stripe_range(length: usize, count: usize, number: usize) -> Range<
 /// The frames of a connection that are not complete yet, and those that wait behind them.
 #[derive(Debug)]
 pub(crate) struct StripeAssembly {
-    /// A bit for each extra queue pair.
+    /// The bits of all extra queue pairs, one for each.
     all: u8,
-    /// By slot, the extra queue pairs whose stripe has arrived.
+    /// The bits of the extra queue pairs whose stripe has arrived, by slot.
     arrived: Vec<u8>,
     /// The slots of announced frames in order, and whether each frame is striped.
     announced: VecDeque<(u16, bool)>,

@@ -10,12 +10,12 @@ use thiserror::Error;
 
 use crate::gid::{DeviceGid, Rejection};
 
-/// Reason why a queue pair cannot be used any more, in words.
+/// Reason why an RDMA connection cannot be used any more, in words.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub(crate) struct QueuePairError(pub(super) String);
 
-/// Why RDMA cannot be used for a connection.
+/// Why RDMA cannot be used for a connection, found before the first frame.
 #[derive(Debug, Error)]
 pub(crate) enum Unusable {
     #[error("cannot list RDMA devices: {0}")]
@@ -69,7 +69,7 @@ impl Unusable {
         }
     }
 
-    /// Returns whether another GID, perhaps of another device, may work.
+    /// Returns whether another GID of the address, perhaps of another device, may work.
     pub(super) fn may_try_next_gid(&self) -> bool {
         matches!(self, Self::NotShown(_) | Self::Call(_) | Self::Numbers(_) | Self::Foreign(_))
     }
@@ -83,7 +83,7 @@ impl Unusable {
         }
     }
 
-    /// Returns the message with a hint at what to do.
+    /// Returns the message of the error with a hint at what to do, if there is one.
     pub(crate) fn reason(&self) -> String {
         let hint = match self {
             Self::Memory(shortage) => return format!("{self}; {}", shortage.hint()),
@@ -100,13 +100,14 @@ impl Unusable {
     }
 }
 
-/// Lists the GIDs of the address that were rejected for another reason.
+/// Lists the GIDs of the wanted address that cannot be used, with the reasons, for the message.
 fn candidates(rejected: &[(DeviceGid, Rejection)]) -> String {
     let near = rejected.iter().filter(|(_, reason)| *reason != Rejection::OtherAddress);
     near.map(|(gid, reason)| format!("; {gid} {reason}")).collect()
 }
 
-/// Counts the GIDs of other addresses, if the address has none.
+/// Says how many GIDs of other addresses there are, if the wanted address has none, for the
+/// message.
 fn others(rejected: &[(DeviceGid, Rejection)]) -> String {
     match rejected.len() {
         0 => String::new(),

@@ -7,18 +7,18 @@ use multinet_verbs::{Error, QueuePair, Write};
 use crate::rdma::stripes::WorkRequestId;
 
 pub(super) struct QueuePairs {
-    /// Empty once they have been taken.
+    /// The first queue pair and the extra ones; empty once [`take`](Self::take) has taken them.
     all: RwLock<Vec<QueuePair>>,
     extra: usize,
 }
 
 impl QueuePairs {
-    /// Takes the first queue pair, and those that only carry stripes.
+    /// Creates the set of the first queue pair and those behind it, which only carry stripes.
     pub(super) fn new(all: Vec<QueuePair>) -> Self {
         Self { extra: all.len().saturating_sub(1), all: RwLock::new(all) }
     }
 
-    /// Returns the number of queue pairs beside the first.
+    /// Returns the number of queue pairs beside the first, even after they have been taken.
     pub(super) fn extra(&self) -> usize {
         self.extra
     }
@@ -37,7 +37,7 @@ impl QueuePairs {
         all.get(usize::from(number)).map_or(Ok(()), |pair| pair.post_receive(id))
     }
 
-    /// Takes all queue pairs out, to be destroyed.
+    /// Takes all queue pairs out, to be destroyed as the connection is closed.
     pub(super) fn take(&self) -> Vec<QueuePair> {
         std::mem::take(&mut *self.all.write().unwrap_or_else(PoisonError::into_inner))
     }

@@ -14,7 +14,7 @@ use crate::rdma::unusable::Unusable;
 /// The longest wait for the completions. A device gives up its retransmissions earlier.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The time between two polls.
+/// The time between two polls for the completion of the test write.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 impl<E> QueuePair<E> {
@@ -54,7 +54,7 @@ impl<E> QueuePair<E> {
         self.post(0, &[ping])
     }
 
-    /// Returns whether the ping of one more queue pair has completed.
+    /// Polls once. Returns whether the test write of one more queue pair has completed.
     fn poll_ping(&self) -> Result<bool, Unusable> {
         let Some(completion) = self.local.completions.poll()? else { return Ok(false) };
         match completion.status {

@@ -8,11 +8,11 @@ use crate::rdma::stripes::WorkRequestId;
 use crate::rdma::unusable::QueuePairError;
 use crate::stream::MessageSource;
 
-/// Buffers of the thread that polls, kept to avoid allocations.
+/// Buffers of the thread that polls completions, kept to avoid allocations.
 #[derive(Default)]
 pub(super) struct Polling {
     completions: Vec<Completion>,
-    /// The memory of messages that are done.
+    /// The memory of sent messages whose requests are done, to be given back.
     done: Vec<SentMemory>,
     pub(super) is_stopped: bool,
 }

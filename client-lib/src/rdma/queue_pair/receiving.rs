@@ -11,7 +11,7 @@ use crate::stream::SHORT;
 use crate::wire::{Data, HEADER};
 
 impl<E> QueuePair<E> {
-    /// Notes that the other side has read another half of its ring.
+    /// Notes that the sender has read another half of its ring, which we may write to again.
     pub(crate) fn add_ring_credit(&self) -> Result<(), Violation> {
         let mut ledger = lock(&self.ledger);
         ledger.remote_slots.add_ring_credit()?;
@@ -19,7 +19,7 @@ impl<E> QueuePair<E> {
         Ok(())
     }
 
-    /// Notes that the other side has released these slots.
+    /// Notes that the receiver has released these slots, which we may write to again.
     pub(crate) fn release_slots(&self, mut slots: impl Iterator<Item = u16>) -> Result<(), Violation> {
         let mut ledger = lock(&self.ledger);
         slots.try_for_each(|slot| ledger.remote_slots.release(slot))?;
@@ -43,17 +43,17 @@ impl<E> QueuePair<E> {
         Ok(bytes)
     }
 
-    /// Returns the number of our slots.
+    /// Returns the number of our own slots, which the peer writes to.
     pub(crate) fn slot_count(&self) -> u16 {
         self.local.memory.layout.count
     }
 
-    /// Returns the initial state of our slots.
+    /// Returns the state of our own slots at the beginning of the connection: all are free.
     pub(crate) fn local_slots(&self) -> LocalSlots {
         LocalSlots::new(self.slot_count())
     }
 
-    /// Copies the header out of one of our slots.
+    /// Copies the header of the frame out of one of our slots.
     pub(crate) fn read_header(&self, slot: u16) -> [u8; HEADER] {
         let memory = &self.local.memory;
         let mut header = [0; HEADER];

@@ -23,22 +23,22 @@ use crate::wire::HEADER;
 /// while the next are fetched.
 const MAX_FETCHED: usize = 1 << 20;
 
-/// Messages that have been taken from the source and not posted.
+/// Messages that have been taken from the source and not posted yet, as there was no room.
 #[derive(Default)]
 pub(super) struct SendBatch {
     pub(super) messages: VecDeque<PendingMessage>,
-    /// Reservations of the first messages, kept to avoid allocations.
+    /// Reservations for the first of the messages, kept to avoid allocations.
     reservations: Vec<Reservation>,
 }
 
-/// A message to be posted.
+/// A message from the source that waits for room to be written to the peer.
 pub(super) struct PendingMessage {
     message: Message,
-    /// The payload, if the device reads it where it lies.
+    /// The payload, if the device reads it where it lies; `None` if it is copied to staging memory.
     zero_copy: Option<ZeroCopyPayload>,
 }
 
-/// A registered payload, which the device reads where it lies.
+/// A registered payload, which the device reads where it lies instead of from staging memory.
 #[derive(Clone)]
 pub(super) enum ZeroCopyPayload {
     Pages(Arc<Pages>),
@@ -48,18 +48,18 @@ pub(super) enum ZeroCopyPayload {
 /// A placeholder for a request that has not been added to the send queue.
 const UNPOSTED: WorkRequest = WorkRequest { id: 0, is_signalled: false, stripe: None };
 
-/// The request, remote slot and staging memory of a message.
+/// The request, the peer's slot and the staging memory that one message needs.
 #[derive(Clone, Copy)]
 struct Reservation {
     request: WorkRequest,
     slot: u16,
     staged: StagedRange,
-    /// The length of key, metadata and header, which are always copied.
+    /// The length in bytes of key, metadata and header, which are always copied.
     before: usize,
 }
 
 impl<E> QueuePair<E> {
-    /// Posts a batch of messages, as far as there is room.
+    /// Takes messages from the source, and posts as many as there is room for.
     pub(super) fn post_batch(
         &self,
         batch: &mut SendBatch,
@@ -97,7 +97,7 @@ impl<E> QueuePair<E> {
         Ok(())
     }
 
-    /// Posts writes to one of the queue pairs by one call.
+    /// Posts writes to the queue pair with this number by one call of verbs.
     fn post_all<'a>(
         &'a self,
         pair: usize,
