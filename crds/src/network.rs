@@ -64,7 +64,8 @@ pub struct NetworkReference {
     pub name: String,
 
     /// Namespace of the object that describes the network: a DNS label. Default: the namespace of
-    /// the MultiNetworkService or slice. Not allowed with kind DeviceClass, which is cluster-scoped.
+    /// the MultiNetworkService or slice. Not allowed with kind DeviceClass, which is
+    /// cluster-scoped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::dns_label")]
     pub namespace: Option<String>,
