@@ -207,7 +207,7 @@ fn invalid_addresses_are_reported_briefly() {
         problem.starts_with("\"a\\nb\" of status.devices[0] is left out: it is not an IP address; "),
         "{problem}"
     );
-    assert!(problem.ends_with("; and more"), "{problem}");
+    assert!(problem.ends_with("; there are more problems"), "{problem}");
 }
 
 #[test]
