@@ -124,7 +124,7 @@ impl Cuda {
     ///
     /// [`GpuError`], as for [`count`](Self::count), or if there is no such GPU.
     pub fn device(ordinal: u32) -> Result<Arc<Self>, GpuError> {
-        /// The open GPUs, so that each has its locked memory only once.
+        /// The open GPUs by their numbers, so that each has its page-locked memory only once.
         static OPEN: Mutex<BTreeMap<u32, Weak<Device>>> = Mutex::new(BTreeMap::new());
         // Before the lock, and even if the GPU is open: a forked child cannot use CUDA. It gets
         // that error here, and does not wait for a lock that a thread of its parent held.

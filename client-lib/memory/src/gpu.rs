@@ -256,7 +256,7 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
 pub struct DmaBuf {
     /// The file descriptor of a whole allocation, which begins on a page boundary.
     pub fd: OwnedFd,
-    /// The offset of the memory in that allocation, in bytes.
+    /// The offset of the exported memory in the allocation behind `fd`, in bytes.
     pub offset: u64,
 }
 

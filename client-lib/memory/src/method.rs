@@ -19,7 +19,8 @@ pub enum Method {
     /// The driver of the GPU exports the memory, and that of the RDMA device imports it. It needs
     /// nothing but a recent kernel.
     DmaBuf,
-    /// A kernel module (`nvidia_peermem`) resolves the addresses of the memory.
+    /// A kernel module (`nvidia_peermem`) tells the RDMA driver where addresses of the GPU's memory
+    /// lie.
     PeerMemory,
     /// The device does not access it: frames are copied through the machine's memory. TCP has only
     /// this method.
@@ -43,7 +44,7 @@ pub enum Forced {
     /// No method is forced: the first one that works is used, in the order of [`Method`].
     #[default]
     No,
-    /// Only this method is used.
+    /// Only this method is used: where it fails, no other one is tried.
     To(Method),
 }
 
@@ -65,7 +66,7 @@ pub struct Findings {
     pub export: Result<(), String>,
     /// Whether the RDMA device can import memory of other devices, or the reason why not.
     pub import: Result<(), String>,
-    /// The loaded kernel module that resolves addresses of the GPU, if any.
+    /// The loaded kernel module that resolves addresses of the GPU for RDMA; `None` without one.
     pub peer_memory: Option<&'static str>,
 }
 
@@ -88,7 +89,7 @@ pub struct Choice {
     /// The methods to try, in this order; the first that works is used. The last one is
     /// [`Method::Staging`], unless another one is forced.
     pub candidates: Vec<Method>,
-    /// The methods that cannot work, with the reasons.
+    /// The methods that cannot work, each with the reason.
     pub rejected: Vec<(Method, String)>,
 }
 
@@ -118,7 +119,7 @@ pub fn choose(findings: &Findings, forced: Forced) -> Choice {
     choice
 }
 
-/// Returns the reason why a method cannot work.
+/// Returns the reason why a method cannot work by these findings, or `None` if it may.
 fn reason_against(method: Method, findings: &Findings) -> Option<String> {
     match method {
         Method::DmaBuf => [&findings.export, &findings.import].into_iter().find_map(|it| it.clone().err()),

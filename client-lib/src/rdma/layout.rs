@@ -37,8 +37,7 @@ pub(crate) struct Layout {
     pub(crate) count: u16,
     /// The distance from the beginning of one slot to that of the next, in bytes.
     pub(crate) stride: usize,
-    /// The offset of the payload in a slot, in bytes: what comes before it, with the header at the
-    /// end.
+    /// The offset within a slot of what follows the header, usually the payload, in bytes.
     pub(crate) prefix: usize,
 }
 

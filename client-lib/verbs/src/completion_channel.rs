@@ -20,7 +20,7 @@ use crate::error::{Call, Error};
 #[derive(Clone, Debug)]
 pub struct CompletionChannel(Arc<Inner>);
 
-/// An event of a completion channel.
+/// An event of a completion channel, as [`wait`](CompletionChannel::wait) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelEvent {
     /// The completion queue with this number has a completion.
@@ -30,14 +30,14 @@ pub enum ChannelEvent {
     Failed(u64),
     /// No event is pending.
     Nothing,
-    /// The channel has been closed.
+    /// The channel has been closed, and no more events come.
     Closed,
 }
 
 struct Inner {
     context: Context,
     raw: NonNull<ibv_comp_channel>,
-    /// Readable once the channel is closed.
+    /// An eventfd that becomes readable when the channel is closed, which ends every wait.
     closed: EventFd,
 }
 
@@ -111,7 +111,7 @@ impl CompletionChannel {
         }
     }
 
-    /// Closes the channel, which ends every wait, now and later.
+    /// Closes the channel for all its handles, which ends every wait, now and later.
     pub fn close(&self) {
         // It fails only after 2^64 writes.
         let _ = self.0.closed.write(1);

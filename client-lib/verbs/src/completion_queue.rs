@@ -12,10 +12,10 @@ use crate::completion_channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Call, Error};
 
-/// The most completions that one call polls.
+/// The most completions that one call of [`CompletionQueue::poll_batch`] takes.
 const POLL_BATCH: usize = 16;
 
-/// A completion queue. A clone is another handle of the same queue.
+/// A queue of the completions of posted requests. A clone is another handle of the same queue.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
 
@@ -31,15 +31,15 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// The outcome of a work request.
+/// The outcome of a posted work request, taken from a completion queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The identifier of the request (`wr_id`).
+    /// The identifier that the request was posted with (`wr_id`).
     pub id: u64,
     /// Whether the request succeeded. When a queue pair fails, only its first error is meaningful:
     /// the requests after it are flushed.
     pub status: Result<(), Status>,
-    /// The immediate that the peer sent, for a receive request.
+    /// The immediate that the peer sent, if this is a receive request that a write has completed.
     pub immediate: Option<u32>,
 }
 
@@ -159,7 +159,7 @@ impl CompletionQueue {
         &self.0.context
     }
 
-    /// Returns the number by which the queue reports, as a pointer.
+    /// Returns the number by which the queue reports to its channel, as a pointer.
     pub(crate) fn number(&self) -> *mut c_void {
         // SAFETY: the queue is alive, and its number never changes.
         unsafe { self.0.raw.as_ref() }.cq_context
@@ -171,7 +171,7 @@ impl CompletionQueue {
 }
 
 impl Status {
-    /// Returns the value of `enum ibv_wc_status`.
+    /// Returns the number of the status in `enum ibv_wc_status`; never 0, which stands for success.
     pub fn code(&self) -> u32 {
         self.code
     }
@@ -181,12 +181,12 @@ impl Status {
         self.code == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }
 
-    /// Returns whether the peer did not answer, which may be temporary.
+    /// Returns whether the request failed as the peer did not answer, which may be temporary.
     pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self.code, ibv_wc_status::IBV_WC_RETRY_EXC_ERR | ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
-    /// Returns the likely cause. It is not part of the message.
+    /// Returns the likely cause of the failure, if known. It is not part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code {
             ibv_wc_status::IBV_WC_LOC_PROT_ERR => {

@@ -25,7 +25,7 @@ const PAIR_FATAL: c_uint = 1;
 /// `IBV_EVENT_DEVICE_FATAL`: the device was removed, or its driver has given it up.
 const FATAL: c_uint = 8;
 
-/// An RDMA device, which may be opened.
+/// An RDMA device of this machine, not open yet.
 #[derive(Clone)]
 pub struct Device {
     raw: NonNull<ibv_device>,
@@ -49,7 +49,7 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// An open device. A clone is another handle of the same context.
+/// An open RDMA device. A clone is another handle of the same context.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Inner>);
 
@@ -65,26 +65,26 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// The attributes of a port.
+/// The attributes of a port that connections depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortAttributes {
     /// Whether the port carries packets (InfiniBand Architecture, 7.2.7).
     pub is_active: bool,
-    /// The current path MTU, in bytes of payload.
+    /// The current path MTU of the port, in bytes of payload.
     pub mtu: u32,
     /// The local identifier of the port; 0 under RoCE.
     pub lid: u16,
 }
 
-/// A GID of a local port, which packets are sent from.
+/// A GID of a local port that packets are sent from, with its place in the port's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceGid {
     /// The number of the port, from 1.
     pub port: u8,
     /// The index of the GID in the port's table.
     pub gid_index: u8,
-    /// The GID at that index.
+    /// The GID at that index, 16 bytes.
     pub gid: Ipv6Addr,
 }
 
@@ -104,7 +104,7 @@ impl Device {
         (0..count).filter_map(device).collect()
     }
 
-    /// Returns the name of the device, such as `mlx5_2`.
+    /// Returns the name of the RDMA device, such as `mlx5_2`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -130,7 +130,7 @@ impl Device {
 }
 
 impl Context {
-    /// Returns the name of the device.
+    /// Returns the name of the open RDMA device, such as `mlx5_2`.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -227,7 +227,7 @@ impl Inner {
     }
 }
 
-/// Returns a path MTU in bytes, 256 to 4096 (InfiniBand Architecture, 9.4.3).
+/// Converts a path MTU of verbs to bytes, 256 to 4096 (InfiniBand Architecture, 9.4.3).
 fn bytes_of(mtu: ibv_mtu::Type) -> u32 {
     128 << mtu.clamp(ibv_mtu::IBV_MTU_256, ibv_mtu::IBV_MTU_4096)
 }

@@ -5,26 +5,26 @@ use std::io;
 
 use thiserror::Error;
 
-/// Why libibverbs cannot be used.
+/// Why libibverbs, the library of RDMA verbs, cannot be used.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The library cannot be loaded.
+    /// The library cannot be loaded, usually as it is not installed.
     #[error("libibverbs cannot be loaded ({reason})")]
     Missing {
-        /// The loader's reason.
+        /// The dynamic loader's reason, which names the file.
         reason: String,
     },
-    /// The library lacks a function.
+    /// The library was loaded, but is too old: it lacks a function.
     #[error("this libibverbs cannot be used ({reason})")]
     Function {
-        /// The loader's reason.
+        /// The dynamic loader's reason, which names the function.
         reason: String,
     },
 }
 
 impl LoadError {
-    /// Returns the remedy.
+    /// Returns the remedy: the packages to install.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "install libibverbs1 and ibverbs-providers, or rdma-core",
@@ -33,7 +33,7 @@ impl LoadError {
     }
 }
 
-/// A call of verbs that failed.
+/// The failure of a call of verbs: which call, of which device, and the kernel's reason.
 #[derive(Debug)]
 pub struct Error {
     call: Call,
@@ -41,7 +41,7 @@ pub struct Error {
     source: io::Error,
 }
 
-/// The calls that may fail.
+/// The calls of verbs that may fail, and two steps of this crate beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
@@ -53,9 +53,9 @@ pub enum Call {
     Query,
     /// `ibv_alloc_pd`
     ProtectionDomain,
-    /// The allocation of memory that is to be registered.
+    /// The allocation of memory that is to be registered, by `mmap`
     Allocate,
-    /// The access to a range of registered memory.
+    /// The check that a range is within registered memory, before any call
     Reach,
     /// `ibv_reg_mr`
     Register,
@@ -90,23 +90,23 @@ pub enum Call {
 }
 
 impl Error {
-    /// Makes the error of a call that sets `errno`.
+    /// Makes the error of a call that has just set `errno`.
     pub(crate) fn last(call: Call, device: &str) -> Self {
         let source = io::Error::last_os_error();
         Self { call, device: device.to_owned(), source }
     }
 
-    /// Makes the error of a call that returns an error number.
+    /// Makes the error of a call that returned this error number, positive or negative.
     pub(crate) fn returned(call: Call, device: &str, errno: i32) -> Self {
         Self { call, device: device.to_owned(), source: io::Error::from_raw_os_error(errno.abs()) }
     }
 
-    /// Returns the call that failed.
+    /// Returns the call of verbs that failed.
     pub fn call(&self) -> Call {
         self.call
     }
 
-    /// Returns the kernel's reason, a number of `errno(3)`.
+    /// Returns the kernel's reason for the failure, a number of `errno(3)`.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

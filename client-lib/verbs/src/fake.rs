@@ -33,30 +33,30 @@ use crate::library::Library;
 /// is dropped, all objects have to be gone.
 pub(crate) struct Fake(u64);
 
-/// The properties of the devices of one test.
+/// The properties that a test sets for its fake devices.
 pub(crate) struct World {
     pub(crate) devices: Vec<&'static str>,
     pub(crate) is_active: bool,
     pub(crate) mtu: ibv_mtu::Type,
     pub(crate) lid: u16,
-    /// By their indexes.
+    /// The GIDs of the port, in the order of their indexes.
     pub(crate) gids: Vec<Ipv6Addr>,
-    /// The index of the interface that the GIDs belong to.
+    /// The index of the network interface that the GIDs belong to; 0 for none.
     pub(crate) interface: u32,
-    /// The port refuses packets without GIDs.
+    /// Whether the port refuses to connect without GIDs.
     pub(crate) needs_gids: bool,
     /// The most inline data that a queue pair may request, and the least that it gets.
     pub(crate) inline: (u32, u32),
     /// A poll claims to have returned more completions than there was room for.
     pub(crate) overfills_polls: bool,
-    /// All bytes are inverted on their way.
+    /// Whether the device inverts all bytes that it writes.
     pub(crate) corrupts_bytes: bool,
     is_held: bool,
     failing: Option<Failing>,
     calls: Vec<Verb>,
 }
 
-/// The calls that can be made to fail.
+/// The calls of libibverbs that a test can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     List,
@@ -78,13 +78,13 @@ pub(crate) enum Verb {
 
 #[derive(Clone, Copy)]
 enum Failing {
-    /// All calls of this kind.
+    /// All calls of this kind, with this `errno`.
     Every(Verb, i32),
-    /// The call with this number, of any kind.
+    /// The call with this number, of any kind, counted from 0, with this `errno`.
     One(usize, i32),
 }
 
-/// All fake devices of all tests.
+/// All fake devices of all tests, and the objects that exist on them.
 struct State {
     worlds: HashMap<u64, World>,
     lists: Table<List>,
@@ -95,14 +95,14 @@ struct State {
     channels: Table<CompletionChannel>,
     queues: Table<CompletionQueue>,
     pairs: Table<QueuePair>,
-    /// The next number of a world, a queue pair or a key.
+    /// The last number that was given to a world, a queue pair or a key.
     next: u32,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| Mutex::new(State::new()));
-/// Signals that an object is gone, or an event acknowledged.
+/// Signals that an object is gone, or that an event was acknowledged.
 static CHANGED: Condvar = Condvar::new();
-/// The breaches of the rules, with their worlds.
+/// The breaches of the rules of verbs, each with the number of its test's world.
 static FAULTS: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
 
 /// The longest wait for another thread. Only failing tests wait for that long.
@@ -143,7 +143,7 @@ impl Fake {
         &LIBRARY
     }
 
-    /// Opens the first device.
+    /// Opens the first fake device of this test.
     pub(crate) fn open(&self) -> crate::Context {
         let devices = self.library().devices().expect("devices");
         devices.first().expect("a device").open().expect("opens")
@@ -153,17 +153,17 @@ impl Fake {
         change(state().world(self.0));
     }
 
-    /// Makes all calls of this kind fail.
+    /// Makes all calls of this kind fail with this `errno`.
     pub(crate) fn fail(&self, verb: Verb, errno: i32) {
         self.configure(|world| world.failing = Some(Failing::Every(verb, errno)));
     }
 
-    /// Makes the call with this number fail, counted from 0.
+    /// Makes the call with this number, counted from 0, fail with this `errno`.
     pub(crate) fn fail_call(&self, number: usize, errno: i32) {
         self.configure(|world| world.failing = Some(Failing::One(number, errno)));
     }
 
-    /// Makes no more calls fail.
+    /// Ends the effect of [`fail`](Self::fail) and [`fail_call`](Self::fail_call).
     pub(crate) fn stop_failing(&self) {
         self.configure(|world| world.failing = None);
     }
@@ -173,19 +173,19 @@ impl Fake {
         state().world(self.0).calls.clone()
     }
 
-    /// Holds posted writes back in their send queues.
+    /// Holds posted writes back in their send queues until [`release`](Self::release).
     pub(crate) fn hold(&self) {
         self.configure(|world| world.is_held = true);
     }
 
-    /// Executes the writes that were held back.
+    /// Executes the writes that [`hold`](Self::hold) has held back, and those posted later at once.
     pub(crate) fn release(&self) {
         let mut state = state();
         state.world(self.0).is_held = false;
         state.run(self.0);
     }
 
-    /// Raises an asynchronous event of this kind on all open devices.
+    /// Raises an asynchronous event of this kind on all open devices of this test.
     pub(crate) fn raise_event(&self, kind: u32) {
         for context in state().contexts.all_mut(self.0) {
             let element = context.raw.pointer().expose_provenance();
@@ -214,12 +214,12 @@ impl Fake {
         }
     }
 
-    /// Returns the number of registrations.
+    /// Returns the number of memory registrations that exist.
     pub(crate) fn registrations(&self) -> usize {
         state().regions.count(self.0)
     }
 
-    /// Returns the number of registrations that peers may write to.
+    /// Returns the number of memory registrations that peers may write to.
     pub(crate) fn reachable(&self) -> usize {
         let remote = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         state().regions.all(self.0).filter(|region| region.access & remote != 0).count()
@@ -230,7 +230,7 @@ impl Fake {
         state().pairs.all(self.0).map(|pair| pair.route.class).collect()
     }
 
-    /// Counts the objects that exist, by kind.
+    /// Returns the numbers of objects that exist, by kind, as text; empty if there are none.
     pub(crate) fn remaining(&self) -> String {
         state().remaining(self.0)
     }
@@ -242,7 +242,7 @@ impl Fake {
         assert!(!timeout.timed_out(), "it does not come to an end; there is {}", state.remaining(self.0));
     }
 
-    /// Takes the breaches of the rules so far.
+    /// Takes the messages on breaches of the rules so far.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
         faults.extract_if(.., |(world, _)| *world == self.0).map(|(_, text)| text).collect()
@@ -287,7 +287,7 @@ impl State {
         self.worlds.get_mut(&number).expect("the test that this is of has not ended")
     }
 
-    /// Records a call. Returns its error, if it is to fail.
+    /// Records a call of libibverbs. Returns the error number if a test makes it fail.
     fn call(&mut self, world: u64, verb: Verb) -> Result<(), i32> {
         let world = self.world(world);
         let number = world.calls.len();
@@ -317,7 +317,7 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records a breach of the rules.
+/// Records a breach of the rules of verbs, which fails the test of this world.
 fn fault(world: u64, text: impl Into<String>) {
     FAULTS.lock().unwrap_or_else(PoisonError::into_inner).push((world, text.into()));
 }
@@ -330,12 +330,12 @@ fn made<T>(made: Result<*mut T, i32>) -> *mut T {
     })
 }
 
-/// Returns the error number of a call, or 0.
+/// Returns the error number of a call that returns one, or 0 for success.
 fn returned(done: Result<(), i32>) -> c_int {
     done.err().unwrap_or_default()
 }
 
-/// The GID by which tests connect.
+/// Returns the GID by which tests connect, the second of the port.
 pub(crate) fn gid() -> Ipv6Addr {
     "fd00::1".parse().expect("an address")
 }

@@ -18,21 +18,21 @@ use crate::library::bits;
 use crate::memory::{ProtectionDomain, RemoteAddress, register, relaxed};
 use crate::registrations::{Registrations, drop_in_background};
 
-/// Why a device cannot reach a GPU's memory.
+/// Why an RDMA device cannot reach a GPU's memory.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GpuAccessError {
-    /// The GPU refused to share the memory.
+    /// The GPU refused to share the memory, or its driver cannot.
     #[error("{0}")]
     Gpu(#[from] GpuError),
-    /// The RDMA device refused to register it.
+    /// The RDMA device, or its driver, refused to register the memory.
     #[error("{call}{}", hint_of(call))]
     Call {
-        /// The failed call.
+        /// The failed call of verbs.
         #[from]
         call: Error,
     },
-    /// The method does not let devices reach the memory.
+    /// No device reaches the memory by this method, which is [`Method::Staging`].
     #[error("with {0} no device reaches it")]
     Method(Method),
 }
@@ -60,7 +60,7 @@ struct Parts {
     refused: Mutex<Refusal>,
 }
 
-/// Whether the memory should still be registered after a failure.
+/// Whether registrations of the memory are still tried after one has failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Refusal {
     #[default]
@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 impl Refusal {
-    /// Returns the refusal that follows from a failure.
+    /// Returns how long a registration is not tried again after this failure.
     pub(crate) fn by(error: &GpuAccessError, now: Instant) -> Self {
         match error {
             GpuAccessError::Call { call } if call.is_out_of_resources() => Self::Until(now + RETRY_AFTER),
@@ -94,13 +94,13 @@ impl Refusal {
 }
 
 impl GpuPages {
-    /// Wraps memory, which is registered when it is first sent from.
+    /// Wraps memory of a GPU, which is registered when it is first sent from.
     pub fn new(memory: Arc<dyn GpuMemory>) -> Self {
         let refused = Mutex::default();
         Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory, refused }))
     }
 
-    /// Returns the memory.
+    /// Returns the GPU memory behind this handle.
     pub fn memory(&self) -> &Arc<dyn GpuMemory> {
         &self.0.memory
     }
@@ -128,7 +128,7 @@ impl GpuPages {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the memory is registered under a domain.
+    /// Returns whether the memory is registered under this protection domain.
     pub fn is_registered(&self, domain: &ProtectionDomain) -> bool {
         self.0.registrations.has(domain)
     }
@@ -197,12 +197,12 @@ impl ProtectionDomain {
 }
 
 impl GpuReceiveBuffer {
-    /// Returns the memory.
+    /// Returns the GPU memory that the peer writes to.
     pub fn memory(&self) -> &Arc<dyn GpuMemory> {
         &self.0.memory
     }
 
-    /// Returns the address of the memory for a peer to write to.
+    /// Returns the address and the key that a peer needs to write to the memory.
     pub fn remote(&self) -> RemoteAddress {
         // SAFETY: the memory is registered, and its key never changes.
         let key = unsafe { self.0.raw.as_ref() }.rkey;

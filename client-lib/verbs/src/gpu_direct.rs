@@ -14,7 +14,7 @@ use crate::error::{Call, Error};
 use crate::library::bits;
 use crate::memory::ProtectionDomain;
 
-/// An invalid file descriptor.
+/// An invalid file descriptor, for the trial registration of a dma-buf.
 const NONE: c_int = -1;
 
 /// The length of the trial registration in bytes. The kernel refuses less than a page before it

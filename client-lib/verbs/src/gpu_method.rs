@@ -11,13 +11,13 @@ use crate::gpu_direct::peermem;
 use crate::memory::ProtectionDomain;
 use crate::probe::probe_gpu;
 
-/// The size of the GPU memory that a method is tried with.
+/// The size in bytes of the GPU memory that methods are tried with.
 pub const GPU_PROBE_SIZE: NonZeroUsize = NonZeroUsize::new(64 << 10).expect("not zero");
 
-/// The method that was chosen, and why not a better one.
+/// The method that was chosen for a GPU and a device, and why not a better one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuMethodChoice {
-    /// The first method that works; `None` if the [forced](Forced::To) one does not.
+    /// The first method that works; `None` if the [forced](Forced::To) one does not work.
     pub method: Option<Method>,
     /// The reasons against the methods before it, in one line; empty if there are none.
     pub rejections: String,

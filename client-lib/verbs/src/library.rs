@@ -15,7 +15,7 @@ use crate::error::{Call, Error, LoadError};
 /// The name of the library in all distributions. rdma-core has kept this ABI since 2018.
 const FILE: &str = "libibverbs.so.1";
 
-/// The functions of libibverbs.
+/// The functions of libibverbs, looked up in the loaded library.
 pub struct Library {
     pub(crate) get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
     pub(crate) free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
@@ -67,11 +67,11 @@ pub(crate) struct AsyncEvent {
     pub(crate) kind: c_uint,
 }
 
-/// `struct ibv_gid_entry`, which the headers behind rdma-sys may lack.
+/// The C structure `ibv_gid_entry`, which the headers behind rdma-sys may lack.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct GidEntry {
-    /// The GID, in two halves.
+    /// The 16 bytes of the GID, as two halves.
     pub(crate) gid: [u64; 2],
     pub(crate) index: u32,
     pub(crate) port: u32,
@@ -166,7 +166,7 @@ impl Library {
         self.reg_dmabuf_mr.is_some()
     }
 
-    /// Returns the text of libibverbs for a completion status.
+    /// Returns libibverbs' text for a completion status, or its number if there is none.
     pub(crate) fn status_text(&self, status: ibv_wc_status::Type) -> String {
         // SAFETY: the function takes any number, and returns a constant.
         let text = unsafe { (self.wc_status_str)(status) };

@@ -6,7 +6,7 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// The number of the capability CAP_IPC_LOCK.
+/// The number of the capability CAP_IPC_LOCK, a bit in the sets of `/proc/self/status`.
 const CAP_IPC_LOCK: u32 = 14;
 
 /// The size of the initial user namespace in `/proc/self/uid_map` (`user_namespaces(7)`).
@@ -15,11 +15,11 @@ const INITIAL_NAMESPACE_SIZE: &str = "4294967295";
 /// The limit of locked memory, and how much of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedMemory {
-    /// The limit in bytes (`RLIMIT_MEMLOCK`).
+    /// The limit of locked memory in bytes (`RLIMIT_MEMLOCK`).
     pub soft: u64,
-    /// The limit to which the process may raise it.
+    /// The hard limit in bytes, to which the process may raise `soft` by itself.
     pub hard: u64,
-    /// The memory that is registered with devices, in bytes.
+    /// The memory that is registered with devices now, in bytes (`VmPin`).
     pub pinned: u64,
     /// The privileges that may exempt the process from the limit.
     pub privileges: Privileges,
@@ -29,9 +29,9 @@ pub struct LockedMemory {
 /// `user_namespaces(7)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Privileges {
-    /// Whether the process runs as root.
+    /// Whether the process runs as root, by its effective user.
     pub is_root: bool,
-    /// Whether CAP_IPC_LOCK is effective.
+    /// Whether the process has CAP_IPC_LOCK in its effective set.
     pub has_ipc_lock: bool,
     /// Whether the container was given CAP_IPC_LOCK, which is then in the bounding set.
     pub was_given_ipc_lock: bool,
@@ -40,7 +40,7 @@ pub struct Privileges {
     pub is_in_user_namespace: bool,
 }
 
-/// The error that the limit of locked memory is too low.
+/// The error that the limit of locked memory is too low for a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedMemoryShortage {
     wanted: u64,
@@ -90,7 +90,7 @@ impl Privileges {
         }
     }
 
-    /// Returns whether the process is exempt from the limit.
+    /// Returns whether the process is exempt from the limit of locked memory.
     pub fn is_exempt(&self) -> bool {
         self.has_ipc_lock && !self.is_in_user_namespace
     }
@@ -123,7 +123,7 @@ impl LockedMemoryShortage {
         self.wanted > self.locked.soft
     }
 
-    /// Returns the remedy. It is not part of the message.
+    /// Returns the remedy: how to raise the limit. It is not part of the message.
     pub fn hint(&self) -> String {
         let Self { wanted, locked: LockedMemory { hard, pinned, privileges, .. } } = self;
         if pinned.checked_add(*wanted).is_some_and(|all| all <= *hard) {
@@ -160,7 +160,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// Returns the pinned memory in bytes. The kernel reports it in KiB.
+/// Returns the pinned memory in bytes, which the kernel reports in KiB; 0 if it does not.
 fn pinned(status: &str) -> u64 {
     let number = field(status, "VmPin").and_then(|size| size.trim().strip_suffix("kB")?.trim().parse().ok());
     number.map_or(0, |size: u64| size.saturating_mul(1024))

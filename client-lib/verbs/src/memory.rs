@@ -86,7 +86,7 @@ unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
 
-/// Registers memory. The caller keeps it until the registration has ended.
+/// Registers memory of this process. The caller keeps it until the registration has ended.
 pub(crate) fn register(
     domain: &ProtectionDomain,
     call: Call,
@@ -114,7 +114,7 @@ pub(crate) fn relaxed<T>(access: u32, register: impl Fn(u32) -> Result<T, Error>
     }
 }
 
-/// Anonymous pages of this process.
+/// Anonymous pages of this process, unmapped on drop.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     length: NonZeroUsize,
@@ -123,9 +123,9 @@ pub(crate) struct Memory {
 /// An address in the registered memory of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// The address, in the peer's address space.
+    /// The address of a byte, in the peer's address space.
     pub address: u64,
-    /// The remote key of the memory (`rkey`).
+    /// The remote key of the registered memory (`rkey`).
     pub key: u32,
 }
 
@@ -147,7 +147,7 @@ impl ProtectionDomain {
         })))
     }
 
-    /// Returns the open device that the domain belongs to.
+    /// Returns the open device that the protection domain belongs to.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
@@ -229,7 +229,7 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Returns a range of the region as a scatter/gather entry.
+    /// Returns a range of the region as a scatter/gather entry of a work request.
     pub(crate) fn sge(&self, range: &Range<usize>) -> Result<ibv_sge, Error> {
         let registered = &self.0.registered;
         let length = range.end.checked_sub(range.start).ok_or_else(|| registered.outside())?;

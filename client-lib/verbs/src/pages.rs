@@ -28,7 +28,7 @@ struct Parts {
     memory: Backing,
 }
 
-/// The owner of the memory.
+/// The memory itself, by its owner: this crate, or the program or a driver.
 enum Backing {
     Own(Memory),
     Host(HostMemory),
@@ -48,7 +48,7 @@ impl Pages {
         Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory }))
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the memory, for reading.
     pub fn bytes(&self) -> &[u8] {
         match &self.0.memory {
             // SAFETY: our own pages, which are initialized. They are only written to through
@@ -60,7 +60,7 @@ impl Pages {
         }
     }
 
-    /// Returns the bytes for writing.
+    /// Returns the bytes of the memory, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.0.memory {
             // SAFETY: as above, and this is the only handle. A device that still reads, contrary to

@@ -20,7 +20,7 @@ use crate::queue_pair::{Capacities, Class, Path, QueuePair, UnconnectedQueuePair
 /// The longest wait for a completion. A device gives up its retransmissions earlier.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time between two polls.
+/// The time between two polls for the completion of the write.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The number of bytes that are written: several packets of any path MTU.
@@ -30,63 +30,63 @@ const RECEIVED: u64 = 1;
 const WRITTEN: u64 = 2;
 const IMMEDIATE: u32 = 0x6d6e_6574;
 
-/// A port that works.
+/// A port that works, as a probe has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Probed {
-    /// The path MTU, in bytes of payload.
+    /// The path MTU of the port, in bytes of payload.
     pub mtu: u32,
 }
 
-/// Why a probe failed.
+/// Why the probe of a device failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProbeError {
-    /// libibverbs cannot be used.
+    /// The library libibverbs cannot be used.
     #[error(transparent)]
     Library(#[from] LoadError),
-    /// A call of verbs failed.
+    /// A call of verbs failed before the write.
     #[error(transparent)]
     Call(#[from] Error),
-    /// The GPU failed.
+    /// The GPU failed to copy its memory, or to make writes visible.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The device cannot reach the GPU's memory.
+    /// The RDMA device cannot reach the GPU's memory.
     #[error(transparent)]
     GpuAccess(#[from] GpuAccessError),
-    /// libibverbs does not show the device.
+    /// No device of this name is shown by libibverbs.
     #[error("libibverbs does not show {0}")]
     NoDevice(String),
-    /// The port is not active.
+    /// The port of the device is not active.
     #[error("{device} port {port} is not active")]
     Inactive {
-        /// The name of the device.
+        /// The name of the device whose port it is.
         device: String,
-        /// The number of the port.
+        /// The number of the port, from 1.
         port: u8,
     },
-    /// The write failed.
+    /// The device's write to itself failed.
     #[error("{device} cannot write to itself by GID {gid_index}: {status}")]
     Failed {
-        /// The name of the device.
+        /// The name of the device that was to write.
         device: String,
-        /// The index of the GID.
+        /// The index of the GID by which the device was to write.
         gid_index: u8,
-        /// The completion status.
+        /// The completion status of the write, which says why.
         status: Status,
     },
-    /// The write did not complete in time.
+    /// The device's write to itself did not complete in time.
     #[error("{device} has not completed a write to itself by GID {gid_index} within {COMPLETION_TIMEOUT:?}")]
     Silent {
-        /// The name of the device.
+        /// The name of the device that was to write.
         device: String,
-        /// The index of the GID.
+        /// The index of the GID by which the device was to write.
         gid_index: u8,
     },
-    /// Other bytes arrived than were sent.
+    /// The write completed, but other bytes arrived than were sent.
     #[error("{device} wrote other bytes, or another immediate, than were posted")]
     Different {
-        /// The name of the device.
+        /// The name of the device that corrupted the bytes.
         device: String,
     },
 }
@@ -131,7 +131,7 @@ pub fn probe(device: &str, source: SourceGid) -> Result<Probed, ProbeError> {
     probe_by(Library::load()?, device, source)
 }
 
-/// Probes as [`probe`] does, by the functions of this library.
+/// Probes as [`probe`] does, by the functions of this library, which may be a test's fake.
 pub(crate) fn probe_by(
     library: &'static Library,
     device: &str,
@@ -223,7 +223,7 @@ impl Loopback {
         Ok(Self { device, gid_index, mtu, queue, sender, receiver })
     }
 
-    /// Posts a write, and waits until it has arrived.
+    /// Posts a write to the device itself, and waits until it has arrived.
     fn write(
         &self,
         sge: Option<(&MemoryRegion, Range<usize>)>,

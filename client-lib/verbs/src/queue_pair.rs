@@ -35,7 +35,7 @@ const MIN_RNR_TIMER: u8 = 12;
 
 const HOP_LIMIT: u8 = 64;
 
-/// The 24 bits of a packet sequence number.
+/// The 24 bits of a packet sequence number in InfiniBand.
 const PSN_MASK: u32 = 0x00ff_ffff;
 
 /// The longest write, in bytes, that is copied into its request (`IBV_SEND_INLINE`). The device
@@ -49,14 +49,14 @@ const MAX_SGE: usize = 2;
 /// The most writes that one call of [`QueuePair::post_writes`] takes.
 pub const MAX_WRITES: usize = 16;
 
-/// A queue pair that is not connected yet.
+/// A reliable queue pair that is not connected to a peer yet.
 #[derive(Debug)]
 pub struct UnconnectedQueuePair {
     inner: Inner,
     psn: u32,
 }
 
-/// A queue pair that is connected to one of a peer.
+/// A reliable queue pair that is connected to one of a peer.
 #[derive(Debug)]
 pub struct QueuePair(Inner);
 
@@ -66,7 +66,7 @@ struct Inner {
     // Held, since the device reports to it.
     _queue: CompletionQueue,
     domain: ProtectionDomain,
-    /// The longest write that may be sent inline, in bytes.
+    /// The longest write that may be copied into its request (`IBV_SEND_INLINE`), in bytes.
     inline: u32,
 }
 
@@ -80,20 +80,20 @@ unsafe impl Sync for Inner {}
 pub struct QueuePairAddress {
     /// The number of the queue pair, 24 bits.
     pub qpn: u32,
-    /// The sequence number of its first packet, 24 bits.
+    /// The sequence number of the first packet that the queue pair sends, 24 bits.
     pub psn: u32,
-    /// The GID that its packets are sent from.
+    /// The GID that the queue pair's packets are sent from.
     pub gid: Ipv6Addr,
-    /// The local identifier of its port; 0 under RoCE.
+    /// The local identifier of the queue pair's port; 0 under RoCE.
     pub lid: u16,
 }
 
-/// The most requests that a queue pair has in flight.
+/// The most requests of each kind that a queue pair has in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacities {
-    /// Send requests, which are writes.
+    /// The most send requests, which are writes.
     pub send: u16,
-    /// Receive requests, one for each immediate of the peer.
+    /// The most receive requests, one for each immediate of the peer.
     pub receive: u16,
 }
 
@@ -103,7 +103,7 @@ pub struct Capacities {
 /// gets a mixture of old and new bytes.
 #[derive(Clone, Debug)]
 pub struct Write<'a> {
-    /// The identifier that the completion carries (`wr_id`).
+    /// The identifier that the completion of the write carries (`wr_id`).
     pub id: u64,
     /// The first bytes to write, at most 1 GiB of a region. Without any bytes, the peer only gets
     /// the immediate.
@@ -111,7 +111,7 @@ pub struct Write<'a> {
     /// Bytes to write after the first ones without a copy. They are registered under the protection
     /// domain of the queue pair.
     pub zero_copy: Option<(ZeroCopy<'a>, Range<usize>)>,
-    /// The destination.
+    /// The destination in the peer's registered memory.
     pub remote: RemoteAddress,
     /// The number that the peer receives once the bytes have arrived. It takes one of the peer's
     /// receive requests.
@@ -120,16 +120,16 @@ pub struct Write<'a> {
     pub is_signalled: bool,
 }
 
-/// Memory that is sent without a copy.
+/// Memory that is sent without a copy, registered under the queue pair's domain.
 #[derive(Clone, Copy, Debug)]
 pub enum ZeroCopy<'a> {
-    /// Memory of the process.
+    /// Memory of this process.
     Pages(&'a Pages),
     /// Memory of a GPU.
     Gpu(&'a GpuPages),
 }
 
-/// The path of a connection.
+/// The path of a connection: the local port and GID, and how packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The number of the local port, from 1.
@@ -138,7 +138,7 @@ pub struct Path {
     pub gid_index: u8,
     /// The path MTU that both ends support, in bytes of payload: a power of two from 256 to 4096.
     pub mtu: u32,
-    /// The quality of service.
+    /// The quality of service of the connection's packets.
     pub class: Class,
     /// Whether packets carry a global route header with GIDs. They do wherever both ends [have a
     /// GID](Self::has_gids), so always under RoCE.
@@ -249,7 +249,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts at most `N` writes.
+    /// Posts at most `N` writes, by one call of verbs.
     fn post<const N: usize>(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         // SAFETY: a structure of numbers and pointers, for which zero means none.
         let mut requests: [ibv_send_wr; N] = unsafe { std::mem::zeroed() };
@@ -417,7 +417,7 @@ fn state(state: ibv_qp_state::Type) -> ibv_qp_attr {
     attributes
 }
 
-/// Returns the largest path MTU of at most `bytes`.
+/// Converts bytes to a path MTU of verbs: the largest of at most `bytes`, but at least 256.
 fn mtu(bytes: u32) -> ibv_mtu::Type {
     match bytes {
         4096.. => ibv_mtu::IBV_MTU_4096,

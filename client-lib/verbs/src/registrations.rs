@@ -22,7 +22,7 @@ pub(crate) struct Registrations(Arc<RegistrationList>);
 #[derive(Default)]
 struct RegistrationList(Mutex<Vec<Registration>>);
 
-/// The memory that is registered under one domain.
+/// The pieces of memory that are registered under one protection domain.
 #[derive(Default)]
 pub(crate) struct DomainRegistrations(Mutex<Vec<Weak<RegistrationList>>>);
 
@@ -35,7 +35,7 @@ struct Registration {
 unsafe impl Send for Registration {}
 
 impl Registrations {
-    /// Registers the memory under a domain, if it is not registered yet.
+    /// Registers the memory under a domain by calling `register`, unless it is registered already.
     pub(crate) fn ensure<E>(
         &self,
         domain: &ProtectionDomain,
@@ -53,7 +53,7 @@ impl Registrations {
         Ok(())
     }
 
-    /// Returns whether the memory is registered under a domain.
+    /// Returns whether the memory is registered under this protection domain.
     pub(crate) fn has(&self, domain: &ProtectionDomain) -> bool {
         self.all().iter().any(|known| known.domain.is_same(domain))
     }
@@ -110,7 +110,7 @@ impl DomainRegistrations {
         all.push(known);
     }
 
-    /// Ends the registrations under retired domains.
+    /// Ends the registrations of all this memory under retired domains.
     pub(crate) fn end(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for known in all.iter().filter_map(Weak::upgrade) {

@@ -19,7 +19,7 @@ use crate::error::GpuError;
 /// this value lives.
 pub(super) struct Context {
     pub(super) library: &'static Library,
-    /// The name of the GPU, for errors.
+    /// The name of the GPU, with which its error messages begin.
     pub(super) name: String,
     device: CUdevice,
     raw: CUcontext,
@@ -60,7 +60,7 @@ impl Context {
         Ok(current)
     }
 
-    /// Returns whether it is this context.
+    /// Returns whether a context of the driver is this primary context.
     pub(super) fn is_same(&self, other: CUcontext) -> bool {
         self.raw == other
     }
@@ -70,7 +70,7 @@ impl Context {
         self.library.check(call, code).map_err(|error| self.error(error))
     }
 
-    /// Makes an error with the name of the GPU.
+    /// Makes an error whose message begins with the name of the GPU.
     pub(super) fn error(&self, reason: impl std::fmt::Display) -> GpuError {
         GpuError::new(format!("{}: {reason}", self.name))
     }
@@ -86,7 +86,8 @@ impl Drop for Context {
 /// A guard of the current context of the calling thread, which it cannot leave.
 pub(super) struct Current<'a> {
     pub(super) context: &'a Context,
-    /// The thread's own capture mode, which is restored.
+    /// The capture mode that the thread had before, which is restored; `None` if it was not
+    /// changed.
     outer: Option<u32>,
     thread: PhantomData<*const ()>,
 }
@@ -115,7 +116,7 @@ impl Drop for Current<'_> {
     }
 }
 
-/// A non-blocking stream, which waits for no other stream by itself.
+/// A non-blocking CUDA stream, which waits for no other stream by itself.
 pub(super) struct Stream {
     context: Arc<Context>,
     raw: CUstream,
@@ -192,7 +193,7 @@ impl Stream {
         self.context.check("cuMemcpyDtoHAsync", code)
     }
 
-    /// Waits until all work of the stream is complete.
+    /// Waits until all work of the stream, such as copies, is complete.
     pub(super) fn synchronize(&self) -> Result<(), GpuError> {
         let _current = self.context.enter()?;
         // SAFETY: the stream is alive.
@@ -210,7 +211,7 @@ impl Drop for Stream {
     }
 }
 
-/// An event, which marks a point in the work of a GPU.
+/// A CUDA event, which marks a point in the work of a GPU for streams to wait for.
 pub(super) struct Event {
     context: Arc<Context>,
     raw: CUevent,
@@ -234,7 +235,7 @@ impl Event {
     /// waits for, which are all blocking streams of the context (CUDA Driver API, "Stream
     /// synchronization behavior"). Fails if one of them is being captured.
     pub(super) fn record(&self) -> Result<(), GpuError> {
-        /// `CU_STREAM_LEGACY` of <cuda.h>, a macro.
+        /// The legacy default stream: `CU_STREAM_LEGACY` of <cuda.h>, a macro.
         const LEGACY: CUstream = ptr::without_provenance_mut(1);
         let _current = self.context.enter()?;
         // Recording would fail too, but would end the capture. This query does not (CUDA Driver
@@ -260,7 +261,7 @@ impl Drop for Event {
     }
 }
 
-/// Page-locked memory of the machine, which the GPU accesses by itself.
+/// Page-locked memory of the machine, which the GPU copies from and to by itself.
 pub(super) struct Locked {
     context: Arc<Context>,
     start: NonNull<u8>,
@@ -289,7 +290,7 @@ impl Locked {
         Ok(Self { context: Arc::clone(context), start })
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the first byte of the locked memory.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -82,7 +82,7 @@ impl Copier {
         asked.and(ended)
     }
 
-    /// Orders the copies after the earlier work of the program.
+    /// Orders the copies that follow after the earlier work of the program on the GPU.
     fn begin(&self) -> Result<(), GpuError> {
         self.order.record()?;
         self.slots.iter().try_for_each(|slot| slot.stream.wait_for(&self.order))
@@ -138,7 +138,7 @@ impl Copier {
 }
 
 impl Slot {
-    /// Waits for the GPU, and copies the first bytes of the slot.
+    /// Waits until the GPU has filled the slot, and copies its first bytes to `piece`.
     fn read_out(&self, piece: &mut [u8]) -> Result<(), GpuError> {
         self.stream.synchronize()?;
         // SAFETY: a piece is no longer than a slot, the GPU has finished with this slot, and

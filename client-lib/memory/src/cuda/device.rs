@@ -16,7 +16,7 @@ use super::failure;
 use super::library::Library;
 use crate::error::GpuError;
 
-/// A GPU that is ready for use.
+/// A GPU that is ready for use, with its primary context and the slots for copies.
 pub(super) struct Device {
     pub(super) context: Arc<Context>,
     pub(super) ordinal: u32,
@@ -32,22 +32,22 @@ pub(super) struct Device {
 pub(super) struct Facts {
     /// The CUDA version of the driver: 12020 stands for 12.2.
     pub(super) version: c_int,
-    /// `DMA_BUF_SUPPORTED`
+    /// Whether the GPU exports memory: the attribute `DMA_BUF_SUPPORTED`.
     pub(super) dma_buf: Option<c_int>,
-    /// `GPU_DIRECT_RDMA_WRITES_ORDERING`
+    /// The scope to which other devices' writes are ordered: `GPU_DIRECT_RDMA_WRITES_ORDERING`.
     pub(super) ordering: Option<c_int>,
-    /// `GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`
+    /// The ways to flush other devices' writes, as bits: `GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`.
     pub(super) flush: Option<c_int>,
-    /// The page size of the machine, in bytes.
+    /// The page size of the machine, in bytes, to which exports are aligned.
     pub(super) page: u64,
 }
 
 /// How writes of other devices become visible to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
-    /// Without any call.
+    /// The writes are visible without any call.
     Unneeded,
-    /// By a call.
+    /// The writes are visible after a call of `cuFlushGPUDirectRDMAWrites`.
     Call,
 }
 
@@ -113,7 +113,7 @@ impl Device {
     }
 }
 
-/// Returns the text that a call writes.
+/// Returns the text that a call of libcuda writes, up to 255 bytes.
 fn text(
     call: &str,
     library: &Library,

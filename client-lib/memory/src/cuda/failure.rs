@@ -4,10 +4,10 @@ use cudarc::driver::sys::CUresult;
 
 pub(super) const SUCCESS: u32 = CUresult::CUDA_SUCCESS as u32;
 
-/// The message that libcuda is missing.
+/// The error message if libcuda cannot be loaded, with the remedy.
 pub(super) const NO_LIBRARY: &str = "libcuda.so.1 cannot be loaded: request nvidia.com/gpu in the pod's spec, with NVIDIA_DRIVER_CAPABILITIES=compute,utility in the image; on a machine of one's own, install NVIDIA's driver";
 
-/// Returns the message that libcuda lacks a function.
+/// Returns the error message if libcuda lacks this function, with the remedy.
 pub(super) fn missing_function(function: &str) -> String {
     format!("this libcuda has no {function}: install a driver for CUDA 11 or newer")
 }
@@ -31,7 +31,7 @@ pub(super) fn message(call: &str, code: u32, name: Option<&str>, words: Option<&
     line.replace(['\n', '\r'], " ")
 }
 
-/// Returns the likely cause and the remedy.
+/// Returns the likely cause and the remedy of an error of this call, if they are known.
 fn hint(call: &str, code: u32) -> Option<&'static str> {
     const fn is(error: CUresult) -> u32 {
         error as u32

@@ -144,7 +144,7 @@ impl Library {
         unsafe { Self::find(loaded) }.map_err(|function| GpuError::new(failure::missing_function(function)))
     }
 
-    /// Converts the result of a call to an error.
+    /// Converts the result of a call of libcuda to an error, with the likely cause and the remedy.
     pub(super) fn check(&self, call: &str, code: u32) -> Result<(), GpuError> {
         if code == failure::SUCCESS {
             return Ok(());
@@ -169,7 +169,7 @@ impl Library {
         Ok(version)
     }
 
-    /// Returns the number of GPUs that this process may see.
+    /// Returns the number of GPUs that this process may see (`CUDA_VISIBLE_DEVICES`).
     pub(super) fn count(&self) -> Result<u32, GpuError> {
         let mut count = 0;
         // SAFETY: `count` outlives the call.

@@ -35,7 +35,7 @@ pub(super) struct CudaMemory {
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-/// An allocation of `cuMemAlloc`.
+/// An allocation of `cuMemAlloc`, freed on drop.
 struct Allocation {
     context: Arc<Context>,
     address: CUdeviceptr,
@@ -51,7 +51,7 @@ impl Drop for Allocation {
 }
 
 impl CudaMemory {
-    /// Allocates zeroed memory.
+    /// Allocates zeroed memory of the GPU, in whole large pages.
     pub(super) fn allocate(gpu: Cuda, length: NonZeroUsize) -> Result<Self, GpuError> {
         let context = Arc::clone(&gpu.device.context);
         let Some(allocated) = length.get().checked_next_multiple_of(PAGE) else {
@@ -75,7 +75,7 @@ impl CudaMemory {
         Ok(Self { gpu, address, length: length.get(), reachable, _owner: Box::new(owner) })
     }
 
-    /// Wraps memory of the program.
+    /// Wraps memory of the GPU that the program has allocated by other means.
     ///
     /// # Safety
     ///

@@ -11,7 +11,7 @@ use super::context::Current;
 use super::failure;
 use crate::error::GpuError;
 
-/// Returns the reason why an address is not memory of this GPU.
+/// Returns the reason why an address is not memory of this GPU, or `None` if it is.
 fn reason_against(address: u64, kind: u32, managed: bool, found: c_int, ordinal: u32) -> Option<String> {
     const HOST: u32 = CUmemorytype::CU_MEMORYTYPE_HOST as u32;
     const DEVICE: u32 = CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
@@ -99,7 +99,7 @@ fn covered(
     Ok(None)
 }
 
-/// Returns the allocation that contains an address.
+/// Returns the range of the GPU allocation that contains an address.
 pub(super) fn allocation(current: &Current<'_>, address: CUdeviceptr) -> Result<Range<u64>, GpuError> {
     let (mut start, mut size): (CUdeviceptr, usize) = (0, 0);
     // SAFETY: both outlive the call; any address may be queried.
@@ -109,7 +109,7 @@ pub(super) fn allocation(current: &Current<'_>, address: CUdeviceptr) -> Result<
     Ok(start..start.saturating_add(size as u64))
 }
 
-/// Returns the reason if RDMA devices cannot access the memory.
+/// Returns an error with the reason if RDMA devices cannot access the memory at an address.
 pub(super) fn reachable(current: &Current<'_>, address: CUdeviceptr) -> Result<(), GpuError> {
     let mut capable = 0_u32;
     // SAFETY: at least the size of the attribute, which is a boolean; zero before.

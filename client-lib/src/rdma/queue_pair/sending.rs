@@ -23,7 +23,7 @@ use crate::wire::HEADER;
 /// while the next are fetched.
 const MAX_FETCHED: usize = 1 << 20;
 
-/// Messages that have been taken from the source and not posted yet, as there was no room.
+/// Messages that have been taken from the source and are not posted yet.
 #[derive(Default)]
 pub(super) struct SendBatch {
     pub(super) messages: VecDeque<PendingMessage>,

@@ -40,7 +40,7 @@ pub(super) extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     returned(destroy(&mut state))
 }
 
-/// Returns -1 and sets `errno`, unlike most other calls.
+/// Stands in for `ibv_get_cq_event`. Returns -1 and sets `errno`, unlike most other calls.
 pub(super) extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     queue: *mut *mut ibv_cq,
@@ -217,7 +217,7 @@ pub(super) extern "C" fn poll_cq(queue: *mut ibv_cq, room: c_int, to: *mut ibv_w
 }
 
 impl State {
-    /// Adds a completion, and reports it if the queue is armed.
+    /// Adds a completion to a queue, and reports it to the channel if the queue is armed.
     pub(super) fn complete(&mut self, queue: usize, entry: Entry) {
         let Some(found) = self.queues.at(queue) else { return };
         if found.entries.len() == found.depth {

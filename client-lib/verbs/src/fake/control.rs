@@ -78,7 +78,7 @@ extern "C" fn free_device_list(list: *mut *mut ibv_device) {
 }
 
 impl super::State {
-    /// Drops one reference to a device.
+    /// Drops the reference of a list or a context to a device, which ends with the last one.
     fn release_device(&mut self, device: *mut ibv_device) {
         let Ok(found) = self.devices.get(device) else { return };
         found.holders -= 1;
@@ -274,7 +274,7 @@ extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
     returned(deregister(&mut state))
 }
 
-/// Returns whether all pages of the range are mapped.
+/// Returns whether all pages of a range are mapped in this process.
 fn is_mapped(start: *mut c_void, length: usize) -> bool {
     // SAFETY: for anonymous memory, `msync` only looks up the pages.
     NonNull::new(start).is_some_and(|start| unsafe { msync(start, length, MsFlags::MS_ASYNC) }.is_ok())

@@ -11,7 +11,7 @@ use rdma_sys::{
 
 use super::{CHANGED, fault};
 
-/// More than any test lists.
+/// Number of devices that a list has room for: more than any test lists.
 pub(super) const MOST_DEVICES: usize = 4;
 
 /// The structure that callers have a pointer to. It has an allocation of its own, so that
@@ -38,7 +38,7 @@ impl<T> Drop for Raw<T> {
     }
 }
 
-/// An object that callers name by a pointer.
+/// An object that the fake has created, and callers name by a pointer.
 pub(super) trait Made {
     type Raw;
 
@@ -46,11 +46,11 @@ pub(super) trait Made {
     fn raw(&self) -> *mut Self::Raw;
 }
 
-/// All objects of one kind, by address.
+/// All objects of one kind in all tests, by their addresses.
 pub(super) struct Table<T> {
     kind: &'static str,
     live: HashMap<usize, T>,
-    /// Objects that are gone, with their worlds.
+    /// The numbers of the worlds of objects that are gone, by address.
     gone: HashMap<usize, u64>,
 }
 
@@ -84,7 +84,7 @@ impl<T: Made> Table<T> {
         self.live.get_mut(&address)
     }
 
-    /// Removes the object that a caller names.
+    /// Removes the object that a caller names. Records a fault if it is gone already.
     pub(super) fn remove(&mut self, raw: *mut T::Raw) -> Result<T, i32> {
         self.get(raw)?;
         let made = self.live.remove(&raw.addr()).expect("it has been found");
@@ -135,17 +135,17 @@ pub(super) struct List {
 pub(super) struct Device {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_device>,
-    /// The number of lists and contexts that refer to it.
+    /// The number of device lists and contexts that refer to the device.
     pub(super) holders: usize,
 }
 
 pub(super) struct Context {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_context>,
-    /// Counts the events, so that it is readable while there is one.
+    /// A semaphore that counts the events, so that it is readable while there is one.
     pub(super) file: EventFd,
     pub(super) events: VecDeque<(usize, u32)>,
-    /// Events that were taken and not acknowledged.
+    /// Number of asynchronous events that were taken and not acknowledged.
     pub(super) got: usize,
 }
 
@@ -168,9 +168,9 @@ pub(super) struct CompletionChannel {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_comp_channel>,
     pub(super) context: usize,
-    /// Counts the events, so that it is readable while there is one.
+    /// A semaphore that counts the events, so that it is readable while there is one.
     pub(super) file: EventFd,
-    /// The queues that have reported.
+    /// The completion queues that have reported, by address, the oldest report first.
     pub(super) events: VecDeque<usize>,
 }
 
@@ -183,11 +183,11 @@ pub(super) struct CompletionQueue {
     pub(super) entries: VecDeque<Entry>,
     pub(super) is_armed: bool,
     pub(super) has_overflowed: bool,
-    /// Events that were taken and not acknowledged.
+    /// Number of reports of the queue that were taken and not acknowledged.
     pub(super) got: usize,
 }
 
-/// A completion that has not been polled.
+/// A completion in a queue that has not been polled.
 pub(super) struct Entry {
     pub(super) found: ibv_wc,
     pub(super) pair: usize,
@@ -216,14 +216,14 @@ pub(super) struct QueuePair {
     pub(super) unsignalled: usize,
 }
 
-/// A posted write that has not been executed.
+/// A posted write that is in its send queue, not executed yet.
 #[derive(Clone)]
 pub(super) struct PostedWrite {
     pub(super) id: u64,
     pub(super) payload: Payload,
     pub(super) address: u64,
     pub(super) key: u32,
-    /// In network byte order.
+    /// The immediate in network byte order; `None` for a write without one.
     pub(super) immediate: Option<u32>,
     pub(super) is_signalled: bool,
 }
@@ -235,14 +235,14 @@ pub(super) enum Payload {
     ScatterGather(Vec<ibv_sge>),
 }
 
-/// How a pair reaches its peer.
+/// How a queue pair reaches its peer, as set by `ibv_modify_qp`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Route {
     pub(super) peer: u32,
     /// The index of our GID and the peer's GID; `None` if the local identifiers are used.
     pub(super) global: Option<(u8, [u8; 16])>,
     pub(super) lid: u16,
-    /// The service level and the traffic class.
+    /// The service level and the traffic class of its packets.
     pub(super) class: (u8, u8),
     pub(super) send_sequence: u32,
     pub(super) receive_sequence: u32,

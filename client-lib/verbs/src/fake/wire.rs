@@ -111,7 +111,7 @@ impl QueuePair {
     }
 }
 
-/// Reads memory as the device does.
+/// Reads memory of this process as the device does, by its address.
 fn read(address: u64, length: u32) -> Vec<u8> {
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
     let mut bytes = vec![0; length as usize];
@@ -121,7 +121,7 @@ fn read(address: u64, length: u32) -> Vec<u8> {
 }
 
 impl State {
-    /// Executes what can be executed after a post.
+    /// Executes what a post has made possible: writes, or the flush of a failed queue pair.
     fn after_post(&mut self, world: u64, pair: *mut ibv_qp) {
         if self.pairs.at(pair.addr()).is_some_and(|pair| pair.state == ibv_qp_state::IBV_QPS_ERR) {
             self.flush(pair.addr());
@@ -129,7 +129,7 @@ impl State {
         self.run(world);
     }
 
-    /// Executes posted writes until no more can be executed.
+    /// Executes posted writes of all queue pairs until no more can be executed.
     pub(super) fn run(&mut self, world: u64) {
         if self.world(world).is_held {
             return;
@@ -234,7 +234,8 @@ impl State {
         (is_there && is_ready && agrees).then(|| peer.raw.pointer().addr())
     }
 
-    /// Returns the destination of a write, if the peer allows it.
+    /// Returns the destination of a write in the receiver's memory, or the status if it is not
+    /// allowed.
     fn writable(
         &mut self,
         receiver: usize,
@@ -258,7 +259,7 @@ impl State {
         if allows { Ok(to) } else { Err(refused) }
     }
 
-    /// Completes a write, and with it the unsignalled ones before it.
+    /// Adds the completion of a write, which frees the entries of unsignalled ones before it.
     fn sent(&mut self, sender: usize, send: &PostedWrite, status: ibv_wc_status::Type) {
         let mut found = completion(send.id, status);
         if status == ibv_wc_status::IBV_WC_SUCCESS {
@@ -269,7 +270,7 @@ impl State {
         self.complete(queue, Entry { found, pair: sender, frees });
     }
 
-    /// Flushes the requests of a queue pair that has failed.
+    /// Completes all requests of a queue pair that has failed as flushed.
     fn flush(&mut self, pair: usize) {
         let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         while let Some(found) = self.pairs.at(pair) {
@@ -299,7 +300,7 @@ fn completion(id: u64, status: ibv_wc_status::Type) -> ibv_wc {
 }
 
 impl super::MemoryRegion {
-    /// Returns whether the region contains the whole range.
+    /// Returns whether the registered region contains this whole range of addresses.
     fn has(&self, address: u64, length: usize) -> bool {
         let end = (address as usize).checked_add(length);
         address as usize >= self.start && end.is_some_and(|end| end <= self.start + self.length)
