@@ -146,7 +146,7 @@ async fn two_nics_in_one_subnet_accept_packets_by_either() -> Result<()> {
     set("ipv4/conf/net2/rp_filter", 0)?;
     server.reached("192.168.111.22", "net1")?;
     let doctor = doctor(&[])?;
-    let said = "net1 (192.168.111.11) and net2 (192.168.111.21) are in one subnet, 192.168.111.0/24: what is sent from 192.168.111.21 leaves by net1";
+    let said = "net1 (192.168.111.11) and net2 (192.168.111.21) are in one subnet, 192.168.111.0/24: packets from 192.168.111.21 leave by net1";
     ensure!(doctor.stdout.contains(said), "{doctor:?}");
     Ok(())
 }

@@ -227,7 +227,7 @@ fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
     if !unknown.is_empty() {
         findings.push(
             Finding::new(Warning, "endpoint", format!(
-                "{endpoint}: no TXT record names the network of {}: it cannot be chosen by network, nor its device",
+                "{endpoint}: no TXT record names the network of {}: clients cannot choose by network, and do not know the RDMA device",
                 unknown.join(", ")
             ))
             .fix("ask multinet-dns, or a server that forwards to it; give the slice's network an alias"),
@@ -248,7 +248,7 @@ fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
                 Finding::new(
                     Note,
                     "endpoint",
-                    format!("{endpoint}: its node is not known: it is never the nearest"),
+                    format!("{endpoint}: its node is not known: the endpoint never counts as the nearest"),
                 )
                 .fix("the program that writes the slice has to fill in nodeName; multinet-controller does"),
             );

@@ -335,7 +335,7 @@ impl Incoming {
             return Ok(());
         }
         Err(Failure::theirs(anyhow!(
-            "{} sent {} bytes with SHA-256 {}, but here are {} bytes with SHA-256 {}",
+            "{} sent {} bytes with SHA-256 {}, but {} bytes with SHA-256 {} have come",
             self.sender,
             wanted.bytes,
             wanted.sha256,

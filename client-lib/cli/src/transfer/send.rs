@@ -198,7 +198,7 @@ impl Transfer {
             let trouble = progress.check(now.into_std(), &statistics);
             // Renaming a file takes hardly any time.
             if self.is_safe() && now - *safe.get_or_insert(now) > progress.patience() {
-                return anyhow!("no answer within {} s", progress.patience().as_secs());
+                return anyhow!("the receiver has not answered within {} s", progress.patience().as_secs());
             }
             let Some(trouble) = trouble else { continue };
             let (acknowledged, frames) = (statistics.acknowledged, statistics.frames);
@@ -212,7 +212,7 @@ impl Transfer {
                     let last = match (failed, broken, &status) {
                         (Some(error), _, _) => error.to_string(),
                         (None, Some(broken), _) => format!("the connection broke: {broken}"),
-                        (None, None, Some(_)) => "it is being connected".to_owned(),
+                        (None, None, Some(_)) => "a connection to the next one is being made".to_owned(),
                         (None, None, None) => "DNS names no endpoint".to_owned(),
                     };
                     let wait = wait.as_secs();

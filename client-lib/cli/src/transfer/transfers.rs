@@ -81,8 +81,9 @@ impl Transfers {
                 Ok((transfer, _)) if !transfer.is_complete() => transfer.discard(),
                 Ok((transfer, _)) => drop(self.placed_before.insert(id, transfer)),
                 Err(Failure { error, .. }) => {
-                    self.refusals
-                        .warn(&format!("what an earlier receiver has left is passed over: {error:#}"));
+                    self.refusals.warn(&format!(
+                        "a transfer that an earlier receiver has left is passed over: {error:#}"
+                    ));
                 }
             }
         }

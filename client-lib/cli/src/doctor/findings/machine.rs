@@ -74,12 +74,13 @@ fn shared(SharedSubnet { network, nics }: &SharedSubnet) -> Option<Finding> {
     let stray = |nic: &InSubnet| {
         let by = nic.leaves_by.as_ref().filter(|by| **by != nic.interface)?;
         let InSubnet { interface, address, .. } = nic;
-        Some(format!("what is sent from {address} leaves by {by}, never by {interface}"))
+        Some(format!("packets from {address} leave by {by}, never by {interface}"))
     };
     let mut consequences: Vec<String> = nics.iter().filter_map(stray).collect();
     if nics.iter().any(|nic| nic.answers_for_all) {
         consequences.push(
-            "each answers for the addresses of all (ARP), so that what is for one comes by any".to_owned(),
+            "each NIC answers for the addresses of all (ARP), so that packets to one arrive by any"
+                .to_owned(),
         );
     }
     if consequences.is_empty() {

@@ -55,13 +55,13 @@ fn each_fault_of_an_interface_has_its_finding_and_fix() {
         ),
         (
             with_machine(|machine| machine.shared = vec![in_one_subnet("net1", true)]),
-            "warning network net1 (192.168.111.4) and net2 (192.168.111.9) are in one subnet, 192.168.111.0/24: what is sent from 192.168.111.9 leaves by \
-             net1, never by net2; each answers for the addresses of all (ARP), so that what is for one comes by any",
+            "warning network net1 (192.168.111.4) and net2 (192.168.111.9) are in one subnet, 192.168.111.0/24: packets from 192.168.111.9 leave by \
+             net1, never by net2; each NIC answers for the addresses of all (ARP), so that packets to one arrive by any",
             "give each network a subnet of its own",
         ),
         (
             with_machine(|machine| machine.shared = vec![in_one_subnet("net2", true)]),
-            "warning network net1 (192.168.111.4) and net2 (192.168.111.9) are in one subnet, 192.168.111.0/24: each answers",
+            "warning network net1 (192.168.111.4) and net2 (192.168.111.9) are in one subnet, 192.168.111.0/24: each NIC answers",
             "give each network a subnet of its own",
         ),
         (

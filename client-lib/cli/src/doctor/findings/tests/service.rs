@@ -39,8 +39,8 @@ async fn each_fact_that_records_lack_has_its_finding() {
     assert_eq!(
         bad(&facts).iter().map(|(message, _)| message.as_str()).collect::<Vec<_>>(),
         [
-            "warning endpoint infer-0:18515: no TXT record names the network of 192.168.111.5: it cannot be chosen by \
-             network, nor its device"
+            "warning endpoint infer-0:18515: no TXT record names the network of 192.168.111.5: clients cannot choose by \
+             network, and do not know the RDMA device"
         ]
     );
     let facts = named(Ok(resolved(|endpoint| endpoint.addresses[0].rdma_devices.clear()).await), None);
