@@ -1,5 +1,6 @@
 //! Sockets: UDP, TCP, TLS, HTTPS and QUIC, and the engine that answers what they receive.
 
+pub mod connections;
 mod crypto_runtime;
 pub mod engine;
 pub mod https;

@@ -33,7 +33,7 @@ arrows() {
       if (!match(path, /\{/)) { resolve(path); return }
       head = substr(path, 1, RSTART - 1); list = substr(path, RSTART + 1); gsub(/[{}]/, ",", list)
       n = split(list, items, /,[ ]*/)
-      for (i = 1; i <= n; i++) if (items[i] ~ /^[a-z_]+/) resolve(head items[i])
+      for (i = 1; i <= n; i++) if (items[i] != "") resolve(head items[i])
     }
     FNR == 1 {
       module = substr(FILENAME, length(sources) + 2); sub(/\.rs$/, "", module); sub(/(^|\/)(mod|lib|main)$/, "", module)

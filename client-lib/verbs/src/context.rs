@@ -88,22 +88,30 @@ pub struct SourceGid {
     pub gid: Ipv6Addr,
 }
 
-impl Device {
-    pub(crate) fn all(library: &'static Library, list: *mut *mut ibv_device, count: usize) -> Vec<Self> {
-        let Some(raw) = NonNull::new(list) else {
-            return Vec::new();
-        };
-        let list = Arc::new(List { library, raw });
+impl Library {
+    /// Lists the RDMA devices that this process may see, in the kernel's order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], for example if the kernel has no RDMA.
+    pub fn devices(&'static self) -> Result<Vec<Device>, Error> {
+        let mut count = 0;
+        // SAFETY: `count` outlives the call.
+        let list = unsafe { (self.get_device_list)(&raw mut count) };
+        let raw = NonNull::new(list).ok_or_else(|| Error::last(Call::List, ""))?;
+        let list = Arc::new(List { library: self, raw });
         let device = |index| {
             // SAFETY: the list has `count` entries.
             let raw = NonNull::new(unsafe { raw.add(index).read() })?;
             // SAFETY: an entry of the list, which is not freed yet and contains the name.
-            let name = unsafe { CStr::from_ptr((library.get_device_name)(raw.as_ptr())) };
-            Some(Self { raw, list: Arc::clone(&list), name: name.to_string_lossy().into_owned() })
+            let name = unsafe { CStr::from_ptr((self.get_device_name)(raw.as_ptr())) };
+            Some(Device { raw, list: Arc::clone(&list), name: name.to_string_lossy().into_owned() })
         };
-        (0..count).filter_map(device).collect()
+        Ok((0..usize::try_from(count).unwrap_or(0)).filter_map(device).collect())
     }
+}
 
+impl Device {
     /// Returns the name of the RDMA device, such as `mlx5_2`.
     pub fn name(&self) -> &str {
         &self.name

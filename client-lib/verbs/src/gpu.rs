@@ -15,8 +15,8 @@ use thiserror::Error;
 
 use crate::error::{Call, Error};
 use crate::library::bits;
+use crate::memory::registrations::{Registrations, drop_in_background};
 use crate::memory::{ProtectionDomain, RemoteAddress, register, relaxed};
-use crate::registrations::{Registrations, drop_in_background};
 
 /// Why an RDMA device cannot reach a GPU's memory.
 #[derive(Debug, Error)]

@@ -39,7 +39,6 @@ mod memory;
 mod pages;
 mod probe;
 mod queue_pair;
-mod registrations;
 #[cfg(test)]
 mod tests;
 

@@ -9,8 +9,7 @@ use rdma_sys::{
     ibv_qp_init_attr, ibv_wc_status,
 };
 
-use crate::context::Device;
-use crate::error::{Call, Error, LoadError};
+use crate::error::LoadError;
 
 /// The name of the library in all distributions. rdma-core has kept this ABI since 2018.
 const FILE: &str = "libibverbs.so.1";
@@ -144,21 +143,6 @@ impl Library {
         // any other program that uses verbs. SAFETY: the function takes no arguments.
         let _ = unsafe { fork_init() };
         Ok(library)
-    }
-
-    /// Lists the RDMA devices that this process may see, in the kernel's order.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`], for example if the kernel has no RDMA.
-    pub fn devices(&'static self) -> Result<Vec<Device>, Error> {
-        let mut count = 0;
-        // SAFETY: `count` outlives the call.
-        let list = unsafe { (self.get_device_list)(&raw mut count) };
-        if list.is_null() {
-            return Err(Error::last(Call::List, ""));
-        }
-        Ok(Device::all(self, list, usize::try_from(count).unwrap_or(0)))
     }
 
     /// Returns whether this libibverbs can register a dma-buf, which rdma-core can since 34.

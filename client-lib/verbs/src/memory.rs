@@ -1,6 +1,8 @@
 //! Protection domains and their memory: regions to send from, and buffers that a peer writes to.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
+pub(crate) mod registrations;
+
 use std::num::NonZeroUsize;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -13,7 +15,7 @@ use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 use crate::context::Context;
 use crate::error::{Call, Error};
 use crate::library::bits;
-use crate::registrations::DomainRegistrations;
+use registrations::DomainRegistrations;
 
 /// The longest scatter/gather entry, in bytes. Reliable connections allow twice as much, but some
 /// devices use the highest bit for something else.

@@ -11,8 +11,8 @@ use multinet_memory::HostMemory;
 use rdma_sys::ibv_sge;
 
 use crate::error::{Call, Error};
+use crate::memory::registrations::{Registrations, drop_in_background};
 use crate::memory::{Memory, ProtectionDomain, register};
-use crate::registrations::{Registrations, drop_in_background};
 
 /// Memory of the process to send from without a copy. A device reads it under the protection domain
 /// of each connection that sends from it. Dropping the last handle of registered memory frees it on

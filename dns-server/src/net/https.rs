@@ -31,8 +31,8 @@ use crate::answer::peer::Peer;
 use crate::limits::https::{
     IDLE_TIME, MAX_HEAD, PING, REPLIES, REQUEST_TIME, STREAM_WINDOW, STREAMS, WINDOW,
 };
+use crate::net::connections::{ConnectionPermit, MemoryAccount};
 use crate::net::engine::{Handled, Worker};
-use crate::net::tcp::{ConnectionPermit, MemoryAccount};
 
 /// ALPN protocols of HTTPS listeners, from which a TLS client chooses.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];

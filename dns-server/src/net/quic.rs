@@ -42,9 +42,9 @@ use crate::limits::quic::{
     CLOSE_TIME, GRACE, HANDSHAKE_TIME, IDLE_TIME, MAX_PENDING, MAX_UNVALIDATED, PENDING_BYTES, STREAM_WINDOW,
     STREAMS, WINDOW,
 };
+use crate::net::connections::{ConnectionPermit, Connections};
 use crate::net::crypto_runtime::CryptoRuntime;
 use crate::net::engine::Engine;
-use crate::net::tcp::{ConnectionPermit, Connections};
 use crate::net::tls::Certificates;
 
 /// ALPN protocol of DNS over QUIC (RFC 9250 §8.1).

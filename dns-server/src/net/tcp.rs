@@ -9,7 +9,6 @@
 
 mod buffers;
 mod connection;
-mod connections;
 mod handshakes;
 
 use std::future::Future;
@@ -27,12 +26,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 pub use connection::serve;
-pub(crate) use connections::MemoryAccount;
-pub use connections::{ConnectionPermit, Connections};
 use handshakes::Handshakes;
 
 use crate::answer::peer::{Peer, Proto};
 use crate::limits::tcp::{ACCEPT_PAUSE, GUARANTEED, WARN_INTERVAL};
+use crate::net::connections::{ConnectionPermit, Connections};
 use crate::net::engine::Engine;
 use crate::net::https;
 use crate::net::tls::Certificates;

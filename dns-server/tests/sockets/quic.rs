@@ -2,9 +2,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use multinet_dns::net::connections::Connections;
 use multinet_dns::net::listen::bind_udp;
 use multinet_dns::net::quic::QuicListener;
-use multinet_dns::net::tcp::Connections;
 use multinet_dns::ops::metrics::ConnectionMetrics;
 use prometheus_client::metrics::counter::Counter;
 use quinn::crypto::rustls::QuicClientConfig;

@@ -3,9 +3,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use multinet_dns::answer::peer::Proto;
+use multinet_dns::net::connections::Connections;
 use multinet_dns::net::engine::Engine;
 use multinet_dns::net::listen::bind_dns;
-use multinet_dns::net::tcp::{Connections, StreamListener, serve};
+use multinet_dns::net::tcp::{StreamListener, serve};
 use multinet_dns::ops::metrics::ConnectionMetrics;
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};

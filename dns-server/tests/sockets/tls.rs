@@ -2,8 +2,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use multinet_dns::net::connections::Connections;
 use multinet_dns::net::listen::bind_tcp;
-use multinet_dns::net::tcp::{Connections, StreamListener};
+use multinet_dns::net::tcp::StreamListener;
 use multinet_dns::ops::metrics::ConnectionMetrics;
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;

@@ -12,8 +12,8 @@ use tracing::debug;
 use super::EXCESSIVE_LOAD;
 use crate::answer::peer::Peer;
 use crate::limits::quic::STREAM_TIME;
+use crate::net::connections::MemoryAccount;
 use crate::net::engine::{Handled, Worker};
-use crate::net::tcp::MemoryAccount;
 
 /// Error code DOQ_INTERNAL_ERROR (RFC 9250 §4.3): the engine made no reply to send.
 const INTERNAL_ERROR: VarInt = VarInt::from_u32(1);

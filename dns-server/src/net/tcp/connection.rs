@@ -35,9 +35,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::buffers::{Inbox, Outbox};
-use super::connections::{ConnectionPermit, MemoryAccount};
 use crate::answer::peer::Peer;
 use crate::limits::tcp::{CLOSE_TIME, HIGH_WATER, IDLE_TIME, LOW_WATER, MESSAGE_TIME, QUIET_TIME, TRANSFERS};
+use crate::net::connections::{ConnectionPermit, MemoryAccount};
 use crate::net::engine::{Handled, Worker};
 use crate::secondary::transfer::Transfer;
 use crate::store::rrset::HEADER;

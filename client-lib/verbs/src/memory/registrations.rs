@@ -10,8 +10,8 @@ use std::thread;
 
 use rdma_sys::{ibv_mr, ibv_sge};
 
+use super::{MAX_SGE_BYTES, ProtectionDomain};
 use crate::error::{Call, Error};
-use crate::memory::{MAX_SGE_BYTES, ProtectionDomain};
 
 /// The registrations of one piece of memory, made when they are needed. Each ends when the memory
 /// is dropped or its domain is [released](ProtectionDomain::release), or, once its domain has been
