@@ -62,7 +62,7 @@ impl<T> Session<T> {
         let known = self.lanes.iter().position(|&(known, _)| known == lane);
         let place = known.unwrap_or(self.lanes.len());
         if place >= LANES {
-            let message = format!("a sender with more than {LANES} connections to one listener");
+            let message = format!("the sender has more than {LANES} connections to this listener");
             return Err(Refusal::new(RefusalCode::Full, message));
         }
         if known.is_none() {

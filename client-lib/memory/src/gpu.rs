@@ -393,7 +393,7 @@ impl GpuSlice {
     fn within(&self, length: usize) -> Result<(), GpuError> {
         if length > self.len() {
             return Err(GpuError::new(format!(
-                "{length} bytes are more than the {} of the range",
+                "{length} bytes are more than the {} of this range of GPU memory",
                 self.len()
             )));
         }

@@ -62,7 +62,7 @@ pub(super) async fn accept(
                 if let Err(reason) = shared.config.admission.admits(address.ip()) {
                     shared.counts.refused();
                     if shared.may_log(LineKind::Refused(RefusalCode::Sender)) {
-                        warn!(%address, "refused: {reason}");
+                        warn!(%address, "the sender was refused: {reason}");
                     }
                     refuser.refuse(stream, &reason, &tasks);
                     continue;
@@ -71,7 +71,7 @@ pub(super) async fn accept(
                     Some(handshake) => {
                         let span = info_span!("sender", %address);
                         if let Err(error) = keep(&stream, address) {
-                            span.in_scope(|| debug!("cannot be kept on second NICs: {error}"));
+                            span.in_scope(|| debug!("the connection cannot be kept on second NICs: {error}"));
                             continue;
                         }
                         let serving = serve(Arc::clone(&shared), stream, address, handshake);
@@ -80,7 +80,7 @@ pub(super) async fn accept(
                     None => {
                         shared.counts.refused();
                         if shared.may_log(LineKind::Crowd) {
-                            warn!(%address, "turned away: too many are in their handshake");
+                            warn!(%address, "the sender was turned away: too many are in their handshake");
                         }
                     }
                 }

@@ -136,7 +136,10 @@ async fn connect(
         if let Some(spare) = granted.spare {
             drop_blocking((spare, granted.gpu)).await;
         }
-        return Ok((granted.slots, Err(format!("the device takes more than {patience:?} for others"))));
+        return Ok((
+            granted.slots,
+            Err(format!("the device takes more than {patience:?} to set up RDMA for others")),
+        ));
     };
     let making = try_rdma(until.saturating_duration_since(Instant::now()), move || {
         let extra_pairs = their_end.further.len();
@@ -166,7 +169,7 @@ async fn connect(
         Ok(Some(made)) => return Ok(made),
         Err(NoRdma { reason, .. }) if Instant::now() < until => reason,
         // Other senders may have had a part of the time.
-        Ok(None) | Err(_) => format!("the device takes more than {patience:?}"),
+        Ok(None) | Err(_) => format!("the device takes more than {patience:?} to set up RDMA"),
     };
     let newcomer = Newcomer { address: theirs, wanted: limits.slots, is_lasting: false };
     Ok((shared.memory.grant(newcomer)?, Err(reason)))

@@ -45,15 +45,15 @@ pub(super) struct Admitted {
 #[derive(Debug, Error)]
 pub(super) enum NotAdmitted {
     /// The listener has refused the sender, and has told it why.
-    #[error("refused: {}", .0.message)]
+    #[error("the sender was refused: {}", .0.message)]
     Refused(Refusal),
-    #[error("turned away: {0}")]
+    #[error("the sender was turned away: {0}")]
     Unreadable(HandshakeError),
-    #[error("turned away: {0}")]
+    #[error("the sender was turned away: {0}")]
     Tls(TlsError),
-    #[error("turned away: no handshake within {0:?}")]
+    #[error("the sender was turned away: no handshake within {0:?}")]
     Slow(Duration),
-    #[error("gone during the handshake: {0}")]
+    #[error("the sender has gone during the handshake: {0}")]
     Gone(io::Error),
 }
 

@@ -75,7 +75,7 @@ impl LogLimit {
             self.wake.notified().await;
             sleep(WINDOW).await;
             for (kind, count) in self.left_out() {
-                warn!(left_out = count, "more lines like those on senders that {kind}");
+                warn!(left_out = count, "the log leaves out more lines on senders that {kind}");
             }
         }
     }

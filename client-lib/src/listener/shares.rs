@@ -22,9 +22,9 @@ use std::net::IpAddr;
 pub(super) struct Share {
     pub(super) id: u64,
     pub(super) address: IpAddr,
-    /// Slots that are promised to it, so that no other connection can have them.
+    /// Slots that are promised to the connection, so that no other connection can have them.
     pub(super) slots: u32,
-    /// Slots that it may keep: fewer than promised while it gives some back.
+    /// Slots that the connection may keep: fewer than promised while it gives some back.
     pub(super) limit: u32,
     /// Most slots of the connection that had frames in them at a time, lately.
     pub(super) used: u32,

@@ -24,7 +24,7 @@ use crate::handshake::{Refusal, RefusalCode};
 /// Slots for received frames that all connections of a listener, of type `C`, share.
 pub(super) struct Memory<C> {
     budget: Budget,
-    /// Length of a slot in bytes.
+    /// Length of a slot in bytes, with room for key, metadata and the largest payload.
     slot: usize,
     /// Number of slots of all connections together.
     total: u32,

@@ -39,7 +39,7 @@ pub(super) fn sockets(
     let sockets = at_each(&usable(second.clone()), port, false)?;
     match sockets.is_empty() {
         false => {
-            idle.iter().for_each(|idle| warn!("a second NIC receives nothing: {idle}"));
+            idle.iter().for_each(|idle| warn!("not listening on a second NIC without a link: {idle}"));
             Ok(sockets)
         }
         true if allow_default_network => Ok(vec![anywhere(port)?]),
@@ -88,7 +88,7 @@ fn usable(second: Vec<LocalAddress>) -> Vec<Place> {
     let mut places = Vec::new();
     for LocalAddress { ip: address, interface, state, vrf, .. } in second {
         if state == AddressState::Duplicate {
-            warn!(%address, interface, "not listening there: another host has this address (duplicate address detection has failed)");
+            warn!(%address, interface, "not listening on an address: another host has this address (duplicate address detection has failed)");
             continue;
         }
         add(&mut places, Place { address, vrf, is_tentative: state == AddressState::Tentative });
@@ -112,7 +112,7 @@ fn at_each(places: &[Place], mut port: u16, is_named: bool) -> Result<Vec<TcpLis
         let error = |source| BindError::Bind { address: at, source };
         let socket = match listen_at(place, at) {
             Err(error) if !is_named && is_passed_over(&error, place) => {
-                warn!(address = %at.ip(), vrf = place.vrf, "not listening there: {error}");
+                warn!(address = %at.ip(), vrf = place.vrf, "not listening on an address: {error}");
                 continue;
             }
             outcome => outcome.map_err(error)?,
@@ -139,7 +139,7 @@ fn listen_at(place: &Place, at: SocketAddr) -> io::Result<TcpListener> {
         SockRef::from(&socket).bind_device(Some(vrf.as_bytes()))?;
     }
     if place.is_tentative {
-        warn!(address = %place.address, "reachable only when the kernel knows that no other host has this address (it is tentative)");
+        warn!(address = %place.address, "listening on an address, reachable only when the kernel knows that no other host has this address (it is tentative)");
         SockRef::from(&socket).set_freebind_v6(true)?;
     }
     listen(socket, at)
@@ -156,7 +156,7 @@ fn anywhere(port: u16) -> Result<TcpListener, BindError> {
     };
     let (address, outcome) = match both() {
         Err(error) if has_no_ipv6(&error) => {
-            info!(listening = %v4, "this host has no IPv6");
+            info!(listening = %v4, "this host has no IPv6; listening on IPv4 only");
             (v4, TcpSocket::new_v4().and_then(|socket| listen(socket, v4)))
         }
         outcome => (v6, outcome),

@@ -31,11 +31,12 @@ pub(super) struct Counts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStatistics {
-    /// Frames that have come, without those that had come before.
+    /// Frames that have come so far, without those that had come before.
     pub frames: u64,
-    /// Bytes of the payloads of these frames.
+    /// Bytes in the payloads of the `frames`, without keys and metadata.
     pub bytes: u64,
-    /// Frames that had come before, and were dropped (at least once).
+    /// Frames that were dropped, as they had come before: only senders that deliver at least once
+    /// repeat some.
     pub duplicates: u64,
     /// Connections that were not let in, for any reason.
     pub refused: u64,

@@ -183,10 +183,10 @@ fn search(
     let (device, gpu) = (context.name(), gpu.name());
     match &outcome {
         Outcome { found: Ok(_), is_temporary: true } => {
-            warn!(device, gpu, "frames to and from a GPU are copied until it works: {against}");
+            warn!(device, gpu, "frames to and from a GPU are copied until a better method works: {against}");
         }
         Outcome { found: Ok(method), .. } if forced != Forced::To(Method::Staging) => {
-            info!(device, gpu, %method, not = against, "frames to and from a GPU");
+            info!(device, gpu, %method, not = against, "chose the method for frames to and from a GPU");
         }
         // Staging was forced, or the caller gets the failure of the forced method.
         _ => {}

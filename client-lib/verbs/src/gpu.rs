@@ -33,7 +33,7 @@ pub enum GpuAccessError {
         call: Error,
     },
     /// No device reaches the memory by this method, which is [`Method::Staging`].
-    #[error("with {0} no device reaches it")]
+    #[error("no RDMA device reaches a GPU's memory by {0}")]
     Method(Method),
 }
 
@@ -229,7 +229,8 @@ fn register_gpu(
         Method::DmaBuf => Ok(register_dma_buf(domain, memory.export()?, memory, access)?),
         Method::PeerMemory => {
             let start = NonNull::new(std::ptr::without_provenance_mut::<u8>(memory.address()));
-            let start = start.ok_or_else(|| GpuError::new("memory at address zero"))?;
+            let start =
+                start.ok_or_else(|| GpuError::new("a GPU's memory at address zero cannot be registered"))?;
             Ok(register(domain, Call::PeerMemory, start, memory.length(), access)?)
         }
         Method::Staging => Err(GpuAccessError::Method(method)),

@@ -45,7 +45,7 @@ pub enum ProbeError {
     /// The library libibverbs cannot be used.
     #[error(transparent)]
     Library(#[from] LoadError),
-    /// A call of verbs failed before the write.
+    /// A call of verbs failed, for example to open the device.
     #[error(transparent)]
     Call(#[from] Error),
     /// The GPU failed to copy its memory, or to make writes visible.

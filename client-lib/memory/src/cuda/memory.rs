@@ -90,7 +90,9 @@ impl CudaMemory {
         let current = context.enter()?;
         let Some(end) = address.checked_add(length.get() as u64).filter(|end| usize::try_from(*end).is_ok())
         else {
-            return Err(context.error(format!("there are no {length} bytes at {address:#x}")));
+            return Err(
+                context.error(format!("{length} bytes at {address:#x} would end beyond the address space"))
+            );
         };
         pointer::verify(&current, &(address..end), gpu.device.ordinal)?;
         let reachable = pointer::reachable(&current, address);
@@ -127,7 +129,10 @@ impl CudaMemory {
         };
         let allocation = pointer::allocation(current, self.address)?;
         let Some(exported) = Exported::new(&self.range(), &allocation, facts.page) else {
-            return Err(context.error(format!("{:#x?} has no whole pages", self.range())));
+            return Err(context.error(format!(
+                "the whole pages of the memory {:#x?} are not all in the address space",
+                self.range()
+            )));
         };
         let (mut fd, length): (c_int, _) = (-1, exported.length as usize);
         let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;

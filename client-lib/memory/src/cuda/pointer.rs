@@ -23,7 +23,7 @@ fn reason_against(address: u64, kind: u32, managed: bool, found: c_int, ordinal:
     match kind {
         DEVICE if u32::try_from(found) == Ok(ordinal) => None,
         DEVICE => Some(format!("{address:#x} is memory of gpu {found}: use that one")),
-        HOST => Some(format!("{address:#x} is memory of the machine's: it is used as such")),
+        HOST => Some(format!("{address:#x} is memory of the machine's, not of a GPU's: send it as such")),
         _ => Some(format!("{address:#x} is no memory of a GPU's")),
     }
 }
