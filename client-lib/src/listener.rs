@@ -31,7 +31,7 @@ mod statistics;
 
 use futures::Stream;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,7 @@ use flusher::Flusher;
 use gpu::UploadPool;
 use limits::Limits;
 use log_limit::{LineKind, LogLimit};
+use parking_lot::{Mutex, MutexGuard};
 use queue::Queue;
 pub use received::{Received, Sender};
 use session::{SessionKey, SessionState};
@@ -392,9 +393,9 @@ impl Shared {
         self.log_limit.allows(kind)
     }
 
-    /// Locks the senders' sessions. No code panics while it holds the lock.
+    /// Locks the senders' sessions.
     fn sessions(&self) -> MutexGuard<'_, Sessions<SessionKey, Arc<SessionState<Connection>>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 }
 

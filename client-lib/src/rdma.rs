@@ -48,8 +48,6 @@ pub(crate) use setup::Prepared;
 pub(crate) use stripes::StripeAssembly;
 pub(crate) use unusable::{QueuePairError, Unusable};
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use multinet_memory::GpuSlice;
 use multinet_verbs::{GpuReceiveBuffer, ReceivedBytes};
 
@@ -99,10 +97,4 @@ impl ReceivedFrame {
             Payload::Gpu(slice, _) => Some(slice),
         }
     }
-}
-
-/// Locks a mutex. After a panic, which can only come from code outside of this module such as a
-/// GPU's, the value is still consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,9 +2,10 @@
 //! in place.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use multinet_memory::{GpuError, GpuMemory};
+use parking_lot::Mutex;
 
 use crate::buffer::{Buffer, Pages};
 use crate::frame::Frame;
@@ -49,7 +50,7 @@ impl StagingPool {
 
     /// Takes memory of at least this length out of the pool, or allocates some.
     fn take(&self, gpu: &Arc<dyn GpuMemory>, length: usize) -> Result<Arc<Pages>, GpuError> {
-        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.0.lock();
         let is_free = |pages: &mut Arc<Pages>| Arc::get_mut(pages).is_some();
         if let Some(place) = pool.iter_mut().position(|pages| is_free(pages) && pages.bytes().len() >= length)
         {
@@ -68,7 +69,7 @@ impl StagingPool {
     }
 
     fn keep(&self, pages: &Arc<Pages>) {
-        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.0.lock();
         let kept: usize = pool.iter().map(|pages| pages.bytes().len()).sum();
         if kept + pages.bytes().len() <= MAX_KEPT {
             pool.push(Arc::clone(pages));

@@ -21,13 +21,14 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 pub use array::CudaArray;
 use context::Locked;
 use device::Device;
 use library::Library;
 use memory::CudaMemory;
+use parking_lot::Mutex;
 
 use crate::error::GpuError;
 use crate::gpu::{Gpu, GpuMemory};
@@ -129,7 +130,7 @@ impl Cuda {
         // Before the lock, and even if the GPU is open: a forked child cannot use CUDA. It gets
         // that error here, and does not wait for a lock that a thread of its parent held.
         let library = Library::ready()?;
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.lock();
         let device = match open.get(&ordinal).and_then(Weak::upgrade) {
             Some(device) => device,
             None => {

@@ -1,10 +1,11 @@
 //! A connection from a sender: its slots, its control messages, and its end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -311,9 +312,9 @@ impl Connection {
         }
     }
 
-    /// Locks the scheduler of control messages. No code panics while it holds the lock.
+    /// Locks the scheduler of control messages.
     fn acks(&self) -> MutexGuard<'_, AckScheduler> {
-        self.acks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.acks.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Flushes connections: sends what they have collected, as [`ack`](super::ack) decides.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -36,19 +37,19 @@ impl<C> Default for Flusher<C> {
 impl<C: Flush> Flusher<C> {
     /// Flushes a connection after [`PAUSE`], or later while it collects more.
     pub(super) fn flush_later(&self, connection: Weak<C>) {
-        lock(&self.waiting).push(connection);
+        self.waiting.lock().push(connection);
         self.wake.notify_one();
     }
 
     /// Flushes a connection as soon as the program waits for a frame.
     pub(super) fn flush_when_idle(&self, connection: Weak<C>) {
-        lock(&self.urgent).push(connection);
+        self.urgent.lock().push(connection);
     }
 
     /// Flushes the connections that have waited for the program to be idle. Nothing is sent under
     /// the lock, which receiving threads take, too.
     pub(super) fn flush_idle(&self) {
-        let next = || lock(&self.urgent).pop();
+        let next = || self.urgent.lock().pop();
         while let Some(connection) = next() {
             if let Some(connection) = connection.upgrade() {
                 connection.flush_idle();
@@ -62,7 +63,7 @@ impl<C: Flush> Flusher<C> {
         loop {
             self.wake.notified().await;
             let mut due = Instant::now() + PAUSE;
-            while !lock(&self.waiting).is_empty() {
+            while !self.waiting.lock().is_empty() {
                 tokio::select! {
                     () = sleep_until(due) => {}
                     // A connection that is new here does not wait longer because of others.
@@ -71,21 +72,16 @@ impl<C: Flush> Flusher<C> {
                         continue;
                     }
                 }
-                std::mem::swap(&mut flushed, &mut *lock(&self.waiting));
+                std::mem::swap(&mut flushed, &mut *self.waiting.lock());
                 let mut pause = LONGEST_PAUSE;
                 flushed.retain(|connection: &Weak<C>| {
                     let wait = connection.upgrade().and_then(|connection| connection.flush());
                     pause = pause.min(wait.unwrap_or(pause));
                     wait.is_some()
                 });
-                lock(&self.waiting).append(&mut flushed);
+                self.waiting.lock().append(&mut flushed);
                 due = Instant::now() + pause;
             }
         }
     }
-}
-
-/// Locks one of the lists. No code panics while it holds the lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

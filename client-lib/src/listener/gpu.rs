@@ -2,9 +2,10 @@
 //! memory is used again.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use multinet_memory::{Gpu, GpuError, GpuMemory, GpuSlice};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Most pieces of memory that are kept to be used again. The total is bounded by the slots of all
 /// connections.
@@ -57,9 +58,9 @@ impl UploadPool {
         }
     }
 
-    /// Locks the list of free GPU memory. No code panics while it holds the lock.
+    /// Locks the list of free GPU memory.
     fn free(&self) -> MutexGuard<'_, Vec<Arc<dyn GpuMemory>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -87,9 +87,9 @@ impl LogLimit {
         counts.filter(|&(_, count)| count > 0).collect()
     }
 
-    /// Locks the counts by kind. No code panics while it holds the lock.
+    /// Locks the counts by kind.
     fn kinds(&self) -> MutexGuard<'_, HashMap<LineKind, Lines>> {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kinds.lock()
     }
 }
 

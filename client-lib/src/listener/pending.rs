@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Most handshakes at a time on one listening socket.
 const MOST: usize = 256;
@@ -33,9 +35,9 @@ impl PendingHandshakes {
         Some(PendingHandshake { all: Arc::clone(self), address })
     }
 
-    /// Locks the counts by address. No code panics while it holds the lock.
+    /// Locks the counts by address.
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

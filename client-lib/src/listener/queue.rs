@@ -1,8 +1,9 @@
 //! Received frames that the program has not taken yet. The senders' credits bound them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use super::control::Connection;
@@ -52,8 +53,8 @@ impl Queue {
         self.count.close();
     }
 
-    /// Locks the queued frames. No code panics while it holds the lock.
+    /// Locks the queued frames.
     fn frames(&self) -> MutexGuard<'_, VecDeque<Arrived>> {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+        self.frames.lock()
     }
 }

@@ -1,8 +1,10 @@
 //! Receives frames by RDMA. The sender's device writes a frame to a slot, and then completes a
 //! receive request, whose immediate names the slot.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::Shared;
 use super::control::Connection;
@@ -82,7 +84,7 @@ impl RdmaReceiver {
         note: impl FnOnce(&mut StripeAssembly) -> Result<(), Violation>,
     ) -> Result<(), Ended> {
         // Never contended: one thread polls at a time, and only polling leads here.
-        let mut assembly = assembly.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut assembly = assembly.lock();
         note(&mut assembly)?;
         while let Some(slot) = assembly.next_complete() {
             self.take(pair, slot)?;

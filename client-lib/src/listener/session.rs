@@ -1,8 +1,9 @@
 //! State that all connections of one sender share.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::handshake::SessionId;
@@ -44,7 +45,7 @@ impl<C> SessionState<C> {
     /// Enters a connection as the latest of its lane, unless a later one has been faster in its
     /// handshake.
     pub(super) fn set_latest(&self, lane: u16, epoch: u64, connection: Weak<C>) {
-        let mut latest = lock(&self.latest);
+        let mut latest = self.latest.lock();
         if latest.get(&lane).is_none_or(|&(latest, _)| latest <= epoch) {
             latest.insert(lane, (epoch, connection));
         }
@@ -52,7 +53,7 @@ impl<C> SessionState<C> {
 
     /// Returns whether a later connection of the lane, with a higher epoch, has been announced.
     pub(super) fn is_superseded(&self, lane: u16, epoch: u64) -> bool {
-        lock(&self.latest).get(&lane).is_some_and(|&(latest, _)| latest > epoch)
+        self.latest.lock().get(&lane).is_some_and(|&(latest, _)| latest > epoch)
     }
 
     /// Calls `deliver` for a frame of a lane's connection, unless that is not the latest one. The
@@ -63,14 +64,14 @@ impl<C> SessionState<C> {
         (lane, epoch): (u16, u64),
         deliver: impl FnOnce() -> T,
     ) -> Option<T> {
-        let latest = lock(&self.latest);
+        let latest = self.latest.lock();
         let &(latest, _) = latest.get(&lane)?;
         (latest == epoch).then(deliver)
     }
 
     /// Returns whether a frame that a lane brings goes to the program, or has come before.
     pub(super) fn arrived(&self, lane: u16, data: &Data) -> Arrival {
-        lock(&self.seen).arrived_by(lane, data.sequence, data.floor)
+        self.seen.lock().arrived_by(lane, data.sequence, data.floor)
     }
 
     /// Records the program's decision on a frame. Returns the connections that report it to
@@ -81,10 +82,10 @@ impl<C> SessionState<C> {
         is_acknowledged: bool,
     ) -> (impl Iterator<Item = Arc<C>> + use<C>, u64) {
         let (reporter, floor) = {
-            let mut seen = lock(&self.seen);
+            let mut seen = self.seen.lock();
             (seen.decided(sequence, is_acknowledged), seen.floor())
         };
-        let latest = lock(&self.latest);
+        let latest = self.latest.lock();
         let upgrade = |(_, latest): &(u64, Weak<C>)| latest.upgrade();
         let (one, all) = match reporter {
             None => (None, Vec::new()),
@@ -96,14 +97,9 @@ impl<C> SessionState<C> {
 
     /// Gives back memory when no connection is left. Returns how many bytes are still used.
     pub(super) fn shrink(&self) -> usize {
-        lock(&self.latest).retain(|_, (_, latest)| latest.strong_count() > 0);
-        lock(&self.seen).shrink()
+        self.latest.lock().retain(|_, (_, latest)| latest.strong_count() > 0);
+        self.seen.lock().shrink()
     }
-}
-
-/// Locks a part of the state. No code panics while it holds the lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::budget::Budget;
@@ -205,9 +206,9 @@ impl<C> Memory<C> {
         self.released.notify_waiters();
     }
 
-    /// Locks the table of connections and their slots. No code panics while it holds the lock.
+    /// Locks the table of connections and their slots.
     fn used(&self) -> MutexGuard<'_, Used<C>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock()
     }
 }
 
@@ -333,9 +334,9 @@ impl<C> Slots<C> {
         most == 0
     }
 
-    /// Locks the state of the slots. No code panics while it holds the lock.
+    /// Locks the state of the slots.
     fn free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 }
 

@@ -2,8 +2,10 @@
 //! so that some succeed however slow the device is. If none comes it is freed, as the removal of a
 //! device may wait for that.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::control::Connection;
 use super::slots::{Memory, Newcomer, Slots};
@@ -70,9 +72,9 @@ impl<S> Spares<S> {
         granted.or_else(|refusal| self.take(memory).ok_or(refusal))
     }
 
-    /// Locks the list of spares. No code panics while it holds the lock.
+    /// Locks the list of spares.
     fn lock(&self) -> MutexGuard<'_, Vec<Kept<S>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

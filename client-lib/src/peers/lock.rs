@@ -4,7 +4,8 @@
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::frame::Frame;
 
@@ -40,7 +41,7 @@ impl<S: Releases> Lock<S> {
     }
 
     pub(super) fn lock(&self) -> Guard<'_, S> {
-        Guard { state: lock(&self.state), released: Released { frames: Vec::new(), spare: &self.spare } }
+        Guard { state: self.state.lock(), released: Released { frames: Vec::new(), spare: &self.spare } }
     }
 }
 
@@ -62,7 +63,7 @@ impl<S: Releases> Drop for Guard<'_, S> {
     fn drop(&mut self) {
         let released = self.state.released();
         if !released.is_empty() {
-            self.released.frames = mem::replace(released, mem::take(&mut *lock(self.released.spare)));
+            self.released.frames = mem::replace(released, mem::take(&mut *self.released.spare.lock()));
         }
     }
 }
@@ -71,14 +72,9 @@ impl Drop for Released<'_> {
     fn drop(&mut self) {
         if !self.frames.is_empty() {
             self.frames.clear();
-            *lock(self.spare) = mem::take(&mut self.frames);
+            *self.spare.lock() = mem::take(&mut self.frames);
         }
     }
-}
-
-/// Locks a mutex. No code panics while it holds one of these locks, so that poison has no meaning.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -105,7 +101,7 @@ mod tests {
 
     impl Drop for Owner {
         fn drop(&mut self) {
-            self.1.send(self.0.state.state.try_lock().is_ok()).unwrap();
+            self.1.send(self.0.state.state.try_lock().is_some()).unwrap();
         }
     }
 

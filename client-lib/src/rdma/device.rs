@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ use multinet_memory::{Forced, Gpu, GpuError, GpuMemory, Method};
 use multinet_verbs::{
     ChannelEvent, CompletionChannel, CompletionQueue, Context, Device, Error, Library, SourceGid,
 };
+use parking_lot::Mutex;
 use tracing::warn;
 
 use super::Unusable;
 use super::gpu_method::GpuMethods;
-use super::lock;
 use crate::gid::DeviceGid;
 use crate::transport::Rdma;
 
@@ -91,7 +91,7 @@ impl RdmaDevices {
     /// Logs that a GID is skipped for the next one, unless the same reason was logged before.
     pub(super) fn log_skipped(&self, gid: &DeviceGid, error: &Unusable) {
         let (gid, reason) = (gid.to_string(), error.reason());
-        if lock(&self.skipped).insert(gid.clone(), reason.clone()).as_ref() != Some(&reason) {
+        if self.skipped.lock().insert(gid.clone(), reason.clone()).as_ref() != Some(&reason) {
             warn!("{gid} is passed over for the next one: {reason}");
         }
     }
@@ -101,8 +101,8 @@ impl RdmaDevices {
         let forced = self.options.gpu_method.unwrap_or_default();
         let key = (name.to_owned(), self.options.busy, forced, std::process::id());
         // The lock of the map is released here; the lock of the entry is held while opening.
-        let entry = Arc::clone(lock(&OPEN_DEVICES).entry(key).or_default());
-        let mut open = lock(&entry);
+        let entry = Arc::clone(OPEN_DEVICES.lock().entry(key).or_default());
+        let mut open = entry.lock();
         let is_alive = |device: &Arc<RdmaDevice>| device.handlers.ended.get().is_none();
         if let Some(device) = open.upgrade().filter(is_alive) {
             return Ok(device);
@@ -185,7 +185,7 @@ impl RdmaDevice {
     /// Registers the handler of the completion queue with this number, or fails it if the thread
     /// has ended.
     pub(super) fn register_handler(&self, number: u64, handler: Weak<dyn CompletionHandler>) {
-        lock(&self.handlers.by_queue).insert(number, handler.clone());
+        self.handlers.by_queue.lock().insert(number, handler.clone());
         // If the thread has ended before the insertion, its end did not reach this handler.
         if let (Some(reason), Some(handler)) = (self.handlers.ended.get(), handler.upgrade()) {
             handler.fail(reason);
@@ -193,13 +193,13 @@ impl RdmaDevice {
     }
 
     pub(super) fn remove_handler(&self, number: u64) {
-        lock(&self.handlers.by_queue).remove(&number);
+        self.handlers.by_queue.lock().remove(&number);
     }
 }
 
 impl Handlers {
     fn get(&self, number: u64) -> Option<Arc<dyn CompletionHandler>> {
-        lock(&self.by_queue).get(&number).and_then(Weak::upgrade)
+        self.by_queue.lock().get(&number).and_then(Weak::upgrade)
     }
 
     /// Fails the connection of the queue with this number. Other connections go on.
@@ -229,7 +229,7 @@ impl Drop for EndOfThread {
         // `ended` is set before the handlers are read, so that a handler that is registered
         // meanwhile either is among them or sees the reason itself.
         let reason = self.handlers.ended.get_or_init(|| self.reason.clone());
-        let all: Vec<_> = lock(&self.handlers.by_queue).values().filter_map(Weak::upgrade).collect();
+        let all: Vec<_> = self.handlers.by_queue.lock().values().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|handler| handler.fail(reason));
     }
 }
@@ -298,7 +298,7 @@ impl Drop for RdmaDevice {
 
 impl std::fmt::Debug for Handlers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} queues", lock(&self.by_queue).len())
+        write!(f, "{} queues", self.by_queue.lock().len())
     }
 }
 
@@ -317,7 +317,7 @@ mod tests {
         fn arm(&self) {}
 
         fn fail(&self, reason: &str) {
-            lock(&self.0).get_or_insert(reason.to_owned());
+            self.0.lock().get_or_insert(reason.to_owned());
         }
     }
 
@@ -327,12 +327,12 @@ mod tests {
         let connections = [FIRST_QUEUE, FIRST_QUEUE + 1].map(|number| {
             let connection = Arc::new(Connection::default());
             let handler: Weak<Connection> = Arc::downgrade(&connection);
-            lock(&handlers.by_queue).insert(number, handler);
+            handlers.by_queue.lock().insert(number, handler);
             connection
         });
         // The queue of a probe, one that is gone, and the second connection's.
         [0, FIRST_QUEUE + 2, FIRST_QUEUE + 1].iter().for_each(|&number| handlers.fail_queue(number));
-        let [one, other] = connections.map(|connection| lock(&connection.0).take());
+        let [one, other] = connections.map(|connection| connection.0.lock().take());
         assert_eq!(one, None);
         assert!(other.is_some_and(|reason| reason.starts_with("the device has given up the queue pair")));
     }

@@ -5,16 +5,15 @@
 //! where a better method only lacked room.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use multinet_memory::{Forced, Gpu, GpuError, GpuMemory, Method};
 use multinet_verbs::{Context, GPU_PROBE_SIZE, GpuMethodChoice, SourceGid, choose_gpu_method};
+use parking_lot::Mutex;
 use tracing::{info, warn};
-
-use super::lock;
 
 /// The time after which a temporary outcome is tried again: the GPU's memory may have been full.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -87,7 +86,7 @@ impl GpuMethods {
     }
 
     fn cached(&self, gpu: &dyn Gpu) -> Arc<CachedMethod> {
-        let mut known = lock(&self.0);
+        let mut known = self.0.lock();
         Arc::clone(known.entry(gpu.name().to_owned()).or_default())
     }
 }
@@ -95,7 +94,7 @@ impl GpuMethods {
 impl CachedMethod {
     /// Returns the outcome of the last trial, if there was one, and whether it is still valid.
     fn last(&self, now: Instant) -> Option<(Found, bool)> {
-        let (Outcome { found, is_temporary }, at) = lock(&self.last).clone()?;
+        let (Outcome { found, is_temporary }, at) = self.last.lock().clone()?;
         let is_valid = !is_temporary || now.saturating_duration_since(at) < RETRY_AFTER;
         Some((found, is_valid))
     }
@@ -140,7 +139,7 @@ impl CachedMethod {
     fn begin(&self, now: Instant) -> bool {
         // The swap lets one caller through at a time. It takes the flag back if it is too early.
         !self.is_searching.swap(true, Ordering::Relaxed) && {
-            let is_due = lock(&self.not_before).is_none_or(|until| now >= until);
+            let is_due = self.not_before.lock().is_none_or(|until| now >= until);
             self.is_searching.store(is_due, Ordering::Relaxed);
             is_due
         }
@@ -149,21 +148,21 @@ impl CachedMethod {
     /// Notes that no thread could be started. The last outcome holds until one can be; without an
     /// outcome, frames are copied.
     fn postpone(&self, now: Instant) {
-        *lock(&self.not_before) = Some(now + RETRY_AFTER);
+        *self.not_before.lock() = Some(now + RETRY_AFTER);
         self.is_searching.store(false, Ordering::Relaxed);
     }
 
     /// Returns the last outcome if it is valid, or that of a new trial. `search` gets the last one.
     fn search(&self, clock: impl Fn() -> Instant, search: impl FnOnce(Option<Found>) -> Outcome) -> Found {
         // Another thread may have finished its trial while this one waited for the lock.
-        let _trial = lock(&self.trial);
+        let _trial = self.trial.lock();
         let before = match self.last(clock()) {
             Some((found, true)) => return found,
             last => last.map(|(found, _)| found),
         };
         let outcome = search(before);
         let found = outcome.found.clone();
-        *lock(&self.last) = Some((outcome, clock()));
+        *self.last.lock() = Some((outcome, clock()));
         found
     }
 }

@@ -36,12 +36,13 @@ mod receiving;
 mod sending;
 
 use std::ops::ControlFlow;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Weak};
 
 use multinet_verbs::{
     self as verbs, Capacities, CompletionQueue, MemoryRegion, RemoteAddress, SourceGid, Write,
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use self::pairs::QueuePairs;
@@ -50,7 +51,6 @@ use self::sending::{SendBatch, ZeroCopyPayload};
 use super::device::CompletionHandler;
 use super::layout::{Immediate, Layout};
 use super::ledger::{RemoteSlots, RingReader, SendQueue, StagedRange, StagingBuffer, Violation, WorkRequest};
-use super::lock;
 use super::receive_memory::ReceiveMemory;
 use super::stripes::WorkRequestId;
 use super::unusable::QueuePairError;
@@ -218,7 +218,7 @@ impl<E> QueuePair<E> {
         let _ = tokio::task::spawn_blocking(move || domain.release()).await;
         // The queue pairs are gone, so the device reads from none of this any more.
         let unposted = std::mem::take(&mut self.batch.lock().messages);
-        let uncompleted = lock(&self.ledger).queue.clear();
+        let uncompleted = self.ledger.lock().queue.clear();
         // Memory may be given back here, so no lock is held.
         drop((unposted, uncompleted));
     }
@@ -226,7 +226,7 @@ impl<E> QueuePair<E> {
     /// Stops posting messages and polling completions, for good.
     pub(crate) fn stop(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        lock(&self.polling).is_stopped = true;
+        self.polling.lock().is_stopped = true;
     }
 
     fn immediate(&self, request: WorkRequest, immediate: Immediate) -> Write<'static> {
@@ -279,7 +279,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
         };
         // Without room there is nothing to do here: the completion that makes room wakes the task.
         let has_more = || {
-            let Ledger { owed_ring_credits, is_waiting, is_blocked, .. } = *lock(&self.ledger);
+            let Ledger { owed_ring_credits, is_waiting, is_blocked, .. } = *self.ledger.lock();
             !is_blocked && (is_waiting || owed_ring_credits > 0 || source.has_work())
         };
         if self.batch.run(post, has_more).is_break() {
@@ -292,7 +292,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
     /// together with fewer calls and completions.
     pub(crate) fn try_flush_later(&self, source: &impl MessageSource) {
         {
-            let mut ledger = lock(&self.ledger);
+            let mut ledger = self.ledger.lock();
             // The last request in flight is always signalled, and its completion is handled under
             // this lock as well. So it either has emptied the queue, or will see `is_blocked`.
             if !ledger.queue.is_empty() {
@@ -321,7 +321,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
     fn is_idle(&self, source: &impl MessageSource) -> bool {
         // Waits for a thread that is posting, which has messages that are in no queue yet.
         let _batch = self.batch.lock();
-        let ledger = lock(&self.ledger);
+        let ledger = self.ledger.lock();
         let is_posted = ledger.queue.is_empty() && !ledger.is_waiting && ledger.owed_ring_credits == 0;
         is_posted && !source.has_work()
     }
@@ -332,7 +332,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
             self.wake.notified().await;
             // Wake-ups may follow each other without a pause; let other tasks run in between.
             tokio::task::consume_budget().await;
-            if let Some(failure) = lock(&self.failure).take() {
+            if let Some(failure) = self.failure.lock().take() {
                 return failure;
             }
             if !self.is_closed.load(Ordering::Relaxed) {
@@ -350,7 +350,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
     /// kept.
     fn fail(&self, failure: E) {
         self.is_closed.store(true, Ordering::Relaxed);
-        lock(&self.failure).get_or_insert(failure);
+        self.failure.lock().get_or_insert(failure);
         self.wake.notify_one();
         self.progress.notify_waiters();
     }

@@ -10,10 +10,11 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multinet_pem::CertifiedKeyError;
+use parking_lot::{Mutex, MutexGuard};
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -145,8 +146,7 @@ impl CredentialStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent at every moment, so a poisoned lock is harmless.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -6,10 +6,11 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multinet_memory::{DmaBuf, GpuError, GpuMemory, Method};
+use parking_lot::{Mutex, MutexGuard};
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_sge};
 use thiserror::Error;
 
@@ -125,7 +126,7 @@ impl GpuPages {
     }
 
     fn refused(&self) -> MutexGuard<'_, Refusal> {
-        self.0.refused.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.refused.lock()
     }
 
     /// Returns whether the memory is registered under this protection domain.

@@ -6,10 +6,11 @@ pub(crate) mod registrations;
 use std::num::NonZeroUsize;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use parking_lot::RwLock;
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 
 use crate::context::Context;
@@ -224,7 +225,7 @@ impl MemoryRegion {
     /// [`Error`], if they do not fit within the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let start = self.0.registered.at(offset, bytes.len())?;
-        let _alone = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.0.access.write();
         // SAFETY: the range is within our pages. `bytes` does not overlap them, since they are
         // never borrowed.
         unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };

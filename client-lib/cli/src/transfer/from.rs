@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use ipnet::IpNet;
 use multinet_client::resolve::Question;
 use multinet_client::{Change, Resolver};
+use parking_lot::RwLock;
 
 /// Port in questions for a service's addresses, which do not depend on it.
 const ANY_PORT: &str = "1";
@@ -80,7 +81,7 @@ impl Senders {
             _ => return,
         };
         if let Some((_, known)) = self.0.get(place) {
-            *known.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+            *known.write() = addresses;
         }
     }
 
@@ -95,7 +96,7 @@ impl Senders {
             let is_in = match origin {
                 Origin::Network(network) => network.contains(&address),
                 Origin::Service(name) => {
-                    let known = known.read().unwrap_or_else(PoisonError::into_inner);
+                    let known = known.read();
                     if known.is_none() {
                         unknown.push(name.as_str());
                     }

@@ -2,13 +2,14 @@
 #![allow(unsafe_code, reason = "talks to CUDA")]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUGPUDirectRDMAWritesOrdering, CUdevice, CUdevice_attribute, CUdeviceptr,
     CUflushGPUDirectRDMAWritesOptions,
 };
 use nix::unistd::{SysconfVar, sysconf};
+use parking_lot::Mutex;
 
 use super::context::Context;
 use super::copy::Copier;
@@ -104,8 +105,7 @@ impl Device {
         copier: &Mutex<Option<Copier>>,
         copy: impl FnOnce(&mut Copier) -> Result<(), GpuError>,
     ) -> Result<(), GpuError> {
-        // A panic cannot have left a copy in flight, so a poisoned lock is usable.
-        let mut copier = copier.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut copier = copier.lock();
         match &mut *copier {
             Some(copier) => copy(copier),
             none => copy(none.insert(Copier::new(&self.context)?)),

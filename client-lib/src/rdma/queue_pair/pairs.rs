@@ -1,8 +1,7 @@
 //! The queue pairs of one connection, until it is closed.
 
-use std::sync::{PoisonError, RwLock};
-
 use multinet_verbs::{Error, QueuePair, Write};
+use parking_lot::RwLock;
 
 use crate::rdma::stripes::WorkRequestId;
 
@@ -26,19 +25,19 @@ impl QueuePairs {
     /// Posts writes to one of the queue pairs. Does nothing once they have been taken: the peer
     /// will notice that the connection has ended.
     pub(super) fn post_writes(&self, number: usize, writes: &[Write<'_>]) -> Result<(), Error> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read();
         all.get(number).map_or(Ok(()), |pair| pair.post_writes(writes))
     }
 
     /// Posts a receive request, so that the peer may send one more immediate by this queue pair.
     pub(super) fn post_receive(&self, number: u8) -> Result<(), Error> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read();
         let id = WorkRequestId::Receive(number).encode();
         all.get(usize::from(number)).map_or(Ok(()), |pair| pair.post_receive(id))
     }
 
     /// Takes all queue pairs out, to be destroyed as the connection is closed.
     pub(super) fn take(&self) -> Vec<QueuePair> {
-        std::mem::take(&mut *self.all.write().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.all.write())
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use multinet_verbs::Write;
 
-use super::{QueuePair, lock};
+use super::QueuePair;
 use crate::rdma::layout::Immediate;
 use crate::rdma::stripes::WorkRequestId;
 use crate::rdma::unusable::QueuePairError;
@@ -38,7 +38,7 @@ impl<E> QueuePair<E> {
     }
 
     fn post_ping(&self, length: usize) -> Result<(), QueuePairError> {
-        let Some(request) = lock(&self.ledger).queue.post(None, 0, true) else { return Ok(()) };
+        let Some(request) = self.ledger.lock().queue.post(None, 0, true) else { return Ok(()) };
         let sge = Some((&self.local.staging, 0..length.min(self.peer.layout.stride)));
         let ping = Write { sge, ..self.immediate(request, Immediate::Ping) };
         for pair in 0..self.extra_pairs() {
@@ -63,7 +63,7 @@ impl<E> QueuePair<E> {
                 WorkRequestId::Receive(_) => Err(Unusable::Peer("the peer sent a message too early")),
                 WorkRequestId::Stripe { .. } => Ok(true),
                 WorkRequestId::Message(number) => {
-                    lock(&self.ledger).queue.completed(number).for_each(drop);
+                    self.ledger.lock().queue.completed(number).for_each(drop);
                     Ok(true)
                 }
             },

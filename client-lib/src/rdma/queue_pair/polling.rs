@@ -2,7 +2,7 @@
 
 use multinet_verbs::{Completion, Status};
 
-use super::{QueuePair, SentMemory, lock};
+use super::{QueuePair, SentMemory};
 use crate::rdma::ledger::Violation;
 use crate::rdma::stripes::WorkRequestId;
 use crate::rdma::unusable::QueuePairError;
@@ -48,7 +48,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
         source: &impl MessageSource,
         mut on_immediate: impl FnMut(u8, u32) -> Result<(), E>,
     ) -> bool {
-        let mut polling = lock(&self.polling);
+        let mut polling = self.polling.lock();
         let Polling { completions, done, is_stopped } = &mut *polling;
         if *is_stopped {
             return false;
@@ -92,7 +92,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
             let posted = self.pairs.post_receive(pair);
             return posted.map_err(|error| self.failure_of(&error, error.hint()).into());
         }
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         match id {
             WorkRequestId::Stripe { pair, number } => {
                 done.extend(ledger.queue.stripe_completed(pair.into(), number).flatten());

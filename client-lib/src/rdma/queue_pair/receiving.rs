@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use multinet_memory::GpuSlice;
 
-use super::{QueuePair, lock};
+use super::QueuePair;
 use crate::rdma::ledger::{LocalSlots, Violation};
 use crate::rdma::{Payload, ReceivedFrame};
 use crate::stream::SHORT;
@@ -13,7 +13,7 @@ use crate::wire::{Data, HEADER};
 impl<E> QueuePair<E> {
     /// Notes that the sender has read another half of its ring, which we may write to again.
     pub(crate) fn add_ring_credit(&self) -> Result<(), Violation> {
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         ledger.remote_slots.add_ring_credit()?;
         self.unblock(&mut ledger);
         Ok(())
@@ -21,7 +21,7 @@ impl<E> QueuePair<E> {
 
     /// Notes that the receiver has released these slots, which we may write to again.
     pub(crate) fn release_slots(&self, mut slots: impl Iterator<Item = u16>) -> Result<(), Violation> {
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         slots.try_for_each(|slot| ledger.remote_slots.release(slot))?;
         self.unblock(&mut ledger);
         Ok(())
@@ -30,7 +30,7 @@ impl<E> QueuePair<E> {
     /// Reads an entry of our ring, which has to be the next one.
     pub(crate) fn read_ring_entry(&self, entry: u32) -> Result<[u8; HEADER + SHORT], Violation> {
         let memory = &self.local.memory;
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         let is_half = ledger.ring_reader.advance(entry)?;
         let mut bytes = [0; HEADER + SHORT];
         // The entry lies within the ring, since it is the next one.

@@ -10,7 +10,7 @@ use multinet_memory::{GpuError, Method};
 use multinet_verbs::{GpuPages, MAX_WRITES, Pages, RemoteAddress, Write, ZeroCopy};
 use tracing::{debug, warn};
 
-use super::{Ledger, QueuePair, SentMemory, lock};
+use super::{Ledger, QueuePair, SentMemory};
 use crate::buffer::Buffer;
 use crate::rdma::layout::Immediate;
 use crate::rdma::ledger::{StagedRange, WorkRequest};
@@ -165,7 +165,7 @@ impl<E> QueuePair<E> {
         reservations: &mut Vec<Reservation>,
     ) -> Option<WorkRequest> {
         reservations.clear();
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         let owes_credit = ledger.owed_ring_credits > 0;
         let credit = if owes_credit { ledger.queue.post(None, 0, true) } else { None };
         ledger.owed_ring_credits -= u32::from(credit.is_some());

@@ -5,9 +5,10 @@ use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 
+use parking_lot::{Mutex, MutexGuard};
 use rdma_sys::{ibv_mr, ibv_sge};
 
 use super::{MAX_SGE_BYTES, ProtectionDomain};
@@ -96,13 +97,13 @@ impl Drop for Registrations {
 
 impl RegistrationList {
     fn all(&self) -> MutexGuard<'_, Vec<Registration>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
 impl DomainRegistrations {
     fn add(&self, known: Weak<RegistrationList>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         // Entries of dropped memory are removed whenever the list would have to grow.
         if all.len() == all.capacity() {
             all.retain(|known| known.strong_count() > 0);
@@ -112,7 +113,7 @@ impl DomainRegistrations {
 
     /// Ends the registrations of all this memory under retired domains.
     pub(crate) fn end(&self) {
-        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.0.lock());
         for known in all.iter().filter_map(Weak::upgrade) {
             known.all().retain(|known| !known.domain.is_retired());
         }
