@@ -21,7 +21,8 @@ pub(super) struct RdmaReceiver {
     connection: Arc<Connection>,
     /// Queue pairs by which the sender has sent a ping, a bit for each.
     tried: AtomicU8,
-    /// With extra queue pairs, frames of which parts are missing, and those behind them.
+    /// Frames of which stripes are missing, and the frames behind them; `None` without extra queue
+    /// pairs.
     assembly: Option<Mutex<StripeAssembly>>,
 }
 

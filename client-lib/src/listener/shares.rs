@@ -33,13 +33,13 @@ pub(super) struct Share {
     /// Whether the connection's sender has been told a limit on its slots, and has not answered
     /// yet.
     pub(super) is_asked: bool,
-    /// Whether it ends, and gives back all slots: it has been told to, or a later connection of its
-    /// sender takes its place.
+    /// Whether the connection ends, and gives back all slots: it has been told to, or a later
+    /// connection of its sender takes its place.
     pub(super) is_over: bool,
     /// Whether the program has dropped all frames of the connection that have come.
     pub(super) is_idle: bool,
-    /// Whether no frame of it has come lately. One that is idle, but not quiet, is between two
-    /// frames.
+    /// Whether no frame of the connection has come lately. A connection that is idle, but not
+    /// quiet, is between two frames.
     pub(super) is_quiet: bool,
 }
 
@@ -53,8 +53,8 @@ pub(super) enum Step {
 }
 
 impl Share {
-    /// Returns how many slots it is about to give back. The program may keep frames in some for
-    /// longer.
+    /// Returns how many slots the connection is about to give back. The program may keep frames in
+    /// some for longer.
     fn coming(&self) -> u32 {
         if self.is_asked { self.slots.saturating_sub(self.limit) } else { 0 }
     }

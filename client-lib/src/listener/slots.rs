@@ -85,7 +85,7 @@ pub(super) struct Usage {
     pub(super) peak: u32,
     /// Slots that are promised to the connection.
     pub(super) most: u32,
-    /// Slots that it may keep: those beyond are given back as they become free.
+    /// Slots that the connection may keep: those beyond are given back as they become free.
     pub(super) limit: u32,
 }
 

@@ -43,7 +43,8 @@ pub struct ListenerStatistics {
     /// Connections that exist now, and those that have ended, but whose frames the program still
     /// has.
     pub connections: usize,
-    /// Bytes of memory that are promised to these: slots, with or without frames in them.
+    /// Bytes of memory that are promised to the `connections`: slots, with or without frames in
+    /// them.
     pub promised: usize,
 }
 
