@@ -77,7 +77,7 @@ impl LineQueue {
                 let lines = source.take(&mut taken);
                 if stream.write_all(&taken).and_then(|()| stream.flush()).is_err() {
                     source.0.queue.lock().dropped +=
-                        taken.iter().filter(|&&octet| octet == b'\n').count() as u64;
+                        taken.iter().filter(|&&byte| byte == b'\n').count() as u64;
                 }
                 if lines > 0 {
                     tracing::warn!(lines, "dropped log lines: standard error was not read in time");

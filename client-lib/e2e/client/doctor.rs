@@ -171,7 +171,7 @@ async fn each_fault_of_the_network_is_diagnosed() -> Result<()> {
     alone(
         &pair.found()?,
         "problem",
-        "small packets pass, but those of 9000 octets, the MTU of net1, are lost",
+        "small packets pass, but those of 9000 bytes, the MTU of net1, are lost",
     )?;
     ip(&["-n", "peer", "link", "set", "net1", "mtu", "9000"])?;
 

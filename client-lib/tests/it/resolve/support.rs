@@ -123,11 +123,11 @@ impl Zone {
             Some(Fault::Truncation) => reply.metadata.truncation = true,
             None => self.fill(&mut reply, &name, query.query_type()),
         }
-        let octets = reply.to_vec().unwrap();
-        if transport == Transport::Udp && octets.len() > 1232 {
+        let bytes = reply.to_vec().unwrap();
+        if transport == Transport::Udp && bytes.len() > 1232 {
             return Some(reply.truncate().to_vec().unwrap());
         }
-        Some(octets)
+        Some(bytes)
     }
 
     fn fill(&self, reply: &mut Message, owner: &str, kind: RecordType) {

@@ -121,7 +121,7 @@ fn size(who: &str, route: &Route, found: Mtu) -> Option<Finding> {
             Note,
             "peer",
             format!(
-                "{who}: packets of at most {mtu} octets pass, where {} would take {}",
+                "{who}: packets of at most {mtu} bytes pass, where {} would take {}",
                 route.interface,
                 route.interface_mtu.unwrap_or(mtu)
             ),
@@ -130,11 +130,11 @@ fn size(who: &str, route: &Route, found: Mtu) -> Option<Finding> {
     };
     match found {
         Mtu::Passes(mtu) if route.interface_mtu.is_some_and(|most| most > mtu && most <= super::super::probe::MOST) => Some(lower(mtu)),
-        Mtu::Passes(mtu) => Some(Finding::new(Good, "peer", format!("{who}: packets of {mtu} octets pass"))),
+        Mtu::Passes(mtu) => Some(Finding::new(Good, "peer", format!("{who}: packets of {mtu} bytes pass"))),
         Mtu::Smaller(mtu) => Some(lower(mtu)),
         Mtu::Lost(mtu) => Some(
             Finding::new(Problem, "peer", format!(
-                "{who}: small packets pass, but those of {mtu} octets, the MTU of {}, are lost", route.interface
+                "{who}: small packets pass, but those of {mtu} bytes, the MTU of {}, are lost", route.interface
             ))
             .fix("lower this NIC's MTU, or raise that of the peer's NIC and of the switch ports between, to be the same"),
         ),
@@ -142,7 +142,7 @@ fn size(who: &str, route: &Route, found: Mtu) -> Option<Finding> {
         Mtu::Silent(mtu) if matches!(route.mtu, Some(known) if known < mtu) => None,
         Mtu::Silent(mtu) => Some(
             Finding::new(Note, "peer", format!(
-                "{who}: whether packets of {mtu} octets pass cannot be known, the peer answers no probes (UDP)"
+                "{who}: whether packets of {mtu} bytes pass cannot be known, the peer answers no probes (UDP)"
             ))
             .fix("`ping -M do -s SIZE` may say it; or let UDP to its ports 33434 and 33435 pass, and what ICMP answers"),
         ),

@@ -118,7 +118,7 @@ fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding>
             Finding::new(
                 Note,
                 "rdma",
-                format!("{interface}: {device} sends packets of up to {needed} octets (path MTU {path}), {interface} has MTU {mtu}"),
+                format!("{interface}: {device} sends packets of up to {needed} bytes (path MTU {path}), {interface} has MTU {mtu}"),
             )
             .fix(format!(
                 "if the network takes no more than {mtu}, lower the MTU of the node's interface that {device} belongs to; else raise that of \

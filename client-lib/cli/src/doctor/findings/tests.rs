@@ -191,7 +191,7 @@ ok       dns       search path: vision.svc.cluster.local cluster.local; ndots: 5
 ok       dns       10.96.0.10:53 answers in 0.42 ms, and knows the zone multinet.cluster.local
 ok       network   second NIC net1: 192.168.111.4, MTU 9000
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: connected in 0.09 ms from 192.168.111.4 on net1, MTU 9000
-ok       peer      infer-0 at 192.168.111.5:18515 on rail0: packets of 9000 octets pass
+ok       peer      infer-0 at 192.168.111.5:18515 on rail0: packets of 9000 bytes pass
 ok       rdma      devices mlx5_2; /dev/infiniband has rdma_cm, uverbs2
 ok       rdma      namespace mode shared: all devices of the node are seen, those with an interface of this pod can be used
 ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4), writes to itself, path MTU 4096; passed over: mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2

@@ -93,7 +93,7 @@ fn a_path_mtu_that_could_be_larger_is_noted() {
         (
             4096,
             1500,
-            "note rdma net1: mlx5_2 sends packets of up to 4180 octets (path MTU 4096), net1 has MTU 1500",
+            "note rdma net1: mlx5_2 sends packets of up to 4180 bytes (path MTU 4096), net1 has MTU 1500",
             "lower the MTU",
         ),
     ];

@@ -98,22 +98,22 @@ fn each_fault_on_the_way_has_its_finding_and_fix() {
         ),
         (
             with_peer(|peer| peer.mtu = Some(Mtu::Lost(9000))),
-            "problem peer infer-0 at 192.168.111.5:18515 on rail0: small packets pass, but those of 9000 octets",
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: small packets pass, but those of 9000 bytes",
             "lower this NIC's MTU",
         ),
         (
             with_peer(|peer| peer.mtu = Some(Mtu::Smaller(1500))),
-            "note peer infer-0 at 192.168.111.5:18515 on rail0: packets of at most 1500 octets pass, where net1 would take 9000",
+            "note peer infer-0 at 192.168.111.5:18515 on rail0: packets of at most 1500 bytes pass, where net1 would take 9000",
             "give all NICs",
         ),
         (
             with_peer(|peer| peer.mtu = Some(Mtu::Passes(1500))),
-            "note peer infer-0 at 192.168.111.5:18515 on rail0: packets of at most 1500 octets pass",
+            "note peer infer-0 at 192.168.111.5:18515 on rail0: packets of at most 1500 bytes pass",
             "give all NICs",
         ),
         (
             with_peer(|peer| peer.mtu = Some(Mtu::Silent(9000))),
-            "note peer infer-0 at 192.168.111.5:18515 on rail0: whether packets of 9000 octets pass cannot be known",
+            "note peer infer-0 at 192.168.111.5:18515 on rail0: whether packets of 9000 bytes pass cannot be known",
             "`ping -M do -s SIZE` may say it",
         ),
     ]);
