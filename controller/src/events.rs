@@ -181,7 +181,10 @@ impl Publisher {
         };
         self.lost.inc();
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!("cannot write events (events.k8s.io): {}", TerminalSafe(&problem));
+            tracing::warn!(
+                "cannot write events to Kubernetes (events.k8s.io); they are lost: {}",
+                TerminalSafe(&problem)
+            );
         }
     }
 

@@ -5,34 +5,36 @@
 
 /// Defaults of the command-line flags.
 pub(crate) mod flags {
-    /// `--zone`: zone of the DNS server, for `status.hostname`.
+    /// Default of `--zone`: zone of the DNS server, for `status.hostname`.
     pub(crate) const ZONE: &str = "multinet.cluster.local";
 
-    /// `--max-endpoints-per-slice`: endpoints in a slice. Larger slices make changes dearer,
-    /// smaller ones take more memory (docs/benchmarks.md).
+    /// Default of `--max-endpoints-per-slice`: endpoints in a slice. Larger slices make changes
+    /// dearer, smaller ones take more memory (docs/benchmarks.md).
     pub(crate) const ENDPOINTS_PER_SLICE: u16 = 25;
 
-    /// `--max-endpoints-per-mirror-slice`: endpoints in a slice of a mirror, as in Kubernetes' own
-    /// slices.
+    /// Default of `--max-endpoints-per-mirror-slice`: endpoints in a slice of a mirror, as in
+    /// Kubernetes' own slices.
     pub(crate) const ENDPOINTS_PER_MIRROR_SLICE: u16 = 100;
 
-    /// `--max-addresses-per-pod`: published addresses of a pod on a network.
+    /// Default of `--max-addresses-per-pod`: published addresses of a pod on a network.
     pub(crate) const ADDRESSES_PER_POD: u32 = 64;
 
-    /// `--max-addresses-per-service`: published addresses of a service, over all of its networks.
+    /// Default of `--max-addresses-per-service`: published addresses of a service, over all of its
+    /// networks.
     pub(crate) const ADDRESSES_PER_SERVICE: u32 = 50_000;
 
-    /// `--max-addresses-per-namespace`: published addresses of all services in a namespace, so that
-    /// one tenant cannot exhaust the memory of multinet-dns.
+    /// Default of `--max-addresses-per-namespace`: published addresses of all services in a
+    /// namespace, so that one tenant cannot exhaust the memory of multinet-dns.
     pub(crate) const ADDRESSES_PER_NAMESPACE: u32 = 200_000;
 
-    /// `--concurrent-writes`: concurrent requests to the API server.
+    /// Default of `--concurrent-writes`: concurrent requests to the API server.
     pub(crate) const CONCURRENT_WRITES: u16 = 32;
 
-    /// `--lease-name`: name of the Lease for leader election.
+    /// Default of `--lease-name`: name of the Lease for leader election.
     pub(crate) const LEASE_NAME: &str = "multinet-controller";
 
-    /// `--lease-duration`: time after which a silent leader loses the Lease, as in client-go.
+    /// Default of `--lease-duration`: time after which a silent leader loses the Lease, as in
+    /// client-go.
     pub(crate) const LEASE_DURATION: &str = "15s";
 }
 

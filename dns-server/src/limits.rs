@@ -5,23 +5,26 @@
 
 /// Default values of the command line's flags.
 pub(crate) mod flags {
-    /// `--snapshot-max-age`: greatest age at which a snapshot is used.
+    /// Default of `--snapshot-max-age`: greatest age at which a snapshot is used.
     pub(crate) const SNAPSHOT_MAX_AGE: &str = "1h";
 
-    /// `--zone`: zone that services have their names in.
+    /// Default of `--zone`: zone that services have their names in.
     pub(crate) const ZONE: &str = "multinet.cluster.local";
 
-    /// `--ttl`: time to live, in seconds, of services that set none. CoreDNS caches for as long.
+    /// Default of `--ttl`: time to live, in seconds, of services that set none. CoreDNS caches for
+    /// as long.
     pub(crate) const TTL: u32 = 5;
 
-    /// `--tcp-max-connections`: TCP and TLS connections. At this limit, new ones replace idle ones.
+    /// Default of `--tcp-max-connections`: TCP and TLS connections. At this limit, new ones replace
+    /// idle ones.
     pub(crate) const TCP_MAX_CONNECTIONS: &str = "20000";
 
-    /// `--udp-payload-size`: largest UDP payload that is sent and announced, in bytes. The value is
-    /// that of DNS flag day 2020: what fits into IPv6's minimum MTU of 1280.
+    /// Default of `--udp-payload-size`: largest UDP payload that is sent and announced, in bytes.
+    /// The value is that of DNS flag day 2020: what fits into IPv6's minimum MTU of 1280.
     pub(crate) const UDP_PAYLOAD: u16 = 1232;
 
-    /// `--lameduck`: time to answer after SIGTERM while endpoints are removed from load balancers.
+    /// Default of `--lameduck`: time to answer after SIGTERM while endpoints are removed from load
+    /// balancers.
     pub(crate) const LAMEDUCK: &str = "5s";
 }
 

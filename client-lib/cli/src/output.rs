@@ -124,7 +124,8 @@ impl<'w, M: MakeWriter<'w>> MakeWriter<'w> for WithFlagNames<M> {
 }
 
 impl<W: Write> Write for WithFlagNames<W> {
-    /// Writes a line. The log's formatter passes each line as a whole.
+    /// Writes a line, with flags in place of the library's settings. The log's formatter passes
+    /// each line as a whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match str::from_utf8(line) {
             Ok(text) => self.0.write_all(with_flag_names(text).as_bytes())?,

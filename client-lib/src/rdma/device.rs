@@ -127,7 +127,7 @@ impl RdmaDevice {
         let polled = channel.clone();
         let run = move || {
             if let Err(error) = poll_until_closed(&polled, &end.handlers, busy) {
-                warn!("completions of an RDMA device are not polled any more: {error}");
+                warn!("the connections of an RDMA device end, and the next one opens it again: {error}");
                 end.reason = match error.hint() {
                     Some(hint) => format!("{error}; {hint}"),
                     None => error.to_string(),
@@ -182,8 +182,8 @@ impl RdmaDevice {
         Ok((CompletionQueue::with_channel(&self.channel, number, capacity)?, number))
     }
 
-    /// Registers the handler of the completion queue with this number, or fails it if the thread
-    /// has ended.
+    /// Registers the handler of the completion queue with this number. If the polling thread has
+    /// ended, fails the handler at once.
     pub(super) fn register_handler(&self, number: u64, handler: Weak<dyn CompletionHandler>) {
         self.handlers.by_queue.lock().insert(number, handler.clone());
         // If the thread has ended before the insertion, its end did not reach this handler.

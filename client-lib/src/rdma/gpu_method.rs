@@ -130,7 +130,9 @@ impl CachedMethod {
             cached.is_searching.store(false, Ordering::Relaxed);
         };
         if let Err(error) = thread::Builder::new().name("multinet-gpu".to_owned()).spawn(searching) {
-            warn!("the method for frames to and from GPUs stays as it is: cannot start a thread: {error}");
+            warn!(
+                "cannot look for a better method for frames to and from GPUs now; trying again later: {error}"
+            );
             self.postpone(Instant::now());
         }
     }

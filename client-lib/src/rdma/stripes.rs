@@ -23,7 +23,7 @@ use super::ledger::Violation;
 /// more than the additional paths save.
 pub(crate) const STRIPE_THRESHOLD: usize = 256 << 10;
 
-/// The size of a cache line in bytes, on which each stripe begins.
+/// Stripes of a frame's payload begin at multiples of this many bytes, the size of a cache line.
 const LINE: usize = 64;
 
 /// The kind and number of the request that a completion belongs to, encoded in its `wr_id`.

@@ -21,7 +21,7 @@ pub struct LockedMemory {
     pub hard: u64,
     /// The memory that is registered with devices now, in bytes (`VmPin`).
     pub pinned: u64,
-    /// The privileges that may exempt the process from the limit.
+    /// Whether the process is root or has CAP_IPC_LOCK, which may exempt it from the limit.
     pub privileges: Privileges,
 }
 

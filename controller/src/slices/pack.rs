@@ -53,7 +53,8 @@ pub(crate) struct Wanted<'a, E> {
 
 /// An existing slice of the service.
 pub(crate) struct Found<'a, E> {
-    /// Family of the slice's addresses, which is immutable. `None` if no group can use the slice.
+    /// Address family of the slice, which cannot be changed. `None` if the slice can only be
+    /// deleted: its family is unknown, or a label that must never change has another value.
     pub(crate) family: Option<IpFamily>,
     /// Index of the group that the slice belongs to, if that group is wanted.
     pub(crate) group: Option<usize>,

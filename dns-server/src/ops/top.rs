@@ -49,7 +49,7 @@ struct Counter {
     name: [u8; MAX_NAME],
 }
 
-/// The parts of a query, and of its reply, by which queries are told apart in counting.
+/// Key by which the most frequent queries are counted: queries with equal keys count as one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryKey {
     /// Lowercased name that was asked for, in wire format.

@@ -119,7 +119,7 @@ impl Notifier {
         let notify = Notify::new(random_id(), &version, key.as_ref(), tsig::now());
         socket.send(&notify.packet).await;
         if let Some(error) = &socket.failure {
-            debug!(secondary = %self.secondary, %error, "cannot send a NOTIFY");
+            debug!(secondary = %self.secondary, %error, "cannot send a NOTIFY to the secondary; retrying");
         }
         self.metrics.sent.inc();
         schedule.sent(apex, notify, Instant::now());

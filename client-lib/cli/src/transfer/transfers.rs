@@ -82,7 +82,7 @@ impl Transfers {
                 Ok((transfer, _)) => drop(self.placed_before.insert(id, transfer)),
                 Err(Failure { error, .. }) => {
                     self.refusals.warn(&format!(
-                        "a transfer that an earlier receiver has left is passed over: {error:#}"
+                        "cannot finish a complete transfer that an earlier receiver has left: {error:#}"
                     ));
                 }
             }

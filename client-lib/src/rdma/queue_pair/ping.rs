@@ -54,7 +54,8 @@ impl<E> QueuePair<E> {
         self.post(0, &[ping])
     }
 
-    /// Polls once. Returns whether the test write of one more queue pair has completed.
+    /// Takes one completion, if there is one. Returns whether it was the test write of a queue
+    /// pair: [`ping`](Self::ping) awaits one for each.
     fn poll_ping(&self) -> Result<bool, Unusable> {
         let Some(completion) = self.local.completions.poll()? else { return Ok(false) };
         match completion.status {

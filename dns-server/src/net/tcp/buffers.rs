@@ -87,7 +87,8 @@ impl Inbox {
         }
     }
 
-    /// Copies data that were read while the inbox had no memory. Returns their length.
+    /// Copies data that were read into a buffer of the stack, because the inbox had no memory,
+    /// into new memory of the inbox. Returns their length.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> usize {
         if !bytes.is_empty() {
             let length = bytes.len().max(FIRST_INBOX);

@@ -156,12 +156,12 @@ impl<'a> GroupView<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    /// Returns the number of endpoints.
+    /// Returns the number of endpoints of the host.
     pub fn len(self) -> usize {
         self.refs.len()
     }
 
-    /// Tells whether there are no endpoints.
+    /// Tells whether the host has no endpoints.
     pub fn is_empty(self) -> bool {
         self.refs.is_empty()
     }
@@ -175,7 +175,7 @@ impl<'a> Hosts<'a> {
         self.refs[position].endpoint(self.slices)
     }
 
-    /// Returns all endpoints.
+    /// Returns all endpoints of the host.
     pub fn iter(self) -> impl Iterator<Item = PackedEndpoint<'a>> {
         self.refs.iter().map(move |host| host.endpoint(self.slices))
     }
