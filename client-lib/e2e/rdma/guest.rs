@@ -63,7 +63,7 @@ async fn a_guest_that_takes_too_long_is_ended() -> Result<()> {
     // Too short a time to boot.
     let error = Guest::boot(Duration::from_millis(500)).await.unwrap_err();
     let error = format!("{error:#}");
-    assert!(error.contains("waited 500ms for qemu-system-x86_64 to make booted"), "{error}");
+    assert!(error.contains("waited 500ms for qemu-system-x86_64 to create booted"), "{error}");
     Ok(())
 }
 

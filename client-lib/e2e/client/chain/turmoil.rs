@@ -133,7 +133,7 @@ async fn restart_dns(stage: &mut Stage, programs: &mut Programs) -> Result<()> {
     stage.kill_dns()?;
     watch.logged("DNS fails", BOUND).await?;
     for source in [&mut programs.once, &mut programs.kept] {
-        source.process.logged("the last endpoints are kept", BOUND).await?;
+        source.process.logged("last endpoints are kept", BOUND).await?;
     }
     stage.start_dns().await?;
     watch.logged("DNS answers again", BOUND).await?;
