@@ -23,7 +23,7 @@ use crate::wire::{Control, Header, WINDOW};
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest pause between two flushes of a control message.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(1 << FLUSHES);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(1 << (FLUSHES - 1));
 
 /// Number of flushes after which a message is sent even if the next one would say more.
 const FLUSHES: u32 = 3;
@@ -89,7 +89,8 @@ impl AckScheduler {
     /// Creates the scheduler for a sender that has `slots` slots, and never more than `window`
     /// frames under way. By RDMA, `local` keeps which slots are free.
     pub(super) fn new(slots: u32, window: Option<u32>, local: Option<LocalSlots>) -> Self {
-        let mut this = Self { slots: local, ..Self::default() };
+        // Before its second mark, a connection is not quiet: its first frame may be on its way.
+        let mut this = Self { slots: local, freed_at_marks: [u64::MAX; 2], ..Self::default() };
         this.set_room(slots, window);
         this
     }
@@ -217,7 +218,8 @@ impl AckScheduler {
         }
     }
 
-    /// Returns whether no slot has become free since the last mark but one.
+    /// Returns whether no slot has become free since the last mark but one, which the connection
+    /// has had already.
     pub(super) fn is_quiet(&self) -> bool {
         self.freed == self.freed_at_marks[0]
     }
@@ -387,8 +389,11 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_quiet_until_the_second_mark_after_its_last_frame() {
+    fn a_connection_is_quiet_from_the_second_mark_after_its_start_or_its_last_frame() {
         let mut acks = AckScheduler::new(8, None, None);
+        acks.mark();
+        assert!(!acks.is_quiet(), "its first frame may be on its way");
+        acks.mark();
         assert!(acks.is_quiet());
         acks.free(None);
         assert!(!acks.is_quiet());

@@ -128,6 +128,20 @@ impl Connection {
         self.update(|acks| acks.ask(to, self.hello.window, Instant::now()));
     }
 
+    /// Tells the sender its new number of slots, if they are free, unless it has still to answer
+    /// another limit.
+    pub(super) fn set_limit(self: &Arc<Self>, to: u32) {
+        let is_set = {
+            let acks = self.acks();
+            let may_change = acks.asked().is_none() && !self.has_ended.load(Ordering::Acquire);
+            // Under the lock, or the slots of a connection that has just ended would be raised.
+            may_change && (to < self.slots.count() || self.slots.raise(to))
+        };
+        if is_set {
+            self.limit(to);
+        }
+    }
+
     /// Lowers the slots to a limit, as the sender has answered that it keeps to that from now on.
     pub(super) fn limited(&self, to: u32) -> Result<(), Ended> {
         {
@@ -154,6 +168,17 @@ impl Connection {
         let usage = self.slots.usage();
         let peak = self.acks().local_slots().map_or(usage.peak, LocalSlots::peak);
         Usage { peak, ..usage }
+    }
+
+    /// Returns how many slots stay promised while the program keeps its frames, if the connection
+    /// ends now. By RDMA, one frame keeps all slots.
+    pub(super) fn kept_slots(&self) -> u32 {
+        let usage = self.slots.usage();
+        match self.channel.is_rdma() {
+            true if self.is_idle() => 0,
+            true => usage.most,
+            false => usage.in_use,
+        }
     }
 
     /// Begins another tick: earlier peaks and frames count for less. A sender was limited to

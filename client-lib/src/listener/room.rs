@@ -58,7 +58,7 @@ fn make_room(memory: &Memory, Newcomer { address, wanted, .. }: Newcomer) -> boo
     let holders = memory.holders();
     let shares: Vec<_> = holders.iter().map(share).collect();
     let steps = shares::make_room(memory.total(), &shares, memory.is_crowded(), (address, wanted));
-    let is_due = |share: &Share| share.is_over || share.limit < share.slots;
+    let is_due = |share: &Share| (share.is_over && share.is_idle) || share.limit < share.slots;
     let is_something = !steps.is_empty() || shares.iter().any(is_due);
     steps.into_iter().for_each(|step| act(&holders, step));
     is_something
@@ -98,7 +98,7 @@ fn share((id, holder): &(u64, Holder)) -> Share {
     let is_over = connection.is_over();
     let share = Share { used: usage.peak, is_over, is_idle, is_quiet, ..fixed };
     match asked {
-        _ if is_over => share,
+        _ if is_over => Share { limit: connection.kept_slots(), ..share },
         Some((_, since)) if since.elapsed() > ANSWERS => share,
         Some((limit, _)) => Share { limit, is_limitable: true, is_asked: true, ..share },
         None => Share { limit: usage.limit, is_limitable: connection.is_limitable(), ..share },
@@ -110,19 +110,12 @@ fn act(holders: &[(u64, Holder)], step: Step) {
     let found = holders.iter().find(|(holder, _)| *holder == id);
     let Some(connection) = found.and_then(|(_, holder)| holder.connection.upgrade()) else { return };
     match step {
-        Step::Limit { to, .. } => set_limit(&connection, to),
+        Step::Limit { to, .. } => connection.set_limit(to),
         // It ends when the sender has answered, so that no frame on its way is lost.
         Step::Close { .. } if connection.is_limitable() && connection.asked().is_none() => {
             connection.limit(0);
         }
         Step::Close { .. } => connection.close(),
-    }
-}
-
-/// Tells a sender its new number of slots, unless another newcomer has just changed that.
-fn set_limit(connection: &Arc<Connection>, to: u32) {
-    if connection.asked().is_none() && (to < connection.slots().count() || connection.slots().raise(to)) {
-        connection.limit(to);
     }
 }
 

@@ -24,7 +24,8 @@ pub(super) struct Share {
     pub(super) address: IpAddr,
     /// Slots that are promised to the connection, so that no other connection can have them.
     pub(super) slots: u32,
-    /// Slots that the connection may keep: fewer than promised while it gives some back.
+    /// Slots that the connection may keep: fewer than promised while it gives some back. Of a
+    /// connection that is over, the slots with frames that the program keeps.
     pub(super) limit: u32,
     /// Most slots of the connection that had frames in them at a time, lately.
     pub(super) used: u32,
@@ -33,8 +34,8 @@ pub(super) struct Share {
     /// Whether the connection's sender has been told a limit on its slots, and has not answered
     /// yet.
     pub(super) is_asked: bool,
-    /// Whether the connection ends, and gives back all slots: it has been told to, or a later
-    /// connection of its sender takes its place.
+    /// Whether the connection ends, and gives back the slots beyond its limit: it has been told to,
+    /// or a later connection of its sender takes its place.
     pub(super) is_over: bool,
     /// Whether the program has dropped all frames of the connection that have come.
     pub(super) is_idle: bool,
@@ -100,7 +101,7 @@ pub(super) fn make_room(
         share.address == newcomer || slots.get(&share.address).is_some_and(|slots| *slots > own)
     };
     if !is_crowded {
-        let ending: u32 = over.iter().map(|share| share.slots).sum();
+        let ending: u32 = over.iter().map(|share| share.slots.saturating_sub(share.limit)).sum();
         let coming = ending + shares.iter().map(Share::coming).sum::<u32>();
         let needed = wanted.min(fair).saturating_sub(coming + (total - promised.min(total)));
         if needed == 0 {

@@ -21,9 +21,9 @@ fn fixed(id: u64, host: u8, slots: u32, used: u32) -> Share {
     Share { is_limitable: false, ..share(id, host, slots, used) }
 }
 
-/// Returns the share of a connection that is about to end.
+/// Returns the share of a connection that is about to end, and whose frames the program drops.
 fn over(share: Share) -> Share {
-    Share { is_over: true, is_limitable: false, ..share }
+    Share { is_over: true, is_limitable: false, is_asked: false, limit: 0, ..share }
 }
 
 fn limits(steps: &[Step]) -> Vec<(u64, u32)> {
@@ -154,6 +154,16 @@ fn a_sender_that_reconnects_gets_the_slots_of_its_earlier_connection() {
     // Unless our code has frames of the earlier one, and may keep them.
     let held = [Share { is_idle: false, ..full[0] }, full[1], full[2]];
     assert_eq!(make_room(9, &held, true, (address(back), 1)), [Step::Close { id: 3 }]);
+}
+
+#[test]
+fn frames_that_the_program_keeps_after_their_connection_hold_up_no_newcomer() {
+    let kept = |limit| Share { limit, is_idle: false, ..over(share(1, 1, 8, 8)) };
+    let asked = |limit| make_room(15, &[kept(limit), share(2, 2, 7, 1)], false, (address(3), 16));
+    assert_eq!(limits(&asked(8)), [(2, 1)]);
+    // An even share of 15 for two is seven, of which five come back.
+    assert_eq!(limits(&asked(3)), [(2, 5)]);
+    assert_eq!(asked(1), []);
 }
 
 #[test]
@@ -289,7 +299,8 @@ impl World {
             // A connection ends, or is about to.
             3 => match some.and_then(|id| self.senders.get_mut(&id)) {
                 Some(sender) if !sender.share.is_over && sender.obeys % 2 == 0 => {
-                    sender.share = over(sender.share);
+                    (sender.share, sender.obeys) = (over(sender.share), 0);
+                    (sender.told, sender.answer) = (None, None);
                 }
                 _ => drop(some.and_then(|id| self.senders.remove(&id))),
             },
