@@ -39,7 +39,7 @@ pub struct LocalAddress {
     pub(crate) prefix: u8,
 }
 
-/// Returns the addresses of second NICs, sorted by interface.
+/// Returns the addresses of second NICs, sorted by interface, and then the virtual ones.
 ///
 /// These are the addresses that are neither on the default network's interface nor loopback nor
 /// link-local. An IPv4 link-local address counts if it is its interface's only one. Interfaces that

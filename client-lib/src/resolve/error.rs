@@ -55,7 +55,7 @@ pub enum ResolveError {
     Inconclusive {
         /// Service's name, as the caller gave it to the resolver.
         name: String,
-        /// Full names in the search path that do not exist.
+        /// Full names in the search path that do not exist, or that only a wildcard answers for.
         absent: Vec<String>,
         /// Failure of DNS for another full name.
         failure: Box<Self>,
