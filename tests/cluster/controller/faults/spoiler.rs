@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, DynamicObject};
+use multinet_testing::replica::BOUND;
 use multinet_testing::slices::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Slices};
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -21,33 +22,39 @@ const PAUSE: usize = 150;
 #[derive(Debug)]
 pub(super) struct Spoiler {
     stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<usize>>,
+    /// Number of edits and deletions so far.
+    count: watch::Receiver<usize>,
+    task: JoinHandle<Result<()>>,
 }
 
 impl Spoiler {
     /// Starts the task.
     pub(super) fn begin(slices: Slices<DynamicObject>, mut random: Random) -> Self {
         let (stop, mut stopped) = oneshot::channel();
+        let (counter, count) = watch::channel(0);
         let task = tokio::spawn(async move {
-            let mut count = 0;
             loop {
-                count += usize::from(spoil(&slices, &mut random).await?);
+                let is_spoilt = spoil(&slices, &mut random).await?;
+                counter.send_modify(|count| *count += usize::from(is_spoilt));
                 let pause = random.milliseconds(PAUSE);
                 if timeout(pause + Duration::from_millis(1), &mut stopped).await.is_ok() {
-                    return Ok(count);
+                    return Ok(());
                 }
             }
         });
-        Self { stop, task }
+        Self { stop, count, task }
     }
 
-    /// Stops the task. Fails if it has changed no slice.
-    pub(super) async fn end(self) -> Result<()> {
+    /// Stops the task once it has changed a slice: a short run may have seen none that it could
+    /// change. Fails if it changes none.
+    pub(super) async fn end(mut self) -> Result<()> {
+        let is_spoilt = timeout(BOUND, self.count.wait_for(|&count| count > 0)).await;
+        let is_spoilt = is_spoilt.is_ok_and(|outcome| outcome.is_ok());
         // Sending fails if the task has stopped by itself. Its result has the reason.
         let _ = self.stop.send(());
-        let count = self.task.await.context("the spoiler panicked")??;
-        ensure!(count > 0, "no slice was spoilt");
-        eprintln!("{count} edits and deletions of slices");
+        self.task.await.context("the spoiler panicked")??;
+        ensure!(is_spoilt, "no slice was spoilt");
+        eprintln!("{} edits and deletions of slices", *self.count.borrow());
         Ok(())
     }
 }
