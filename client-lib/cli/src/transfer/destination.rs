@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn only_a_regular_file_is_written_by_another_name_first() {
         let open = |path| Destination::new(Path::new(path), false, false).unwrap();
-        assert!(matches!(open("/dev/null"), Destination::Stream(stream) if !stream.is_stdout()));
+        assert!(matches!(open("/dev/zero"), Destination::Stream(stream) if !stream.is_stdout()));
         assert!(open("-").is_stdout());
         let folder = tempfile::tempdir().unwrap();
         assert!(open(folder.path().join("out").to_str().unwrap()).files().is_some());

@@ -54,12 +54,17 @@ impl Stream {
         Self { target: Target::Stdout, file: None }
     }
 
-    /// The device, named pipe or socket at a path.
+    /// The device, named pipe or socket at a path. A path that leads to this program's standard
+    /// output, such as `/dev/stdout`, counts as that, so that messages go elsewhere.
     ///
     /// # Errors
     ///
     /// If another user may have put it there, in a folder such as `/tmp`.
     pub(super) fn at(path: &Path, about: &Metadata) -> anyhow::Result<Self> {
+        let stdout = Target::Stdout.open().and_then(|file| file.metadata());
+        if stdout.is_ok_and(|stdout| Identity::of(&stdout) == Identity::of(about)) {
+            return Ok(Self::stdout());
+        }
         // Links such as /dev/stdout lead to no path.
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder = real.parent().unwrap_or(&real);

@@ -69,15 +69,17 @@ fn a_file_of_any_size_arrives() {
 #[test]
 fn standard_input_arrives_at_standard_output() {
     let content = bytes(3_000_000);
-    let receiver = Server::start(&["recv"], 0, Says::Stderr);
-    let sender = send(receiver.address, &content, &["--frame-size", "65536"]);
-    assert!(sender.status.success(), "{}", text(&sender.stderr));
-    let output = receiver.output();
-    assert!(output.stdout == content);
-    // Its messages go to the other stream.
-    let said = text(&output.stderr);
-    assert!(output.status.success() && said.starts_with("received 3000000 bytes, SHA-256 "), "{said}");
-    assert_eq!(said.lines().count(), 1);
+    for arguments in [&["recv"][..], &["recv", "-o", "/dev/stdout"]] {
+        let receiver = Server::start(arguments, 0, Says::Stderr);
+        let sender = send(receiver.address, &content, &["--frame-size", "65536"]);
+        assert!(sender.status.success(), "{}", text(&sender.stderr));
+        let output = receiver.output();
+        assert!(output.stdout == content);
+        // Its messages go to the other stream.
+        let said = text(&output.stderr);
+        assert!(output.status.success() && said.starts_with("received 3000000 bytes, SHA-256 "), "{said}");
+        assert_eq!(said.lines().count(), 1);
+    }
 }
 
 #[test]
