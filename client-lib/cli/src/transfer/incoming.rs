@@ -23,7 +23,8 @@ const EARLY: usize = 8;
 /// How long a frame may be missing, while later ones are there, before the transfer fails.
 const GAP: Duration = Duration::from_secs(5);
 
-/// How long a sender has to close its connection when it knows that the file has been placed.
+/// How long a sender that is connected has to ask for the last answer, and to close its connection
+/// when it has got that.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// A transfer that is being received, with its output and the frames that came too early.
@@ -277,8 +278,11 @@ impl Incoming {
         if let Some(confirmed) = self.confirmed {
             return Ok(!is_connected || self.is_hurried || confirmed.elapsed() > GOODBYE);
         }
-        if self.complete.is_some_and(|since| self.is_hurried || since.elapsed() > wait) {
+        let patience = if is_connected { wait.max(GOODBYE) } else { wait };
+        if self.complete.is_some_and(|since| self.is_hurried || since.elapsed() > patience) {
             self.advance(destination, Event::Silence, None)?;
+            // Its sender has not asked, so it does not know.
+            self.confirmed = None;
             return Ok(true);
         }
         if self.gap.is_some_and(|since| since.elapsed() > GAP) {
@@ -294,10 +298,30 @@ impl Incoming {
 
     /// Ends a transfer that has been received, and returns its result.
     pub(super) fn finish(self) -> Done {
-        let summary = self.sink.summary();
+        let done = self.result();
         self.sink.finish();
+        done
+    }
+
+    /// Returns the result of a transfer that has been received.
+    fn result(&self) -> Done {
+        let summary = self.sink.summary();
         let came = summary.bytes.saturating_sub(self.before);
-        Done { summary, came, took: self.start.elapsed(), place: self.place }
+        Done { summary, came, took: self.start.elapsed(), place: self.place.clone() }
+    }
+
+    /// Returns the result of a transfer whose file has been placed though its sender had not asked,
+    /// and goes on, so that the sender is answered when it asks.
+    pub(super) fn place_unasked(mut self) -> (Done, Self) {
+        let done = self.result();
+        self.progress = Progress::hidden();
+        (self.complete, self.is_hurried) = (Some(Instant::now()), false);
+        (done, self)
+    }
+
+    /// Returns the time since when the file is complete; `None` before.
+    pub(super) fn complete(&self) -> Option<Instant> {
+        self.complete
     }
 
     /// Ends the transfer, and removes what was received of it unless it is complete.

@@ -23,6 +23,9 @@ const REFUSED: usize = 64;
 /// Most transfers that are received at a time.
 const MOST: usize = 64;
 
+/// Most transfers whose files have been placed, and whose senders are still answered.
+const PLACED: usize = 1024;
+
 /// How long a transfer must have been still to give way to another one when the disk is full.
 const STILL: Duration = Duration::from_secs(2);
 
@@ -41,8 +44,8 @@ pub(super) struct Transfers {
     wait: Duration,
     keeps: bool,
     current: BTreeMap<u128, Incoming>,
-    /// Transfers whose files an earlier receiver has placed, and which have been moved away. Only
-    /// their senders may not know, and ask.
+    /// Transfers whose files have been placed and reported, by this receiver or an earlier one.
+    /// Only their senders may not know, and ask.
     placed_before: BTreeMap<u128, Incoming>,
     refusals: Refusals,
 }
@@ -147,7 +150,7 @@ impl Transfers {
         let is_connected = |transfer: &Incoming| transfer.session().is_some_and(&is_connected);
         while let Some((id, over)) = self.next_over(is_connected) {
             let outcome = match over {
-                Ok(()) => self.current.remove(&id).map(|transfer| Outcome::Done(transfer.finish())),
+                Ok(()) => self.current.remove(&id).map(|transfer| Outcome::Done(self.done(id, transfer))),
                 Err(failure) => self.fail(id, failure),
             };
             if outcome.is_some() {
@@ -161,6 +164,22 @@ impl Transfers {
         });
         over.for_each(|(_, transfer)| drop(transfer.finish()));
         None
+    }
+
+    /// Ends a transfer that has been received, and returns its result. If its sender has not asked,
+    /// it is answered when it does.
+    fn done(&mut self, id: u128, transfer: Incoming) -> Done {
+        if !self.keeps || transfer.is_confirmed() {
+            return transfer.finish();
+        }
+        let (done, transfer) = transfer.place_unasked();
+        self.placed_before.insert(id, transfer);
+        if self.placed_before.len() > PLACED
+            && let Some((&oldest, _)) = self.placed_before.iter().min_by_key(|(_, other)| other.complete())
+        {
+            self.placed_before.remove(&oldest).map(Incoming::finish);
+        }
+        done
     }
 
     /// Returns a transfer that is over, with the failure if it has failed; `None` if none is over.
@@ -211,7 +230,8 @@ impl Transfers {
         if let Some(other) = self.current.values().find(|other| !self.keeps && other.is_complete()) {
             return Err(format!("the transfer of {} is complete, and one is enough", other.sender()));
         }
-        let counted = self.current.iter().filter(|(_, other)| !other.is_hurried());
+        // What an earlier receiver has left has no owner, and takes no memory worth counting.
+        let counted = self.current.iter().filter(|(_, other)| other.owner().is_some() && !other.is_hurried());
         if counted.clone().count() < MOST {
             return Ok(());
         }

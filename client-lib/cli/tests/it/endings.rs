@@ -63,6 +63,24 @@ fn a_sender_is_answered_when_the_file_is_safe_and_when_it_is_placed() {
     );
 }
 
+#[test]
+fn a_sender_that_asks_late_is_answered_though_its_file_has_been_placed_and_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let receiver = receiver(&path, 0, &["--keep", "--wait", "1"]);
+    let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"abc") && sender.ask(&seal(), b""));
+    drop(sender);
+    until(|| path.exists());
+    let mut sender = Sender::connect(receiver.address, SESSION, 2, 3);
+    assert!(sender.ask(&end(), b""));
+    drop(sender);
+    until(|| names(folder.path()) == ["out"]);
+    receiver.interrupt();
+    let output = receiver.output();
+    assert_eq!(text(&output.stdout).lines().count(), 1, "{output:?}");
+}
+
 /// A sender of the version before asks once, and goes.
 #[test]
 fn a_sender_that_asks_once_is_answered_when_the_file_is_placed() {
