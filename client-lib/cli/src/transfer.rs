@@ -54,6 +54,9 @@ use ring::digest::Digest;
 use self::from::Origin;
 use crate::common::{ConnectArgs, DnsArgs, ListenArgs};
 
+/// Longest time that `--wait` may ask for, in seconds: a year.
+const MAX_WAIT: u64 = 365 * 24 * 60 * 60;
+
 /// Flags of `multinet send`.
 #[derive(Args, Debug)]
 #[command(after_help = SEND_EXAMPLES)]
@@ -80,7 +83,8 @@ pub(crate) struct SendArgs {
 
     /// How long to wait for a receiver, at the beginning and when it has gone; and for one that is
     /// there to take anything, a second more for each MiB of a frame
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(..=MAX_WAIT))]
     wait: u64,
 
     #[command(flatten)]
@@ -137,7 +141,8 @@ pub(crate) struct RecvArgs {
 
     /// How long to wait for a sender that has gone in the middle of a transfer, before what it has
     /// sent is removed
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(..=MAX_WAIT))]
     wait: u64,
 
     #[command(flatten)]

@@ -54,7 +54,8 @@ impl Files {
     ///
     /// If the path is not the name of a file, or the name is too long.
     pub(super) fn new(path: &Path, replaces: bool, keeps: bool) -> anyhow::Result<Self> {
-        let name = path.file_name().with_context(|| format!("{} is no name of a file", path.display()))?;
+        let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
+        let name = name.with_context(|| format!("{} is no name of a file", path.display()))?;
         ensure!(
             name.len() + SUFFIX <= MAX_NAME,
             "the name {} is too long: {} characters are the most that leave room for the name of a partial file",
@@ -282,7 +283,8 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 /// Renames a file, in place of another regular file if there is one.
 fn replace(from: &Path, to: &Path) -> io::Result<()> {
     if fs::symlink_metadata(to).is_ok_and(|about| !about.is_file()) {
-        return Err(io::Error::other("something that is no regular file has taken its place"));
+        let reason = "something that is no regular file has taken its place";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
     }
     fs::rename(from, to)
 }
@@ -307,12 +309,13 @@ mod tests {
         fs::write(&file, "old").unwrap();
         symlink(&file, &link).unwrap();
         symlink("nowhere", &dangling).unwrap();
-        let cases: [(&Path, &str); 7] = [
+        let cases: [(&Path, &str); 8] = [
             (&file, "file exists: name another file, or have it replaced by --force"),
             (&link, "link: it is a symbolic link; name the file that it leads to"),
             (&dangling, "dangling: it is a symbolic link; name the file that it leads to"),
             (Path::new("/nonexistent/out"), "cannot write /nonexistent/out: there is no folder /nonexistent"),
             (&file.join("out"), "file is no folder"),
+            (&new.join(""), "new/ is no name of a file"),
             (&folder.path().join("x".repeat(216)), "215 characters are the most"),
             // Where not even root may write.
             (Path::new("/proc/out"), "cannot write /proc/out: no file can be made in the folder /proc"),
@@ -346,6 +349,10 @@ mod tests {
         };
         assert_eq!(names(false), ["out", "out.2", "out.3"]);
         assert_eq!(names(true), ["out", "out.1", "out.2"]);
+        // A folder is never replaced: its number is passed over.
+        fs::remove_file(folder.path().join("out.1")).unwrap();
+        fs::create_dir(folder.path().join("out.1")).unwrap();
+        assert_eq!(names(true), ["out", "out.2", "out.3"]);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 

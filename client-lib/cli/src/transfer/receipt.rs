@@ -41,8 +41,9 @@ impl Receipt {
         remove(&path)?;
         let content = Content { bytes: summary.bytes, sha256: summary.sha256.clone(), inode };
         let mut file = own_file::create(&path)?;
-        file.write_all(&serde_json::to_vec(&content)?)?;
-        file.sync_all()?;
+        let written = file.write_all(&serde_json::to_vec(&content)?).and_then(|()| file.sync_all());
+        // A part of a receipt, as on a full disk, is of no use.
+        written.inspect_err(|_| drop(remove(&path)))?;
         Ok(Self { path, summary, inode })
     }
 

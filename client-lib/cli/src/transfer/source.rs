@@ -103,7 +103,9 @@ impl ChangeDetector {
                 now.size,
                 self.before.size
             ),
-            _ => anyhow!("{path} has changed while it was sent; send it when no program writes to it"),
+            _ => anyhow!(
+                "{path} has changed while it was sent, or got another name; send it again when no program changes it"
+            ),
         };
         Err(Fault { reason, error })
     }
