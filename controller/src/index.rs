@@ -21,6 +21,8 @@ mod owned_slices;
 mod pods;
 mod refs;
 mod room;
+mod totals;
+mod versions;
 
 #[cfg(test)]
 mod tests;
@@ -41,9 +43,11 @@ use serde_json::json;
 
 use self::dirty::Dirty;
 use self::foreign_slices::ForeignSlices;
-use self::owned_slices::{OwnedSlices, is_newer, supersedes};
+use self::owned_slices::OwnedSlices;
 use self::pods::Pods;
 use self::refs::References;
+pub use self::totals::Totals;
+use self::versions::{is_newer, supersedes};
 use crate::caps::{Caps, Counts};
 use crate::conflicts::Holder;
 use crate::mirror;
@@ -129,29 +133,6 @@ enum Selection {
     Pods(Selector),
     NoSelector,
     Invalid(Vec<Violation>),
-}
-
-/// Numbers of objects, for the metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Pods in all namespaces, selected or not.
-    pub pods: usize,
-    /// MultiNetworkServices in all namespaces.
-    pub services: usize,
-    /// MultiNetworkEndpointSlices that the controller manages.
-    pub slices: usize,
-    /// Core EndpointSlices of mirrors that the controller manages.
-    pub mirrors: usize,
-    /// Endpoints of the controller's slices that DNS answers with.
-    pub ready: usize,
-    /// Endpoints of the controller's slices that are neither ready nor terminating.
-    pub not_ready: usize,
-    /// Endpoints of the controller's slices that are terminating and not ready.
-    pub terminating: usize,
-    /// Addresses that pods are in conflict over.
-    pub conflicts: usize,
-    /// Pods whose network-status annotation cannot be read.
-    pub unreadable: usize,
 }
 
 impl ClusterIndex {
@@ -454,28 +435,6 @@ impl State {
             let at = self.dirty.now();
             self.dirty.mark(key.clone(), at);
         }
-    }
-
-    fn totals(&self) -> Totals {
-        let mut totals = Totals {
-            pods: self.pods.len(),
-            services: self.services.len(),
-            slices: self.slices.len(),
-            mirrors: self.mirrors.len(),
-            conflicts: self.pods.ledger().conflicts(),
-            unreadable: self.pods.iter().filter(|pod| !pod.report.unreadable.is_empty()).count(),
-            ..Totals::default()
-        };
-        for endpoint in self.slices.iter().flat_map(|slice| &slice.spec.endpoints) {
-            if endpoint.is_ready() {
-                totals.ready += 1;
-            } else if endpoint.conditions.is_terminating() {
-                totals.terminating += 1;
-            } else {
-                totals.not_ready += 1;
-            }
-        }
-        totals
     }
 }
 
