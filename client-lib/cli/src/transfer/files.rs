@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, umask};
 use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 use rustix::io::Errno;
 
-use super::receipt::Receipt;
+use super::receipt::{Receipt, Stamp};
 
 /// Longest name that a file may have, in bytes (NAME_MAX).
 const MAX_NAME: usize = 255;
@@ -163,7 +163,12 @@ impl Files {
     pub(super) fn left_behind(&self) -> io::Result<Vec<(u128, Left)>> {
         let mut found = BTreeMap::new();
         for (suffix, about) in self.suffixes()? {
-            let Some((id, left)) = parse_suffix(&suffix) else { continue };
+            let Some((id, kind)) = parse_suffix(&suffix) else { continue };
+            let left = match kind {
+                "done" => Left::Complete,
+                "placed" => Left::Placed,
+                _ => continue,
+            };
             let time = (about.mtime(), about.mtime_nsec());
             // A receipt beside a complete file is of an attempt that did not place it.
             if left == Left::Complete || !found.contains_key(&id) {
@@ -175,11 +180,25 @@ impl Files {
         Ok(found.into_iter().map(|(_, id, left)| (id, left)).collect())
     }
 
-    /// Finds the file with an inode number and a size where this receiver or an earlier one has
-    /// placed it. In a folder that cannot be read, only the first file is found.
-    pub(super) fn find(&self, inode: u64, size: u64) -> Option<PathBuf> {
+    /// Lists the transfers whose partial files are there, by their ids.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be read.
+    pub(super) fn unfinished(&self) -> io::Result<Vec<u128>> {
+        let suffixes = self.suffixes()?.into_iter();
+        let is_part = |(suffix, _): (Vec<u8>, _)| match parse_suffix(&suffix) {
+            Some((id, "part")) => Some(id),
+            _ => None,
+        };
+        Ok(suffixes.filter_map(is_part).collect())
+    }
+
+    /// Finds the file with a stamp where this receiver or an earlier one has placed it. In a folder
+    /// that cannot be read, only the first file is found.
+    pub(super) fn find(&self, stamp: Stamp) -> Option<PathBuf> {
         let is_number = |suffix: &[u8]| !suffix.is_empty() && suffix.iter().all(u8::is_ascii_digit);
-        let is_it = |about: &Metadata| about.is_file() && (about.ino(), about.len()) == (inode, size);
+        let is_it = |about: &Metadata| about.is_file() && Stamp::of(about) == stamp;
         if fs::symlink_metadata(&self.path).is_ok_and(|about| is_it(&about)) {
             return Some(self.path.clone());
         }
@@ -194,7 +213,7 @@ impl Files {
         let placed = left.filter(|&(_, left)| left == Left::Placed);
         placed
             .filter_map(|(id, _)| Receipt::read(self.receipt(id)).ok().flatten())
-            .any(|receipt| (receipt.inode(), receipt.summary().bytes) == (file.ino(), file.len()))
+            .any(|receipt| receipt.stamp() == Stamp::of(file))
     }
 
     /// Lists the files in the folder whose names begin as the file's, by the rest behind the dot.
@@ -251,16 +270,11 @@ impl Files {
     }
 }
 
-/// Parses the suffix of the name of a complete file or of a receipt.
-fn parse_suffix(suffix: &[u8]) -> Option<(u128, Left)> {
+/// Parses the suffix of a name, such as `ID.part`, into the transfer's id and the kind of the file.
+fn parse_suffix(suffix: &[u8]) -> Option<(u128, &str)> {
     let (digits, kind) = str::from_utf8(suffix).ok()?.split_once('.')?;
-    let left = match kind {
-        "done" => Left::Complete,
-        "placed" => Left::Placed,
-        _ => return None,
-    };
     let id = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)?;
-    Some((id, left))
+    Some((id, kind))
 }
 
 /// Renames a file, unless the new name exists.
@@ -292,8 +306,8 @@ fn replace(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::time::SystemTime;
 
-    use super::super::Summary;
     use super::*;
 
     fn check(path: &Path, replaces: bool, keeps: bool) -> Result<(), String> {
@@ -384,22 +398,23 @@ mod tests {
         }
         fs::write(files.part(1), "").unwrap();
         assert_eq!(files.left_behind().unwrap(), []);
-        let inode_of = |path: &Path| fs::metadata(path).unwrap().ino();
-        let receipt = |id, inode| {
-            let summary = Summary { bytes: 3, sha256: String::new() };
-            Receipt::write(files.receipt(id), summary, inode).unwrap();
-        };
+        assert_eq!(files.unfinished().unwrap(), [1]);
+        let stamp_of = |path: &Path| Stamp::of(&fs::metadata(path).unwrap());
+        let receipt = |id, stamp| drop(Receipt::write(files.receipt(id), String::new(), stamp).unwrap());
         fs::write(files.done(9), "").unwrap();
-        receipt(9, 1);
+        receipt(9, stamp_of(&files.done(9)));
         assert_eq!(files.left_behind().unwrap(), [(9, Left::Complete)]);
-        receipt(8, inode_of(&path) + 1);
+        receipt(8, stamp_of(&files.part(1)));
         assert!(files.left_behind().unwrap().contains(&(8, Left::Placed)));
         assert!(files.check().is_err(), "the file is not the one of the receipt");
-        receipt(8, inode_of(&path));
+        receipt(8, stamp_of(&path));
         files.check().unwrap();
-        assert_eq!(files.find(inode_of(&path), 3).as_ref(), Some(&path));
+        assert_eq!(files.find(stamp_of(&path)).as_ref(), Some(&path));
         let seventh = folder.path().join("out.7");
-        assert_eq!(files.find(inode_of(&seventh), 5), Some(seventh));
-        assert_eq!(files.find(inode_of(&files.part(1)), 0), None);
+        assert_eq!(files.find(stamp_of(&seventh)), Some(seventh));
+        assert_eq!(files.find(stamp_of(&files.part(1))), None);
+        // A later file may get the inode number, and have the same size.
+        File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(files.check().is_err());
     }
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::files::Files;
-use super::receipt::{self, Receipt};
-use super::{Summary, own_file};
+use super::own_file;
+use super::receipt::{self, Receipt, Stamp};
 
 /// A file that has not been placed: `FILE.ID.part` while bytes are missing, `FILE.ID.done` when the
 /// file is complete and on the disk.
@@ -32,7 +32,7 @@ impl Partial {
             1 => {}
             // A receiver died in the middle of a rename that this file system has in two steps only
             // (`files::rename_new`). The first one counts.
-            2 if files.find(about.ino(), about.len()).is_some() => {
+            2 if files.find(Stamp::of(&about)).is_some() => {
                 fs::remove_file(&path)?;
                 return Ok(None);
             }
@@ -41,6 +41,18 @@ impl Partial {
         // A receipt beside the file is of an attempt that did not place it.
         receipt::remove(&files.receipt(id))?;
         Ok(Some(Self { file, path, is_complete: true }))
+    }
+
+    /// Removes the partial file of a transfer that an earlier receiver has left.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, another receiver has it open, or it is not this program's.
+    pub(super) fn remove_left(files: &Files, id: u128) -> io::Result<()> {
+        let path = files.part(id);
+        let file = left_behind(&path)?;
+        lock(&file, &path)?;
+        fs::remove_file(&path)
     }
 
     /// Opens the partial file of a transfer: the one that an earlier receiver has left, or a new
@@ -102,11 +114,11 @@ impl Partial {
         &self,
         files: &mut Files,
         id: u128,
-        summary: Summary,
+        sha256: String,
     ) -> io::Result<(Receipt, PathBuf)> {
         self.file.set_permissions(Permissions::from_mode(files.mode()))?;
         self.file.sync_all()?;
-        let receipt = Receipt::write(files.receipt(id), summary, self.file.metadata()?.ino())?;
+        let receipt = Receipt::write(files.receipt(id), sha256, Stamp::of(&self.file.metadata()?))?;
         match files.place(&self.path) {
             Ok(path) => Ok((receipt, path)),
             Err(error) => {
@@ -167,8 +179,8 @@ mod tests {
         names
     }
 
-    fn summary() -> Summary {
-        Summary { bytes: 3, sha256: "ab".repeat(32) }
+    fn sha256() -> String {
+        "ab".repeat(32)
     }
 
     /// Returns the complete file of a transfer.
@@ -188,7 +200,7 @@ mod tests {
         assert_eq!(mode(&files.part(ID)), 0o600);
         let partial = complete(&files);
         assert_eq!((names(folder.path()).len(), mode(&files.done(ID))), (1, 0o600));
-        let (receipt, path) = partial.place(&mut files, ID, summary()).unwrap();
+        let (receipt, path) = partial.place(&mut files, ID, sha256()).unwrap();
         assert_eq!((path.as_path(), mode(&path)), (files.path(), files.mode()));
         assert_eq!(mode(&files.receipt(ID)), 0o600);
         receipt.remove();
@@ -204,19 +216,19 @@ mod tests {
         // Before the receipt, and before the rename.
         drop(complete(&files));
         let partial = Partial::complete(&files, ID).unwrap().unwrap();
-        let inode = partial.file.metadata().unwrap().ino();
-        Receipt::write(files.receipt(ID), summary(), inode).unwrap();
+        let stamp = Stamp::of(&partial.file.metadata().unwrap());
+        Receipt::write(files.receipt(ID), sha256(), stamp).unwrap();
         drop(partial);
         let partial = Partial::complete(&files, ID).unwrap().unwrap();
         assert_eq!(names(folder.path()).len(), 1, "the receipt is removed");
         // After the rename, with the file in its place, moved away, and removed.
-        let (_, path) = partial.place(&mut files, ID, summary()).unwrap();
+        let (_, path) = partial.place(&mut files, ID, sha256()).unwrap();
         drop(partial);
         for step in 0..3 {
             assert!(Partial::complete(&files, ID).unwrap().is_none(), "step {step}");
             let receipt = Receipt::read(files.receipt(ID)).unwrap().unwrap();
-            assert_eq!((receipt.summary(), receipt.inode()), (&summary(), inode));
-            assert_eq!(files.find(inode, 3).is_some(), step == 0);
+            assert_eq!((&receipt.summary().sha256, receipt.stamp()), (&sha256(), stamp));
+            assert_eq!(files.find(stamp).is_some(), step == 0);
             match step {
                 0 => fs::rename(&path, folder.path().join("consumed")).unwrap(),
                 1 => fs::remove_file(folder.path().join("consumed")).unwrap(),

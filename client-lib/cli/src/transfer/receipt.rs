@@ -4,8 +4,9 @@
 //! The receipt stays until the sender has heard so. The file itself may be moved away before: then
 //! only the receipt can answer a sender that asks again.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -20,31 +21,51 @@ const MAX_LENGTH: u64 = 1024;
 pub(super) struct Receipt {
     path: PathBuf,
     summary: Summary,
+    stamp: Stamp,
+}
+
+/// Stamp by which a file is recognised under another name. The inode number alone does not tell: a
+/// file that is created later may get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Stamp {
     inode: u64,
+    size: u64,
+    /// Time of the last change to the content: seconds since 1970, and nanoseconds.
+    modified: (i64, i64),
 }
 
 /// Content of a receipt's file, in JSON.
 #[derive(Deserialize, Serialize)]
 struct Content {
-    bytes: u64,
     sha256: String,
-    inode: u64,
+    file: Stamp,
+}
+
+impl Stamp {
+    pub(super) fn of(about: &Metadata) -> Self {
+        let modified = (about.mtime(), about.mtime_nsec());
+        Self { inode: about.ino(), size: about.len(), modified }
+    }
 }
 
 impl Receipt {
-    /// Writes a receipt for the file with that inode number.
+    /// Writes a receipt for the file with that checksum and stamp.
     ///
     /// # Errors
     ///
     /// The kernel's.
-    pub(super) fn write(path: PathBuf, summary: Summary, inode: u64) -> io::Result<Self> {
+    pub(super) fn write(path: PathBuf, sha256: String, stamp: Stamp) -> io::Result<Self> {
         remove(&path)?;
-        let content = Content { bytes: summary.bytes, sha256: summary.sha256.clone(), inode };
+        let content = Content { sha256, file: stamp };
         let mut file = own_file::create(&path)?;
         let written = file.write_all(&serde_json::to_vec(&content)?).and_then(|()| file.sync_all());
         // A part of a receipt, as on a full disk, is of no use.
         written.inspect_err(|_| drop(remove(&path)))?;
-        Ok(Self { path, summary, inode })
+        Ok(Self::new(path, content))
+    }
+
+    fn new(path: PathBuf, Content { sha256, file }: Content) -> Self {
+        Self { path, summary: Summary { bytes: file.size, sha256 }, stamp: file }
     }
 
     /// Reads the receipt of that name. A receipt that a power failure has cut off is removed.
@@ -56,19 +77,19 @@ impl Receipt {
         let Some((file, _)) = own_file::open(&path)? else { return Ok(None) };
         let mut text = Vec::new();
         file.take(MAX_LENGTH).read_to_end(&mut text)?;
-        let Ok(Content { bytes, sha256, inode }) = serde_json::from_slice(&text) else {
+        let Ok(content) = serde_json::from_slice(&text) else {
             remove(&path)?;
             return Ok(None);
         };
-        Ok(Some(Self { path, summary: Summary { bytes, sha256 }, inode }))
+        Ok(Some(Self::new(path, content)))
     }
 
     pub(super) fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    pub(super) fn inode(&self) -> u64 {
-        self.inode
+    pub(super) fn stamp(&self) -> Stamp {
+        self.stamp
     }
 
     /// Removes the receipt: its sender knows that the file has been placed, or does not ask.
@@ -99,12 +120,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.placed");
         assert!(Receipt::read(path.clone()).unwrap().is_none());
-        let summary = Summary { bytes: 3, sha256: "ab".repeat(32) };
-        Receipt::write(path.clone(), summary.clone(), 7).unwrap();
+        let sha256 = "ab".repeat(32);
+        let stamp = |inode| Stamp { inode, size: 3, modified: (5, 6) };
+        Receipt::write(path.clone(), sha256.clone(), stamp(7)).unwrap();
         // An earlier attempt to place the file may have left one.
-        Receipt::write(path.clone(), summary.clone(), 8).unwrap();
+        Receipt::write(path.clone(), sha256.clone(), stamp(8)).unwrap();
         let read = Receipt::read(path.clone()).unwrap().unwrap();
-        assert_eq!((read.summary(), read.inode()), (&summary, 8));
+        assert_eq!((read.summary(), read.stamp()), (&Summary { bytes: 3, sha256 }, stamp(8)));
         let text = fs::read(&path).unwrap();
         fs::write(&path, &text[..text.len() - 1]).unwrap();
         assert!(Receipt::read(path.clone()).unwrap().is_none());

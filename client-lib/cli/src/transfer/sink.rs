@@ -130,10 +130,10 @@ impl Sink {
     ///
     /// If that fails. What was received is kept, by the name that the error tells.
     pub(super) fn place(&mut self, destination: &mut Destination) -> anyhow::Result<Option<PathBuf>> {
-        let summary = self.summary();
+        let Summary { sha256, .. } = self.summary();
         match (&mut self.to, destination) {
             (To::File(partial), Destination::Files(files)) => {
-                let placed = partial.place(files, self.id, summary);
+                let placed = partial.place(files, self.id, sha256);
                 let (receipt, path) =
                     placed.map_err(|error| not_placed(error, files.path(), partial.path()))?;
                 let synced = files.sync_names(partial.file());
@@ -153,7 +153,7 @@ impl Sink {
     /// away.
     pub(super) fn find(&self, destination: &Destination) -> Option<PathBuf> {
         let To::Placed(receipt) = &self.to else { return None };
-        destination.files()?.find(receipt.inode(), receipt.summary().bytes)
+        destination.files()?.find(receipt.stamp())
     }
 
     /// Ends the transfer. Its sender knows that the file has been placed, or has not asked for
