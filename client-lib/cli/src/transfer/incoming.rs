@@ -296,6 +296,14 @@ impl Incoming {
         Ok(false)
     }
 
+    /// Takes off the time for which the receiver has not looked, since the disk did not answer: the
+    /// sender may have been connected, and what is missing may have come.
+    pub(super) fn excuse(&mut self, time: Duration) {
+        let now = Instant::now();
+        let times = [Some(&mut self.seen), self.gap.as_mut(), self.complete.as_mut()];
+        times.into_iter().flatten().for_each(|at| *at = (*at + time).min(now));
+    }
+
     /// Ends a transfer that has been received, and returns its result.
     pub(super) fn finish(self) -> Done {
         let done = self.result();
@@ -384,4 +392,23 @@ fn is_full(error: &Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     matches!(kind, Some(StorageFull | QuotaExceeded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_is_not_gone_while_the_disk_does_not_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut destination = Destination::new(&folder.path().join("out"), false, false).unwrap();
+        let sender = ("sender".to_owned(), None);
+        let mut transfer = Incoming::begin(&destination, 7, sender, Progress::hidden()).unwrap();
+        let (wait, longer) = (Duration::from_millis(100), Duration::from_secs(1));
+        transfer.seen -= longer;
+        transfer.excuse(longer);
+        assert!(!transfer.check(&mut destination, false, wait).unwrap());
+        transfer.seen -= longer;
+        assert!(transfer.check(&mut destination, false, wait).is_err());
+    }
 }

@@ -13,6 +13,7 @@ use super::files::Left;
 use super::header::Header;
 use super::incoming::{Cause, Done, Failure, Incoming};
 use super::line_limit::LineLimit;
+use super::partial::Partial;
 use super::progress::Progress;
 use super::share::{Owner, gives_way, transfer_id};
 use crate::output::{PipeClosed, message, note};
@@ -22,6 +23,9 @@ const REFUSED: usize = 64;
 
 /// Most transfers that are received at a time.
 const MOST: usize = 64;
+
+/// Time between two checks from which on no sender is blamed for it.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Most transfers whose files have been placed, and whose senders are still answered.
 const PLACED: usize = 1024;
@@ -47,6 +51,12 @@ pub(super) struct Transfers {
     /// Transfers whose files have been placed and reported, by this receiver or an earlier one.
     /// Only their senders may not know, and ask.
     placed_before: BTreeMap<u128, Incoming>,
+    /// Transfers whose partial files earlier receivers have left. The files of those whose senders
+    /// have not come back within `wait` are removed.
+    unclaimed: Vec<u128>,
+    start: Instant,
+    /// Time of the last check.
+    checked: Instant,
     refusals: Refusals,
 }
 
@@ -59,8 +69,9 @@ struct Refusals {
 impl Transfers {
     pub(super) fn new(destination: Destination, wait: Duration, keeps: bool) -> Self {
         let refusals = Refusals { ids: VecDeque::new(), lines: LineLimit::default() };
-        let (current, placed_before) = Default::default();
-        Self { destination, wait, keeps, current, placed_before, refusals }
+        let (current, placed_before, unclaimed) = Default::default();
+        let start = Instant::now();
+        Self { destination, wait, keeps, current, placed_before, unclaimed, start, checked: start, refusals }
     }
 
     /// Finishes the complete transfers that earlier receivers have left: all of them, or one if one
@@ -72,6 +83,7 @@ impl Transfers {
             warn!("cannot look for what earlier receivers have left in {folder}: {error}");
             Vec::new()
         });
+        self.unclaimed = files.unfinished().unwrap_or_default();
         for (id, left) in found {
             let has_enough = !self.keeps && !self.current.is_empty();
             if has_enough && left == Left::Complete {
@@ -147,6 +159,10 @@ impl Transfers {
     /// Notes that time has passed. `is_connected` tells whether a session's sender is connected.
     pub(super) fn check(&mut self, is_connected: impl Fn(u128) -> bool) -> Option<Outcome> {
         self.refusals.report();
+        self.excuse_senders();
+        if self.start.elapsed() > self.wait {
+            self.remove_unclaimed();
+        }
         let is_connected = |transfer: &Incoming| transfer.session().is_some_and(&is_connected);
         while let Some((id, over)) = self.next_over(is_connected) {
             let outcome = match over {
@@ -164,6 +180,26 @@ impl Transfers {
         });
         over.for_each(|(_, transfer)| drop(transfer.finish()));
         None
+    }
+
+    /// Takes off the time since the last check if it is long, as when a disk was slow.
+    fn excuse_senders(&mut self) {
+        let late = self.checked.elapsed();
+        self.checked = Instant::now();
+        if late > LATE {
+            let transfers = self.current.values_mut().chain(self.placed_before.values_mut());
+            transfers.for_each(|transfer| transfer.excuse(late));
+        }
+    }
+
+    fn remove_unclaimed(&mut self) {
+        let Some(files) = self.destination.files() else { return };
+        for id in std::mem::take(&mut self.unclaimed) {
+            if !self.current.contains_key(&id) {
+                // Another receiver may have it open, or has removed it.
+                let _ = Partial::remove_left(files, id);
+            }
+        }
     }
 
     /// Ends a transfer that has been received, and returns its result. If its sender has not asked,

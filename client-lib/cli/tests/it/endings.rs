@@ -144,6 +144,21 @@ fn a_complete_file_of_an_earlier_receiver_is_placed_though_its_sender_never_come
     assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["out".to_owned()], b"abc".to_vec()));
 }
 
+#[test]
+fn what_a_sender_that_never_comes_back_has_left_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let first = receiver(&path, 0, &[]);
+    let mut sender = Sender::connect(first.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"abc"));
+    first.kill();
+    drop(sender);
+    assert_eq!(names(folder.path()), ["out.ID.part"]);
+    let second = receiver(&path, 0, &["--wait", "0"]);
+    until(|| names(folder.path()).is_empty());
+    second.kill();
+}
+
 /// A program may take the file away while the receiver is started again.
 #[test]
 fn a_file_that_is_taken_away_is_not_placed_again() {
@@ -243,16 +258,22 @@ fn a_receiver_of_the_version_before_receives_a_transfer() {
     assert_eq!(receiving.join().unwrap(), (b"abc".to_vec(), true));
 }
 
+/// Acknowledges all frames but the end, which is returned.
+fn acknowledge_to_the_end(receiver: &mut Receiver, mut frame: Frame) -> Frame {
+    while frame.header.get("sha256").is_none() {
+        receiver.acknowledge(&frame);
+        frame = receiver.frame().unwrap();
+    }
+    frame
+}
+
 #[test]
 fn a_sender_without_the_last_answer_says_that_it_is_not_confirmed() {
     let (listener, address) = Receiver::listen();
     let sender = spawn(&["send", &address.to_string(), "--transport", "tcp", "--wait", "1"]);
     let receiving = std::thread::spawn(move || {
-        let (mut receiver, mut frame) = Receiver::accept(&listener, 8);
-        while frame.header.get("sha256").is_none() {
-            receiver.acknowledge(&frame);
-            frame = receiver.frame().unwrap();
-        }
+        let (mut receiver, frame) = Receiver::accept(&listener, 8);
+        acknowledge_to_the_end(&mut receiver, frame);
         receiver.frame().is_none()
     });
     let sender = finish(sender, b"abc");
@@ -273,12 +294,9 @@ fn a_receiver_that_refuses_the_end_has_not_received() {
     let (listener, address) = Receiver::listen();
     let sender = spawn(&["send", &address.to_string(), "--transport", "tcp"]);
     let receiving = std::thread::spawn(move || {
-        let (mut receiver, mut frame) = Receiver::accept(&listener, 8);
-        while frame.header.get("sha256").is_none() {
-            receiver.acknowledge(&frame);
-            frame = receiver.frame().unwrap();
-        }
-        receiver.refuse(&frame);
+        let (mut receiver, frame) = Receiver::accept(&listener, 8);
+        let end = acknowledge_to_the_end(&mut receiver, frame);
+        receiver.refuse(&end);
         while receiver.frame().is_some() {}
     });
     let sender = finish(sender, b"abc");
@@ -293,11 +311,8 @@ fn another_receiver_that_refuses_the_end_confirms_nothing() {
     let (listener, address) = Receiver::listen();
     let sender = spawn(&["send", &address.to_string(), "--transport", "tcp"]);
     let receiving = std::thread::spawn(move || {
-        let (mut receiver, mut frame) = Receiver::accept(&listener, 8);
-        while frame.header.get("sha256").is_none() {
-            receiver.acknowledge(&frame);
-            frame = receiver.frame().unwrap();
-        }
+        let (mut receiver, frame) = Receiver::accept(&listener, 8);
+        acknowledge_to_the_end(&mut receiver, frame);
         drop(receiver);
         let (mut receiver, frame) = Receiver::accept(&listener, 8);
         receiver.refuse(&frame);
