@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
+use multinet_memory::Gpu;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::choose::Choice;
 use crate::endpoint::Endpoint;
-use crate::error::ConnectError;
+use crate::error::{ConnectError, FetchError};
+use crate::fetch::{Fetcher, Source};
 use crate::handshake::{Delivery, SessionId};
-use crate::identity::Identity;
+use crate::identity::{Identity, node_name};
+use crate::listener::{Listener, Received};
 use crate::near;
 use crate::outbound::{Outbound, Settings};
 use crate::peers::dial::Dialer;
@@ -21,6 +25,7 @@ use crate::peers::manager::{EndpointSource, Manager};
 use crate::peers::shared::{Shared, State};
 use crate::peers::{Handle, PeerSet};
 use crate::rdma::RdmaDevices;
+use crate::reference::Reference;
 use crate::resolve::Resolver;
 use crate::transport::{Rdma, Transport};
 pub use builder::ConnectorBuilder;
@@ -44,7 +49,14 @@ pub struct Connector {
     config: Arc<ConnectorBuilder>,
     resolver: Resolver,
     rdma_devices: Arc<RdmaDevices>,
+    fetcher: Arc<Mutex<Option<Arc<Fetcher>>>>,
 }
+
+/// Default limit on the time for which a fetch looks for a payload. Where a pod has died, the
+/// message that led to the payload is delivered again, after up to 60 s by JetStream as Numaflow
+/// sets it up, and the payload put on offer again. The reference that was sent on before may be the
+/// one that the queue keeps for another 60 s.
+const FETCH_WAIT: Duration = Duration::from_secs(150);
 
 impl Connector {
     /// Returns a builder with the default settings.
@@ -75,8 +87,13 @@ impl Connector {
             wait: Duration::from_secs(30),
             rdma: Rdma::default(),
             gpu: None,
-            node: std::env::var("MULTINET_NODE_NAME").ok().filter(|node| !node.is_empty()),
+            node: node_name(),
             zone: std::env::var("MULTINET_ZONE_NAME").ok().filter(|zone| !zone.is_empty()),
+            fetch_frame_size: 8 << 20,
+            fetch_slots: 16,
+            fetch_memory: None,
+            fetch_gpu: None,
+            fetch_wait: FETCH_WAIT,
         }
     }
 
@@ -177,25 +194,11 @@ impl Connector {
             replay: config.replay,
             connections: config.connections,
         };
-        let session = SessionId(random());
-        let shared = Arc::new(Shared::new(Outbound::new(settings, random() as u64)));
-        let dialer = Dialer {
-            service: name.to_owned(),
-            identity: config.identity.clone(),
-            own_port: config.own_port,
-            session,
-            delivery: config.delivery,
-            transport: config.transport,
-            rdma_devices: Arc::clone(&self.rdma_devices),
-            gpu: config.gpu.as_ref().and_then(|gpu| near::Gpu::new(&**gpu, config.rdma.clone())),
-            window: u32::try_from(settings.max_per_connection()).unwrap_or(u32::MAX),
-            network: config.network.clone(),
-            allow_default_network: config.allow_default_network,
-            tls: config.tls.clone(),
-            node: config.node.clone(),
-            patience: config.patience,
-            silence: config.silence,
-        };
+        let seed = SessionId::random().0 as u64;
+        let shared = Arc::new(Shared::new(Outbound::new(settings, seed), None));
+        let window = u32::try_from(settings.max_per_connection()).unwrap_or(u32::MAX);
+        let dialer = self.dialer(name, config.gpu.as_ref(), window);
+        let session = dialer.session;
         let manager = Manager {
             shared: Arc::clone(&shared),
             dialer: Arc::new(dialer),
@@ -209,6 +212,136 @@ impl Connector {
         };
         tokio::spawn(manager.run());
         PeerSet::new(Handle { shared, session: session.0, choice: config.choice })
+    }
+
+    /// Fetches a payload by its reference from a pod of a service. Asks the pod that the reference
+    /// names, and then all others, until one has the payload. Connections are kept for the next
+    /// fetch.
+    ///
+    /// Acknowledge the frame when the payload has been dealt with, which ends the offer. If it is
+    /// dropped without that, the payload can be fetched again.
+    ///
+    /// ```no_run
+    /// # async fn example(
+    /// #     connector: &multinet_client::Connector,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// // From the message of a queue, which another pod's Offers has made.
+    /// let reference = "decode-0/camera-17/4711".parse()?;
+    /// let frame = connector.fetch("decode.vision.svc.multinet", "offers", &reference).await?;
+    /// println!("{} bytes", frame.bytes().len());
+    /// frame.acknowledge();
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`]. While the payload is not found, pods are asked again until
+    /// [`ConnectorBuilder::fetch_wait`] is over.
+    pub async fn fetch(&self, name: &str, port: &str, reference: &Reference) -> Result<Received, FetchError> {
+        let open = || (self.dialer(name, None, 0), Source::Dns(Box::new(self.resolver.watch(name, port))));
+        self.fetcher()?.fetch((name, port), open, reference, self.config.fetch_wait).await
+    }
+
+    /// Fetches as [`fetch`](Self::fetch) does, from endpoints that the caller knows without DNS.
+    /// `name` is the service's name for these pods and logs.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use multinet_client::{Connector, Resolver};
+    /// # let resolver = Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
+    /// # let connector = Connector::builder().resolver(resolver).build()?;
+    /// use multinet_client::{Endpoint, Offers};
+    ///
+    /// // Both ends in one program, for a test.
+    /// let offers = Offers::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
+    /// let offer = offers.offer("4711".parse()?, "a payload").await?;
+    /// let endpoints = vec![Endpoint::at(offers.local_addresses()[0])];
+    /// let frame = connector.fetch_from("decode", endpoints, &offer.reference()).await?;
+    /// assert_eq!(frame.bytes(), b"a payload");
+    /// frame.acknowledge();
+    /// offer.taken().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`fetch`](Self::fetch).
+    pub async fn fetch_from(
+        &self,
+        name: &str,
+        endpoints: Vec<Endpoint>,
+        reference: &Reference,
+    ) -> Result<Received, FetchError> {
+        let open = || (self.dialer(name, None, 0), Source::Given(endpoints));
+        self.fetcher()?.fetch((name, ""), open, reference, self.config.fetch_wait).await
+    }
+
+    /// Closes the connections that payloads were fetched by, after the pods have been told of all
+    /// payloads that are acknowledged. Later fetches fail.
+    ///
+    /// ```no_run
+    /// # async fn example(
+    /// #     connector: &multinet_client::Connector,
+    /// #     frame: multinet_client::Received,
+    /// # ) {
+    /// frame.acknowledge();
+    /// // Before the program ends.
+    /// connector.close().await;
+    /// # }
+    /// ```
+    pub async fn close(&self) {
+        let fetcher = self.fetcher.lock().clone();
+        if let Some(fetcher) = fetcher {
+            fetcher.close().await;
+        }
+    }
+
+    /// Returns what fetches, which the first fetch makes.
+    fn fetcher(&self) -> Result<Arc<Fetcher>, FetchError> {
+        let mut fetcher = self.fetcher.lock();
+        if let Some(fetcher) = &*fetcher {
+            return Ok(Arc::clone(fetcher));
+        }
+        let config = &*self.config;
+        let mut listener = Listener::builder()
+            .slots(config.fetch_slots)
+            .identity(config.identity.clone())
+            .transport(config.transport)
+            .rdma(config.rdma.clone())
+            .patience(config.patience)
+            .silence(config.silence);
+        if let Some(bytes) = config.fetch_memory {
+            listener = listener.memory(bytes);
+        }
+        if let Some(gpu) = &config.fetch_gpu {
+            listener = listener.gpu(Arc::clone(gpu));
+        }
+        if let Some(tls) = &config.tls {
+            listener = listener.tls(tls.clone());
+        }
+        let made = Arc::new(Fetcher::new(listener, config.fetch_frame_size).map_err(FetchError::Slots)?);
+        Ok(Arc::clone(fetcher.insert(made)))
+    }
+
+    fn dialer(&self, name: &str, gpu: Option<&Arc<dyn Gpu>>, window: u32) -> Dialer {
+        let config = &self.config;
+        Dialer {
+            service: name.to_owned(),
+            identity: config.identity.clone(),
+            own_port: config.own_port,
+            session: SessionId::random(),
+            delivery: config.delivery,
+            transport: config.transport,
+            rdma_devices: Arc::clone(&self.rdma_devices),
+            gpu: gpu.and_then(|gpu| near::Gpu::new(&**gpu, config.rdma.clone())),
+            window,
+            network: config.network.clone(),
+            allow_default_network: config.allow_default_network,
+            tls: config.tls.clone(),
+            node: config.node.clone(),
+            patience: config.patience,
+            silence: config.silence,
+        }
     }
 
     /// Returns the resolver of this connector.
@@ -238,15 +371,4 @@ fn not_connected(name: &str, waited: Duration, state: &State) -> ConnectError {
     let first = state.failures.iter().min_by_key(|(peer, _)| **peer);
     let last = first.map(|(_, error)| Arc::clone(error));
     ConnectError::NoPeer { name, count, waited, last }
-}
-
-/// Returns 128 random bits that cannot be guessed.
-fn random() -> u128 {
-    let mut bytes = [0; 16];
-    #[expect(
-        clippy::expect_used,
-        reason = "a kernel without getrandom runs no Kubernetes; there is nothing to go on with"
-    )]
-    getrandom::fill(&mut bytes).expect("the system gives random bytes");
-    u128::from_be_bytes(bytes)
 }

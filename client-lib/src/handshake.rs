@@ -4,17 +4,22 @@
 //! offers. The listener answers with an [`Accept`] or a [`Refusal`]. If it accepts RDMA, the side
 //! that connects sends a third message, [`Chosen`]: whether RDMA works after all.
 //!
+//! A pod that fetches payloads connects, too, but sends a [`Fetch`]. From then on the roles are
+//! reversed: the pod that offers payloads sends the [`Hello`], and then frames.
+//!
 //! A message is 4 bytes `MNET`, the version, the length of the rest (two bytes each, in network
 //! byte order), then a JSON object of at most [`MAX_BODY`] bytes. Each side ignores fields that it
 //! does not know. So the version changes only where an old peer could not go on. A refusal has the
 //! same form in every version.
 
+mod fetch;
 mod rdma;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
+pub(crate) use fetch::{Fetch, FetchAnswer, Opening};
 pub(crate) use rdma::{Chosen, RdmaEnd};
 #[cfg(feature = "rdma")]
 pub(crate) use rdma::{PairEnd, PayloadEnd};
@@ -162,6 +167,9 @@ pub enum RefusalCode {
     Transport,
     /// The sender's handshake is malformed.
     Malformed,
+    /// The side that connected wants to send frames where payloads are offered to fetch, or to
+    /// fetch where frames are received.
+    Role,
     /// A code that a later version of the listener sent, which this version does not know.
     #[serde(other)]
     Other,
@@ -238,6 +246,19 @@ impl fmt::Display for TransportKind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SessionId(pub(crate) u128);
+
+impl SessionId {
+    /// Returns a new identifier.
+    pub(crate) fn random() -> Self {
+        let mut bytes = [0; 16];
+        #[expect(
+            clippy::expect_used,
+            reason = "a kernel without getrandom runs no Kubernetes; there is nothing to go on with"
+        )]
+        getrandom::fill(&mut bytes).expect("the system gives random bytes");
+        Self(u128::from_be_bytes(bytes))
+    }
+}
 
 impl From<SessionId> for String {
     fn from(id: SessionId) -> Self {
@@ -401,7 +422,7 @@ fn sanitize(mut text: String, most: usize) -> String {
 
 /// Returns whether a character can control a terminal: control characters, line ends, and marks
 /// that change the direction of writing.
-fn controls_terminal(c: char) -> bool {
+pub(crate) fn controls_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

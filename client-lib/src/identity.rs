@@ -80,6 +80,11 @@ impl Identity {
     }
 }
 
+/// Returns the name of the Kubernetes Node that this process runs on, if its environment has it.
+pub(crate) fn node_name() -> Option<String> {
+    env::var("MULTINET_NODE_NAME").ok().filter(|node| !node.is_empty())
+}
+
 /// Returns a text of at most 253 bytes: handshakes have room for no more.
 fn shortened(mut text: String) -> String {
     let end = text.floor_char_boundary(253);

@@ -66,6 +66,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod blocking;
 mod buffer;
 mod cgroup;
@@ -75,6 +76,7 @@ mod connector;
 mod endpoint;
 mod error;
 mod fallback;
+mod fetch;
 mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -89,6 +91,7 @@ mod listener;
 pub mod metrics;
 mod near;
 pub mod nic;
+mod offers;
 mod outbound;
 pub mod pci;
 mod peers;
@@ -97,6 +100,7 @@ mod rdma;
 #[cfg(not(feature = "rdma"))]
 #[path = "rdma/absent.rs"]
 mod rdma;
+mod reference;
 pub mod resolve;
 mod staging;
 mod stream;
@@ -109,7 +113,8 @@ pub use choose::Choice;
 pub use connector::{Connector, ConnectorBuilder};
 pub use endpoint::{Endpoint, EndpointAddress, PodRef};
 pub use error::{
-    BindError, ConnectError, DialError, ListenerClosed, SendError, TrySendError, Unacknowledged,
+    BindError, ConnectError, DialError, FetchError, ListenerClosed, NotTaken, OfferError, SendError,
+    TrySendError, Unacknowledged,
 };
 pub use frame::{Frame, FrameId};
 pub use handshake::{Delivery, HandshakeError, RefusalCode, TransportKind};
@@ -118,7 +123,9 @@ pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, R
 #[cfg(feature = "cuda")]
 pub use multinet_memory::{Cuda, CudaArray};
 pub use multinet_memory::{DmaBuf, Forced, Gpu, GpuError, GpuMemory, GpuSlice, HostMemory, Method};
+pub use offers::{Offer, Offers, OffersBuilder, OffersStatistics};
 pub use peers::{Closed, Peer, PeerClosed, PeerSet, PeerStatus, Sent, Statistics};
+pub use reference::{OfferId, Reference, ReferenceError};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};
 pub use tls::{Tls, TlsError};
 pub use transport::{Rdma, Transport};

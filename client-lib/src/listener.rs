@@ -4,11 +4,14 @@ mod accept;
 mod ack;
 mod admission;
 mod agree;
+mod asks;
 mod budget;
 mod builder;
 mod control;
 mod decision;
 mod ended;
+mod fetchers;
+mod fetching;
 mod flusher;
 mod gpu;
 mod handshake;
@@ -45,6 +48,8 @@ use crate::transport::{Rdma, Transport};
 use budget::Budget;
 pub use builder::ListenerBuilder;
 use control::Connection;
+pub(crate) use fetchers::Fetcher;
+use fetchers::Fetchers;
 use flusher::Flusher;
 use gpu::UploadPool;
 use limits::Limits;
@@ -134,6 +139,15 @@ struct Shared {
     counts: Counts,
     log_limit: LogLimit,
     shutdown: CancellationToken,
+    /// Queue of peers that have come to fetch, if payloads are offered here. Frames are not
+    /// received then.
+    fetchers: Option<Fetchers>,
+}
+
+/// Returns how many bytes payloads may take by default: a quarter of the tightest memory limit of
+/// this process, but no more than 4 GiB.
+pub(crate) fn default_memory() -> usize {
+    Budget::read().bytes
 }
 
 impl Listener {
@@ -354,7 +368,7 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    fn new(config: ListenerBuilder, budget: Budget) -> Self {
+    fn new(config: ListenerBuilder, budget: Budget, fetchers: Option<Fetchers>) -> Self {
         let Limits { memory, connections, .. } = config.limits;
         // Senders that have gone are remembered for a while.
         let sessions = Sessions::new(connections.saturating_mul(4));
@@ -378,6 +392,7 @@ impl Shared {
             log_limit: LogLimit::default(),
             counts: Counts::default(),
             shutdown: CancellationToken::new(),
+            fetchers,
         }
     }
 

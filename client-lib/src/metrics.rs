@@ -1,4 +1,4 @@
-//! Counters of a [`PeerSet`] and a [`Listener`], for any metrics system.
+//! Counters of a [`PeerSet`], a [`Listener`] and [`Offers`], for any metrics system.
 //!
 //! The data path does no extra work for them: values are read when they are asked for. Labels are
 //! few and fixed. Peers' names are not among them.
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::choose::Choice;
 use crate::listener::Listener;
+use crate::offers::Offers;
 use crate::peers::PeerSet;
 
 /// A counter or gauge with its value.
@@ -148,6 +149,26 @@ impl Metrics for Listener {
     }
 }
 
+impl Metrics for Offers {
+    fn measures(&self) -> Vec<Measure> {
+        let now = self.statistics();
+        vec![
+            counter("offered_payloads", "Payloads that have been put on offer", now.offered),
+            counter("taken_payloads", "Payloads on offer that a fetcher has acknowledged", now.taken),
+            counter("expired_payloads", "Payloads on offer whose deadline has come", now.expired),
+            counter("withdrawn_payloads", "Payloads on offer that were withdrawn", now.withdrawn),
+            counter("unknown_fetches", "Fetches of ids that were not on offer", now.unknown),
+            counter("refused_fetchers", "Connections from fetchers that were refused", now.refused),
+            gauge("offers", "Payloads that are on offer", now.offers as u64),
+            gauge("offer_bytes", "Bytes of payloads that are on offer or being fetched", now.bytes as u64),
+            gauge("offer_budget_bytes", "Most bytes of payloads on offer at a time", now.budget as u64),
+            gauge("waiting_offers", "Payloads that wait for room in the budget", now.waiting as u64),
+            gauge("fetches", "Payloads that fetchers have and have not decided on", now.fetches as u64),
+            gauge("fetchers", "Connections from fetchers", now.fetchers as u64),
+        ]
+    }
+}
+
 fn counter(name: &'static str, help: &'static str, value: u64) -> Measure {
     Measure { name, help, is_counter: true, value }
 }
@@ -193,7 +214,8 @@ mod prometheus {
 
     impl Collector {
         /// Creates a collector for a [`PeerSet`](crate::PeerSet), a [`Listener`](crate::Listener)
-        /// (in an `Arc`, if others receive from it), or a type that combines these.
+        /// (in an `Arc`, if others receive from it), [`Offers`](crate::Offers), or a type that
+        /// combines these.
         ///
         /// ```no_run
         /// # async fn example(registry: &mut prometheus_client::registry::Registry)

@@ -158,6 +158,8 @@ pub(crate) struct Outbound<F> {
     /// they pause.
     paused: BTreeSet<(Instant, u64)>,
     given_up: GivenUp,
+    /// Whether a frame that its receiver rejects is given up, instead of being sent again.
+    gives_up_rejected: bool,
     /// Whether some connection may owe its receiver the answer to a limit. Spares the search on
     /// every write.
     owes_limit_answers: bool,
@@ -180,6 +182,7 @@ impl<F: Clone> Outbound<F> {
             requeued: BTreeSet::new(),
             paused: BTreeSet::new(),
             given_up: GivenUp::default(),
+            gives_up_rejected: false,
             owes_limit_answers: false,
             released: Vec::new(),
             actions: VecDeque::new(),
@@ -189,6 +192,12 @@ impl<F: Clone> Outbound<F> {
             rng: fastrand::Rng::with_seed(seed),
             counts: Counts::default(),
         }
+    }
+
+    /// Gives up frames that their receiver rejects, instead of sending them again.
+    pub(crate) fn give_up_rejected(mut self) -> Self {
+        self.gives_up_rejected = true;
+        self
     }
 
     /// Replaces the set of endpoints. Returns the peer of each, in the same order.

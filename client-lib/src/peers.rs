@@ -12,6 +12,7 @@ mod peer;
 mod rails;
 mod serve;
 pub(crate) mod shared;
+pub(crate) mod single;
 mod statistics;
 
 use std::sync::Arc;

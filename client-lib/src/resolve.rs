@@ -38,7 +38,7 @@ pub use self::error::ResolveError;
 pub(crate) use self::list::List;
 use self::question::Host;
 pub use self::question::Question;
-pub(crate) use self::question::service_of;
+pub(crate) use self::question::{flaw as name_flaw, service_of};
 use self::resolution::Resolution;
 pub use self::watch::Watch;
 use crate::endpoint::Endpoint;

@@ -13,6 +13,8 @@ mod writer;
 
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 #[cfg(feature = "rdma")]
@@ -20,10 +22,13 @@ pub(crate) use handoff::HandoffLock;
 pub(crate) use read_task::ReadTask;
 pub(crate) use reader::MessageReader;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::TlsStream;
 pub(crate) use writer::{Body, Message, MessageSource, MessageWriter, NoMessages, SHORT};
+
+use crate::tls::holder_names;
 
 /// Connection to or from a peer, with or without TLS.
 pub(crate) enum Stream {
@@ -46,11 +51,23 @@ pub(crate) enum WriteHalf {
 impl Stream {
     /// Returns the connection's local IP address, and the peer's.
     pub(crate) fn addresses(&self) -> io::Result<(IpAddr, IpAddr)> {
-        let stream = match self {
+        let stream = self.tcp();
+        Ok((stream.local_addr()?.ip().to_canonical(), stream.peer_addr()?.ip().to_canonical()))
+    }
+
+    /// Returns the names that identify the holder of the peer's certificate; none without TLS.
+    pub(crate) fn owner(&self) -> Vec<String> {
+        match self {
+            Self::Plain(_) => Vec::new(),
+            Self::Tls(stream) => holder_names(stream.get_ref().1.peer_certificates()),
+        }
+    }
+
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
-        };
-        Ok((stream.local_addr()?.ip().to_canonical(), stream.peer_addr()?.ip().to_canonical()))
+        }
     }
 
     pub(crate) fn split(self) -> (ReadHalf, WriteHalf) {
@@ -63,6 +80,38 @@ impl Stream {
                 let (reader, writer) = tokio::io::split(stream);
                 (ReadHalf::Tls(reader), WriteHalf::Tls(writer))
             }
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -13,9 +13,14 @@
 //! close     | kind | code  | text len (u16)   | 0                                         |
 //!           then the text
 //! limited   | kind | 0                        | limit (u32)         | 0                   |
+//! ask       | kind | 0     | id len (u16)     | 0                                         |
+//!           | number (u64)      16 | 0                                              24 |
+//!           then the id
 //! ```
 //!
-//! Data messages carry frames from the side that connected. Control messages report back.
+//! Data messages carry frames from the side that connected, or, where it has come to fetch, from
+//! the side that accepted. Control messages report back. A pod that fetches sends asks beside them,
+//! always by TCP, and each is answered by a frame.
 //!
 //! Where memory is short, a receiver sends a limit that replaces the slots of the handshake, if the
 //! sender has said there that it understands limits. The sender confirms each limit by `limited`,
@@ -37,6 +42,12 @@ pub(crate) const MAX_METADATA: usize = 4096;
 /// Maximum length of the text in a close message, in bytes.
 pub(crate) const MAX_TEXT: usize = 512;
 
+/// Maximum length of the id of a payload on offer, in bytes.
+pub(crate) const MAX_ID: usize = 255;
+
+/// Maximum number of questions that a fetcher may have unanswered on one connection.
+pub(crate) const MAX_ASKS: usize = 128;
+
 /// Maximum number of acknowledgements, and of rejections, in one control message.
 pub(crate) const MAX_IDS: usize = 256;
 
@@ -55,6 +66,13 @@ pub(crate) enum Header {
     /// The sender confirms a limit on slots, and keeps to it from this message on.
     Limited {
         limit: u32,
+    },
+    /// A pod that fetches asks for the payload whose id follows the header.
+    Ask {
+        /// Number by which the answer names the question.
+        number: u64,
+        /// Length of the id, in bytes.
+        id: usize,
     },
 }
 
@@ -127,6 +145,7 @@ const DATA: u8 = 1;
 const CONTROL: u8 = 2;
 const CLOSE: u8 = 3;
 const LIMITED: u8 = 4;
+const ASK: u8 = 5;
 const REPEAT_FLAG: u8 = 1;
 /// Flag of a control message that has a limit on slots.
 const LIMIT_FLAG: u8 = 1;
@@ -161,6 +180,12 @@ impl Header {
                 bytes[0] = LIMITED;
                 bytes[4..8].copy_from_slice(&limit.to_be_bytes());
             }
+            Self::Ask { number, id } => {
+                bytes[0] = ASK;
+                let id = u16::try_from(id.min(MAX_ID)).unwrap_or_default();
+                bytes[2..4].copy_from_slice(&id.to_be_bytes());
+                bytes[16..24].copy_from_slice(&number.to_be_bytes());
+            }
             Self::Close { code, text } => {
                 bytes[0] = CLOSE;
                 bytes[1] = code.to_byte();
@@ -182,6 +207,11 @@ impl Header {
                 Ok(Self::Close { code: CloseCode::from_byte(bytes[1])?, text })
             }
             LIMITED => Ok(Self::Limited { limit: u32::from_be_bytes(array_at(bytes, 4)) }),
+            ASK => {
+                let id = usize::from(u16_at(bytes, 2));
+                check_length("id", id, MAX_ID)?;
+                Ok(Self::Ask { number: u64_at(bytes, 16), id })
+            }
             kind => Err(WireError::Kind(kind)),
         }
     }
@@ -349,7 +379,8 @@ mod tests {
         let codes = [CloseCode::Done, CloseCode::Protocol, CloseCode::Superseded];
         let close = (prop::sample::select(codes.to_vec()), 0..=MAX_TEXT)
             .prop_map(|(code, text)| Header::Close { code, text });
-        prop_oneof![data, control, close, limited]
+        let ask = (any::<u64>(), 0..=MAX_ID).prop_map(|(number, id)| Header::Ask { number, id });
+        prop_oneof![data, control, close, limited, ask]
     }
 
     /// Checks the table above byte by byte: other versions and languages rely on it.
@@ -380,6 +411,7 @@ mod tests {
         check(Header::Control(limited), &[(0, &[2, 1]), (32, &[9, 0, 10, 0])]);
         check(Header::Close { code: CloseCode::Superseded, text: 0x0102 }, &[(0, &[3, 2, 1, 2])]);
         check(Header::Limited { limit: 0x0102_0304 }, &[(0, &[4, 0, 0, 0, 1, 2, 3, 4])]);
+        check(Header::Ask { number: 0x0506, id: 7 }, &[(0, &[5, 0, 0, 7]), (22, &[5, 6])]);
         let control = Control { acked: 1, rejected: 1, slots: 2, ..Control::default() };
         let body = [&[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..], &[4, 5, 0, 6, 7, 7]].concat();
         assert_eq!(body.len(), control.body() + 2);
@@ -398,7 +430,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_decode_to_a_header_within_limits_or_an_error(bytes in any::<[u8; HEADER]>(), kind in 0..5_u8) {
+        fn any_bytes_decode_to_a_header_within_limits_or_an_error(bytes in any::<[u8; HEADER]>(), kind in 0..6_u8) {
             let mut bytes = bytes;
             bytes[0] = kind;
             match Header::decode(&bytes) {
@@ -409,6 +441,7 @@ mod tests {
                 Ok(Header::Control(control)) => prop_assert!(control.body() <= MAX_IDS * (8 + 8 + 2)),
                 Ok(Header::Close { text, .. }) => prop_assert!(text <= MAX_TEXT),
                 Ok(Header::Limited { .. }) => {}
+                Ok(Header::Ask { id, .. }) => prop_assert!(id <= MAX_ID),
                 Err(error) => prop_assert!(!error.to_string().is_empty()),
             }
         }

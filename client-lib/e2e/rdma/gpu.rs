@@ -12,7 +12,7 @@ use super::stand_in::{At, StandIn};
 use anyhow::{Context as _, Result, ensure};
 use multinet_client::{
     Acknowledge, Buffer, Connector, ConnectorBuilder, Cuda, Delivery, Endpoint, Forced, Frame, Gpu, Listener,
-    ListenerBuilder, Method, PeerSet, Rdma, Received, Tls, Transport, TransportKind, Unacknowledged,
+    ListenerBuilder, Method, Offers, PeerSet, Rdma, Received, Tls, Transport, TransportKind, Unacknowledged,
 };
 use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::{in_guest, skip};
@@ -60,6 +60,11 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
             }
         }
     }
+    for (ours, theirs) in [(true, true), (true, false), (false, true)] {
+        let gpus = [ours, theirs].map(|is_gpu| is_gpu.then(|| StandIn::new("reached", At::Memory).gpu()));
+        let case = format!("a fetch from a GPU: {ours}, to a GPU: {theirs}");
+        payloads_are_fetched(GUEST, Transport::Rdma, &gpus, FORCED).await.context(case)?;
+    }
     // With one queue pair, where the others used several.
     let gpus = [(); 2].map(|()| Some(StandIn::new("reached", At::Memory).gpu()));
     travel(GUEST, (Transport::Rdma, Delivery::AtMostOnce), &gpus, [FORCED; 2]).await.context("one pair")?;
@@ -99,7 +104,46 @@ async fn frames_travel_by_tcp_between_real_gpus() -> Result<()> {
     let loopback = [127, 0, 0, 1].into();
     let gpus = [Some(Arc::clone(&gpu)), Some(gpu)];
     travel(loopback, (Transport::Tcp, Delivery::AtLeastOnce), &gpus, [Forced::No; 2]).await?;
-    travel(loopback, (Transport::Tcp, Delivery::AtMostOnce), &gpus, [Forced::No; 2]).await.map(drop)
+    travel(loopback, (Transport::Tcp, Delivery::AtMostOnce), &gpus, [Forced::No; 2]).await?;
+    payloads_are_fetched(loopback, Transport::Tcp, &gpus, Forced::No).await
+}
+
+/// Fetches payloads of all sizes, which have to arrive unchanged and where they are wanted, as long
+/// as they are on offer.
+async fn payloads_are_fetched(
+    address: IpAddr,
+    transport: Transport,
+    [ours, theirs]: &[Option<Arc<dyn Gpu>>; 2],
+    forced: Forced,
+) -> Result<()> {
+    let rdma = Rdma::default().gpu_method(forced);
+    let offers =
+        Offers::builder().address(address).port(0).host("decode-0").patience(Duration::from_secs(60));
+    let offers = offers.transport(transport).rdma(rdma).bind().await?;
+    let mut fetcher =
+        connector((transport, Delivery::AtMostOnce), forced)?.fetch_frame_size(SIZE).fetch_slots(4);
+    if let Some(gpu) = theirs {
+        fetcher = fetcher.fetch_gpu(Arc::clone(gpu));
+    }
+    let fetcher = fetcher.build()?;
+    for size in some(SIZES.to_vec()) {
+        let mut payload = vec![0; size];
+        fastrand::fill(&mut payload);
+        let frame = Frame::new(buffer(ours.as_ref(), &payload)?).metadata(vec![7; size % 100]);
+        let offer = offers.offer(size.to_string().parse()?, frame).await?;
+        for is_last in [false, true] {
+            let pods = vec![Endpoint::at(offers.local_addresses()[0])];
+            let frame = fetcher.fetch_from("decode", pods, &offer.reference()).await?;
+            ensure!(frame.metadata() == vec![7; size % 100], "{frame:?}");
+            arrived(&frame, theirs.is_some(), &payload)?;
+            if is_last {
+                frame.acknowledge();
+            }
+        }
+        offer.taken().await?;
+    }
+    fetcher.close().await;
+    Ok(())
 }
 
 /// Sends frames of all sizes, several in flight, which have to arrive unchanged and where they are

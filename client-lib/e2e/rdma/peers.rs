@@ -10,16 +10,17 @@ use super::{BOUND, LINK};
 /// Tests that show what RDMA does differently, and that end with the connection.
 const FEW: &str = "--exact names::a_peer_set_that_closes_takes_no_more_frames names::peers_do_not_keep_a_peer_set_open \
                    names::a_peer_that_has_left_is_no_longer_listed \
-                   secure::frames_arrive_unchanged_with_tls_and_without secure::rdma_without_encryption_is_used_only_by_name";
+                   secure::frames_arrive_unchanged_with_tls_and_without fetch::a_fetched_payload_is_taken_when_it_is_acknowledged \
+                   secure::rdma_without_encryption_is_used_only_by_name";
 
 /// Most tests, without those whose strangers come from many addresses, for which they need the
 /// loopback interface. Peers that break the protocol by hand do so over TCP while the others use
 /// RDMA; breaches over RDMA are tested in `hostile`.
-const MOST: &str = "delivery:: names:: secure:: hostile:: --skip hostile::flood:: --skip one_address";
+const MOST: &str = "delivery:: names:: secure:: hostile:: fetch:: --skip hostile::flood:: --skip one_address";
 
 #[tokio::test]
 async fn peers_are_the_same_by_rdma() -> Result<()> {
-    are_the_same_by_rdma(FEW, 5).await
+    are_the_same_by_rdma(FEW, 6).await
 }
 
 #[tokio::test]

@@ -1,13 +1,16 @@
-//! Entry points of the fuzz targets for messages of peers, with the properties that must hold.
+//! Entry points of the fuzz targets for messages of peers and for references, with the properties
+//! that must hold.
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 
 use crate::handshake::{
-    Answer, Chosen, HandshakeError, Hello, MAX_BODY, MAX_CONNECTIONS_PER_PEER, PREAMBLE, Preamble, encode,
+    Answer, Chosen, HandshakeError, Hello, MAX_BODY, MAX_CONNECTIONS_PER_PEER, Opening, PREAMBLE, Preamble,
+    encode,
 };
 use crate::inbound::{Reporter, Seen};
+use crate::reference::Reference;
 pub use crate::resolve::fuzzing::{answer, facts};
 use crate::wire::{ControlBody, HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, WINDOW};
 
@@ -33,6 +36,19 @@ pub fn handshake(bytes: &[u8]) {
                 );
             }
         }
+        Err(error) => refused(&error),
+    }
+    match Opening::decode(body) {
+        Ok(Opening::Fetch(fetch)) => {
+            let names = [&fetch.service, &fetch.from].into_iter();
+            let names = names.chain(&fetch.uid).chain(&fetch.from_uid).chain(&fetch.node);
+            names.for_each(|name| line(name, 253));
+            if let Ok(again) = fetch.clone().encode() {
+                let again = Opening::decode(&again[PREAMBLE..]);
+                assert_eq!(again.expect("an encoded message can be decoded"), Opening::Fetch(fetch));
+            }
+        }
+        Ok(Opening::Send(_)) => {}
         Err(error) => refused(&error),
     }
     match Chosen::decode(body) {
@@ -106,6 +122,7 @@ pub fn messages(mut bytes: &[u8]) {
                 text
             }
             Header::Limited { .. } => 0,
+            Header::Ask { id, .. } => id,
         };
         let (body, rest) = rest.split_at(length.min(rest.len()));
         if let Header::Control(control) = decoded {
@@ -115,6 +132,18 @@ pub fn messages(mut bytes: &[u8]) {
             assert!(counts == expected || counts == [0; 3], "{counts:?}");
         }
         bytes = rest;
+    }
+}
+
+/// Parses any text as a reference.
+pub fn reference(bytes: &[u8]) {
+    match String::from_utf8_lossy(bytes).parse::<Reference>() {
+        Ok(reference) => {
+            line(reference.host(), 253);
+            line(reference.id().as_str(), 255);
+            assert_eq!(reference.to_string().parse(), Ok(reference));
+        }
+        Err(error) => line(&error.to_string(), 1024),
     }
 }
 
@@ -148,5 +177,10 @@ mod tests {
     #[test]
     fn facts_of_the_corpus_pass() {
         replay("facts", facts);
+    }
+
+    #[test]
+    fn references_of_the_corpus_pass() {
+        replay("reference", reference);
     }
 }

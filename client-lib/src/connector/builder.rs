@@ -53,6 +53,11 @@ pub struct ConnectorBuilder {
     pub(super) gpu: Option<Arc<dyn Gpu>>,
     pub(super) node: Option<String>,
     pub(super) zone: Option<String>,
+    pub(super) fetch_frame_size: u32,
+    pub(super) fetch_slots: u32,
+    pub(super) fetch_memory: Option<usize>,
+    pub(super) fetch_gpu: Option<Arc<dyn Gpu>>,
+    pub(super) fetch_wait: Duration,
 }
 
 impl ConnectorBuilder {
@@ -354,6 +359,72 @@ impl ConnectorBuilder {
         self
     }
 
+    /// Sets the largest payload that is fetched, in bytes. Default: 8 MiB. Each pod that payloads
+    /// are fetched from gets slots of this size.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let builder = multinet_client::Connector::builder();
+    /// let builder = builder.fetch_frame_size(64 << 20).fetch_slots(4);
+    /// # Ok(()) }
+    /// ```
+    pub fn fetch_frame_size(mut self, bytes: u32) -> Self {
+        self.fetch_frame_size = bytes;
+        self
+    }
+
+    /// Sets the number of payloads of one pod that may be under way, or be held by the program.
+    /// Default: 16.
+    ///
+    /// ```
+    /// # let builder = multinet_client::Connector::builder();
+    /// // One after the other.
+    /// let builder = builder.fetch_slots(1);
+    /// ```
+    pub fn fetch_slots(mut self, count: u32) -> Self {
+        self.fetch_slots = count;
+        self
+    }
+
+    /// Sets the memory for fetched payloads of all pods, in bytes. Default: a quarter of the memory
+    /// limit of this process, and at most 4 GiB.
+    ///
+    /// ```
+    /// # let builder = multinet_client::Connector::builder();
+    /// let builder = builder.fetch_memory(1 << 30);
+    /// ```
+    pub fn fetch_memory(mut self, bytes: usize) -> Self {
+        self.fetch_memory = Some(bytes);
+        self
+    }
+
+    /// Sets the GPU that fetched payloads go to.
+    ///
+    /// ```no_run
+    /// # fn example(gpu: std::sync::Arc<dyn multinet_client::Gpu>) {
+    /// # let builder = multinet_client::Connector::builder();
+    /// let builder = builder.fetch_gpu(gpu);
+    /// # }
+    /// ```
+    pub fn fetch_gpu(mut self, gpu: Arc<dyn Gpu>) -> Self {
+        self.fetch_gpu = Some(gpu);
+        self
+    }
+
+    /// Sets the limit on the time for which a fetch looks for a payload. Default: 150 s, which is
+    /// longer than it takes Numaflow to deliver a message of a dead pod again.
+    ///
+    /// ```
+    /// # let builder = multinet_client::Connector::builder();
+    /// use std::time::Duration;
+    ///
+    /// let builder = builder.fetch_wait(Duration::from_secs(10));
+    /// ```
+    pub fn fetch_wait(mut self, wait: Duration) -> Self {
+        self.fetch_wait = wait;
+        self
+    }
+
     /// Builds the connector. Sends no query, and opens no connection.
     ///
     /// ```no_run
@@ -377,6 +448,6 @@ impl ConnectorBuilder {
             None => Resolver::builder().build()?,
         };
         let rdma_devices = Arc::new(RdmaDevices::new(self.rdma.clone()));
-        Ok(Connector { config: Arc::new(self), resolver, rdma_devices })
+        Ok(Connector { config: Arc::new(self), resolver, rdma_devices, fetcher: Arc::default() })
     }
 }

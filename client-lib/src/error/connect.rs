@@ -220,7 +220,9 @@ impl DialError {
             Self::Handshake { .. } => true,
             Self::Rdma { is_lasting, .. } => *is_lasting,
             Self::Refused { code, .. } => {
-                matches!(code, RefusalCode::Version | RefusalCode::Service | RefusalCode::Malformed)
+                let lasting =
+                    [RefusalCode::Version, RefusalCode::Service, RefusalCode::Malformed, RefusalCode::Role];
+                lasting.contains(code)
             }
             // Pods come and go, and the next one may be the right one.
             Self::Network { .. } | Self::Timeout { .. } | Self::Closed { .. } | Self::WrongPeer { .. } => {

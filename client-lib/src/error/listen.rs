@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
+use crate::reference::ReferenceError;
+
 /// Error of [`ListenerBuilder::bind`](crate::ListenerBuilder::bind).
 ///
 /// # Examples
@@ -60,6 +62,12 @@ pub enum BindError {
         /// Address to listen on.
         address: IpAddr,
     },
+    /// The kernel does not tell its host name.
+    #[error("cannot read this host's name from /proc/sys/kernel/hostname: {0}; set OffersBuilder::host")]
+    HostName(io::Error),
+    /// The host name cannot stand in references.
+    #[error("{0}: set OffersBuilder::host")]
+    Host(ReferenceError),
     /// A limit that the caller set on the builder is invalid. The text says which, and why.
     #[error("{0}")]
     Limit(&'static str),

@@ -12,20 +12,28 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 use super::Shared;
 use super::admission::Refuser;
 use super::control::Connection;
+use super::decision::Membership;
 use super::ended::Ended;
-use super::handshake::{Admitted, admit};
+use super::fetchers::Fetcher;
+use super::handshake::{Admitted, Entered, FetcherConnection, admit, refuse};
 use super::log_limit::LineKind;
-use super::pending::{PendingHandshake, PendingHandshakes};
+use super::pending::{ConnectionCounts, Counted};
 use super::receive::receive;
 #[cfg(feature = "rdma")]
 use super::receive_rdma::RdmaReceiver;
 use super::session::SessionKey;
 use crate::channel::DataChannel;
-use crate::handshake::{RefusalCode, TransportKind};
+use crate::handshake::{Refusal, RefusalCode, TransportKind};
 use crate::nic::Keeper;
 use crate::peers::close;
 use crate::stream::{MessageReader, MessageWriter, ReadTask};
 use crate::wire::CloseCode;
+
+/// Most handshakes at a time on one listening socket.
+const HANDSHAKES: usize = 256;
+
+/// Most handshakes at a time with peers of one address.
+const HANDSHAKES_EACH: usize = 32;
 
 /// Time until the listener tries again to accept after an error, as without free file descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(100);
@@ -44,7 +52,7 @@ pub(super) async fn accept(
     shared: Arc<Shared>,
     tasks: TaskTracker,
 ) {
-    let pending = Arc::<PendingHandshakes>::default();
+    let pending = ConnectionCounts::new(HANDSHAKES, HANDSHAKES_EACH);
     let refuser = Refuser::new(shared.config.tls.is_some());
     let mut keep = |stream: &TcpStream, peer: SocketAddr| match &mut keeper {
         Some(keeper) => keeper.keep(&stream.into(), (stream.local_addr()?.ip().to_canonical(), peer.ip())),
@@ -98,14 +106,17 @@ pub(super) async fn accept(
 }
 
 /// Performs a sender's handshake, and receives its frames until the connection ends.
-async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, handshake: PendingHandshake) {
+async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, handshake: Counted) {
     let admitted = tokio::select! {
         admitted = admit(&shared, stream) => admitted,
         () = shared.shutdown.cancelled() => return,
     };
     drop(handshake);
-    let Admitted { stream, hello, slots, membership, pair, instead_of_rdma } = match admitted {
-        Ok(admitted) => admitted,
+    let admitted = match admitted {
+        Ok(Entered::Sender(admitted)) => *admitted,
+        Ok(Entered::Fetcher(fetcher)) => {
+            return hand_over(&shared, fetcher, address).await;
+        }
         Err(error) => {
             shared.counts.refused();
             return match error.line_kind() {
@@ -115,67 +126,112 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, hand
             };
         }
     };
-    let (lane, epoch) = (hello.lane, hello.epoch);
-    if shared.may_log(LineKind::Connected) {
-        let transport = if pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
-        info!(name = %hello.from, lane, epoch, slots = slots.count(), %transport, instead_of_rdma, "connected");
+    Receiving::new(&shared, admitted, address).run().await;
+}
+
+/// Hands a connection over to the program that offers payloads, unless there are too many.
+async fn hand_over(
+    shared: &Shared,
+    FetcherConnection { stream, fetch }: FetcherConnection,
+    from: SocketAddr,
+) {
+    let Some(fetchers) = &shared.fetchers else { return };
+    match fetchers.counts.begin(from.ip()) {
+        // If it is not taken, the program has ended.
+        Some(counted) => drop(fetchers.queue.send(Fetcher { stream, fetch, from, counted }).await),
+        None => {
+            shared.counts.refused();
+            let refusal = Refusal::new(RefusalCode::Full, "too many fetchers are connected; try again later");
+            if shared.may_log(LineKind::Refused(RefusalCode::Full)) {
+                warn!("the fetcher was refused: {}", refusal.message);
+            }
+            let _ = refuse::<()>(stream, refusal).await;
+        }
     }
-    let (reader, writer) = stream.split();
-    let connection = Connection::new(
-        (hello, address, Arc::clone(&membership.key.owner)),
-        shared.config.acknowledge,
-        (slots, DataChannel::new(pair, MessageWriter::new(writer))),
-        Arc::clone(&membership.state),
-        Arc::clone(&shared.flusher),
-    );
-    let mut reading = ReadTask::start(receive(
-        Arc::clone(&shared),
-        Arc::clone(&connection),
-        MessageReader::new(reader, AHEAD),
-    ));
-    #[cfg(feature = "rdma")]
-    let by_rdma = RdmaReceiver::start(&shared, &connection);
-    let ended = tokio::select! {
-        ended = reading.ended() => ended,
-        // The sender may have said goodbye before it went, which explains the error.
-        error = connection.channel().run(&*connection) => match error {
-            Ended::Io(_) | Ended::Failed(_) => match timeout(GOODBYE, reading.ended()).await {
-                Ok(ended) if ended.is_goodbye() => ended,
+}
+
+/// A connection from a sender, after the handshake.
+pub(super) struct Receiving {
+    shared: Arc<Shared>,
+    pub(super) connection: Arc<Connection>,
+    membership: Membership,
+    lane: (u16, u64),
+    reader: MessageReader,
+}
+
+impl Receiving {
+    pub(super) fn new(shared: &Arc<Shared>, admitted: Admitted, address: SocketAddr) -> Self {
+        let Admitted { stream, hello, slots, membership, pair, instead_of_rdma } = admitted;
+        let (lane, epoch) = (hello.lane, hello.epoch);
+        if shared.may_log(LineKind::Connected) {
+            let transport = if pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
+            info!(name = %hello.from, lane, epoch, slots = slots.count(), %transport, instead_of_rdma, "connected");
+        }
+        let (reader, writer) = stream.split();
+        let connection = Connection::new(
+            (hello, address, Arc::clone(&membership.key.owner)),
+            shared.config.acknowledge,
+            (slots, DataChannel::new(pair, MessageWriter::new(writer))),
+            Arc::clone(&membership.state),
+            Arc::clone(&shared.flusher),
+        );
+        let reader = MessageReader::new(reader, AHEAD);
+        Self { shared: Arc::clone(shared), connection, membership, lane: (lane, epoch), reader }
+    }
+
+    /// Receives until the connection ends.
+    pub(super) async fn run(self) {
+        let Self { shared, connection, membership, lane: (lane, epoch), reader } = self;
+        let mut reading = ReadTask::start(receive(Arc::clone(&shared), Arc::clone(&connection), reader));
+        #[cfg(feature = "rdma")]
+        let by_rdma = RdmaReceiver::start(&shared, &connection);
+        let ended = tokio::select! {
+            ended = reading.ended() => ended,
+            // The sender may have said goodbye before it went, which explains the error.
+            error = connection.channel().run(&*connection) => match error {
+                Ended::Io(_) | Ended::Failed(_) => match timeout(GOODBYE, reading.ended()).await {
+                    Ok(ended) if ended.is_goodbye() => ended,
+                    _ => error,
+                },
                 _ => error,
             },
-            _ => error,
-        },
-        () = shared.shutdown.cancelled() => Ended::Shutdown,
-        () = superseded(&shared, &connection, (&membership.key, lane, epoch)) => Ended::Superseded,
-        () = connection.closing().cancelled() => Ended::MadeRoom(connection.slots().described()),
-    };
-    reading.stop().await;
-    #[cfg(feature = "rdma")]
-    if let Some(by_rdma) = by_rdma.as_ref().filter(|_| ended.is_goodbye()) {
-        by_rdma.receive_rest();
-    }
-    if let Some(code) = close_code(&ended) {
-        // The sender notices the end in any case; this says why. What the program has taken and
-        // acknowledged until now goes first, or the sender would count it as lost, or send it
-        // again.
-        let goodbye = close(code, ended.to_string());
-        let _ = timeout(GOODBYE, connection.channel().finish(&*connection, goodbye)).await;
-    }
-    // Explicitly, as frames that the program has may keep the connection's memory alive for long.
-    connection.channel().hang_up().await;
-    connection.end();
-    let kind = if ended.is_violation() { LineKind::Protocol } else { LineKind::Ended };
-    match shared.may_log(kind) {
-        true if ended.is_violation() => warn!("{ended}"),
-        true => info!("{ended}"),
-        false => {}
+            error = connection.write_asks() => error,
+            () = shared.shutdown.cancelled() => Ended::Shutdown,
+            () = superseded(&shared, &connection, (&membership.key, lane, epoch)) => Ended::Superseded,
+            () = connection.closing().cancelled() => {
+                    let room = || Ended::MadeRoom(connection.slots().described());
+                    connection.take_reason().unwrap_or_else(room)
+                }
+        };
+        reading.stop().await;
+        #[cfg(feature = "rdma")]
+        if let Some(by_rdma) = by_rdma.as_ref().filter(|_| ended.is_goodbye()) {
+            by_rdma.receive_rest();
+        }
+        if let Some(code) = close_code(&ended) {
+            // The sender notices the end in any case; this says why. What the program has taken and
+            // acknowledged until now goes first, or the sender would count it as lost, or send it
+            // again.
+            let goodbye = close(code, ended.to_string());
+            let _ = timeout(GOODBYE, connection.channel().finish(&*connection, goodbye)).await;
+        }
+        // Explicitly, as frames that the program has may keep the connection's memory alive for
+        // long.
+        connection.channel().hang_up().await;
+        connection.end();
+        let kind = if ended.is_violation() { LineKind::Protocol } else { LineKind::Ended };
+        match shared.may_log(kind) {
+            true if ended.is_violation() => warn!("{ended}"),
+            true => info!("{ended}"),
+            false => {}
+        }
     }
 }
 
 /// Returns what the sender is told at the end, unless it has ended the connection itself.
 fn close_code(ended: &Ended) -> Option<CloseCode> {
     match ended {
-        Ended::Shutdown | Ended::MadeRoom(_) => Some(CloseCode::Done),
+        Ended::Shutdown | Ended::MadeRoom(_) | Ended::NotNeeded => Some(CloseCode::Done),
         Ended::Superseded => Some(CloseCode::Superseded),
         // The connection of the handshake still works.
         Ended::Failed(_) => Some(CloseCode::Done),

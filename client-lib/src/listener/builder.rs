@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use multinet_memory::Gpu;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
@@ -13,6 +14,7 @@ use tracing::info;
 use super::Received;
 use super::admission::Admission;
 use super::budget::Budget;
+use super::fetchers::{Fetcher, Fetchers};
 use super::limits::Limits;
 use super::sockets::sockets;
 use super::{Acknowledge, Handle, Listener, Shared, accept, room};
@@ -403,11 +405,35 @@ impl ListenerBuilder {
     ///
     /// [`BindError`], if there is no address to listen on, or one that cannot be listened on.
     pub async fn bind(self) -> Result<Listener, BindError> {
+        let sockets = self.sockets()?;
+        let listener = self.start(sockets, None)?;
+        let Shared { memory, config, .. } = &*listener.handle.shared;
+        let (addresses, each) = (&listener.handle.addresses, config.limits.slots);
+        info!(?addresses, "listening, with {memory}, {each} for each sender where they are enough");
+        Ok(listener)
+    }
+
+    /// Starts to listen for peers that come to fetch payloads. Returns the queue that they go to.
+    pub(crate) fn bind_for_fetchers(self) -> Result<(Listener, mpsc::Receiver<Fetcher>), BindError> {
+        let (fetchers, receiver) = Fetchers::new(self.limits.connections);
+        let sockets = self.sockets()?;
+        let listener = self.start(sockets, Some(fetchers))?;
+        info!(addresses = ?listener.handle.addresses, "listening for fetchers");
+        Ok((listener, receiver))
+    }
+
+    /// Creates a listener without a port. It receives on the connections that
+    /// [`connected`](Listener::connected) is called with.
+    pub(crate) fn without_port(self) -> Result<Listener, BindError> {
+        self.start(Vec::new(), None)
+    }
+
+    fn start(self, listening: Vec<TcpListener>, fetchers: Option<Fetchers>) -> Result<Listener, BindError> {
         let budget = self.limits.memory.map_or_else(Budget::read, Budget::given);
         self.check(&budget)?;
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
-        for socket in self.sockets()? {
+        for socket in listening {
             let address = socket.local_addr().map_err(BindError::Interfaces)?;
             let keeper = match self.allow_default_network {
                 true => None,
@@ -417,9 +443,7 @@ impl ListenerBuilder {
             addresses.push(address);
         }
         let tasks = TaskTracker::new();
-        let shared = Arc::new(Shared::new(self, budget));
-        let (memory, each) = (&shared.memory, shared.config.limits.slots);
-        info!(?addresses, "listening, with {memory}, {each} for each sender where they are enough");
+        let shared = Arc::new(Shared::new(self, budget, fetchers));
         let listening = sockets.iter().map(|(socket, _)| Arc::downgrade(socket)).collect();
         for (socket, keeper) in sockets {
             tasks.spawn(accept::accept(socket, keeper, Arc::clone(&shared), tasks.clone()));

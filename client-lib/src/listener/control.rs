@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Acknowledge;
 use super::ack::{AckScheduler, When};
+use super::asks::Asks;
 use super::ended::Ended;
 use super::flusher::{Flush, Flusher};
 use super::session::SessionState;
@@ -20,6 +21,7 @@ use crate::channel::DataChannel;
 use crate::handshake::{Delivery, Hello};
 use crate::inbound::Arrival;
 use crate::rdma::LocalSlots;
+use crate::reference::OfferId;
 use crate::stream::{Message, MessageSource};
 use crate::wire::Data;
 
@@ -40,6 +42,10 @@ pub(super) struct Connection {
     flusher: Arc<Flusher<Self>>,
     /// Cancelled to end the connection, so that others get its slots.
     closing: CancellationToken,
+    /// Reason why `closing` was cancelled, if it is another than that room was made.
+    reason: Mutex<Option<Ended>>,
+    /// Questions for payloads that wait to be sent, if this side has connected to fetch.
+    asks: Asks,
     /// Whether the connection has ended; written under the lock of `acks`.
     has_ended: AtomicBool,
 }
@@ -70,6 +76,8 @@ impl Connection {
             session,
             flusher,
             closing,
+            reason: Mutex::new(None),
+            asks: Asks::default(),
             has_ended,
         });
         connection.slots.belong_to(Arc::downgrade(&connection));
@@ -114,6 +122,39 @@ impl Connection {
     }
 
     /// Returns how many frames the sender may have sent since the connection began.
+    /// Ends the connection for a reason.
+    pub(super) fn close_with(&self, reason: Ended) {
+        self.reason.lock().get_or_insert(reason);
+        self.close();
+    }
+
+    pub(super) fn take_reason(&self) -> Option<Ended> {
+        self.reason.lock().take()
+    }
+
+    /// Sends a question for a payload. The answer names its number.
+    pub(super) fn ask(&self, number: u64, id: &OfferId) {
+        self.asks.push(number, id);
+        match &self.channel {
+            DataChannel::Tcp(writer) => writer.try_flush(self),
+            DataChannel::Rdma(_, writer) => writer.try_flush(&self.asks),
+        }
+    }
+
+    /// Writes questions that could not be written at once, where frames go by RDMA. Returns the
+    /// error of the connection.
+    pub(super) async fn write_asks(&self) -> Ended {
+        match &self.channel {
+            DataChannel::Rdma(_, writer) => writer.run(&self.asks).await.into(),
+            // They go with the other messages.
+            DataChannel::Tcp(_) => std::future::pending().await,
+        }
+    }
+
+    fn next_ask(&self) -> Option<Message> {
+        if self.channel.is_rdma() { None } else { self.asks.next() }
+    }
+
     pub(super) fn credit(&self) -> u64 {
         self.acks().credit()
     }
@@ -361,10 +402,11 @@ impl Flush for Connection {
 
 impl MessageSource for Connection {
     fn next(&self) -> Option<Message> {
-        self.acks().message()
+        let message = self.acks().message();
+        message.or_else(|| self.next_ask())
     }
 
     fn has_work(&self) -> bool {
-        self.acks().has_message()
+        self.acks().has_message() || (!self.channel.is_rdma() && self.asks.has_work())
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Shared;
 use super::control::Connection;
 use super::session::{SessionKey, SessionState};
+use super::{ListenerBuilder, Shared};
 use crate::handshake::{Accept, Hello, Refusal, RefusalCode, TransportKind};
 use crate::resolve::{List, service_of};
 
@@ -38,18 +38,7 @@ pub(super) fn decide(
 ) -> Result<Decision, Refusal> {
     let config = &shared.config;
     let me = &config.identity;
-    if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
-        && expected != mine
-    {
-        let message =
-            format!("this is pod {} with uid {mine}, not {expected}: the address has a new owner", me.name);
-        return Err(Refusal::new(RefusalCode::Pod, message));
-    }
-    if !config.services.is_empty() && !config.services.iter().any(|name| is_asked_for(name, &hello.service)) {
-        let message =
-            format!("{} is no endpoint of {}, but of {}", me.name, hello.service, List(&config.services));
-        return Err(Refusal::new(RefusalCode::Service, message));
-    }
+    check_asked(config, hello.uid.as_deref(), &hello.service)?;
     let now = tokio::time::Instant::now().into_std();
     let lane = (hello.peer, hello.lane);
     let key = SessionKey { id: hello.session, owner: owner.into() };
@@ -70,6 +59,23 @@ pub(super) fn decide(
         reason: None,
     };
     Ok(Decision { hello, membership, accept })
+}
+
+/// Checks that a peer has asked for this pod, and for a service of which it is an endpoint.
+pub(super) fn check_asked(config: &ListenerBuilder, uid: Option<&str>, service: &str) -> Result<(), Refusal> {
+    let me = &config.identity;
+    if let (Some(expected), Some(mine)) = (uid, &me.uid)
+        && expected != mine
+    {
+        let message =
+            format!("this is pod {} with uid {mine}, not {expected}: the address has a new owner", me.name);
+        return Err(Refusal::new(RefusalCode::Pod, message));
+    }
+    if !config.services.is_empty() && !config.services.iter().any(|name| is_asked_for(name, service)) {
+        let message = format!("{} is no endpoint of {service}, but of {}", me.name, List(&config.services));
+        return Err(Refusal::new(RefusalCode::Service, message));
+    }
+    Ok(())
 }
 
 /// Returns whether a sender has asked for a service, of which the first labels are enough, by any

@@ -32,6 +32,10 @@ pub(super) enum Ended {
     Failed(#[from] QueuePairError),
     #[error("the sender broke the protocol: it keeps to a limit that it was not told")]
     Unlimited,
+    #[error("the sender broke the protocol: it answers a question that it was not asked")]
+    Unasked,
+    #[error("nothing more is fetched")]
+    NotNeeded,
     #[error("another connection of the same sender has taken its place")]
     Superseded,
     /// Another sender needs the slots or the place. The text says how many senders share how many
@@ -54,9 +58,9 @@ impl Ended {
     pub(super) fn is_violation(&self) -> bool {
         match self {
             Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit => true,
-            Self::Beside | Self::Rdma(_) | Self::Unlimited => true,
+            Self::Beside | Self::Rdma(_) | Self::Unlimited | Self::Unasked => true,
             Self::Io(_) | Self::Failed(_) | Self::Closed | Self::Said(_) => false,
-            Self::Superseded | Self::MadeRoom(_) | Self::Shutdown => false,
+            Self::Superseded | Self::MadeRoom(_) | Self::Shutdown | Self::NotNeeded => false,
         }
     }
 }

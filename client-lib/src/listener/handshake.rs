@@ -2,7 +2,7 @@
 //! transport.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,15 +16,18 @@ use tracing::debug;
 use super::Shared;
 use super::agree::{Agreed, Granted, agree, offered};
 use super::control::Connection;
-use super::decision::{Decision, Membership, decide};
+use super::decision::{Decision, Membership, check_asked, decide};
 use super::ended::Ended;
 use super::limits::Limits;
 use super::log_limit::LineKind;
 use super::room;
 use super::slots::{Newcomer, Slots};
 use crate::blocking::drop_blocking;
+use crate::endpoint::Endpoint;
+use crate::error::DialError;
 use crate::handshake::{
-    Answer, Chosen, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, TransportKind, VERSION, encode,
+    Answer, Chosen, Fetch, HandshakeError, Hello, Opening, PREAMBLE, Preamble, Refusal, RefusalCode,
+    TransportKind, VERSION, encode,
 };
 use crate::rdma::QueuePair;
 use crate::stream::{Stream, tune};
@@ -39,6 +42,24 @@ pub(super) struct Admitted {
     pub(super) pair: Option<QueuePair<Ended>>,
     /// Reason why there is no RDMA, if the sender has asked for it.
     pub(super) instead_of_rdma: Option<String>,
+}
+
+/// Peer that may come in.
+pub(super) enum Entered {
+    Sender(Box<Admitted>),
+    Fetcher(FetcherConnection),
+}
+
+/// Connection of a peer that has come to fetch payloads, after its first message.
+pub(super) struct FetcherConnection {
+    pub(super) stream: Stream,
+    pub(super) fetch: Fetch,
+}
+
+/// Peer whose first message has been read: a sender that has been answered, or a fetcher.
+enum Begun {
+    Sender(Box<(Stream, Agreed)>),
+    Fetcher(FetcherConnection),
 }
 
 /// Reason why a sender was not let in.
@@ -58,6 +79,21 @@ pub(super) enum NotAdmitted {
 }
 
 impl NotAdmitted {
+    /// Returns the error of an endpoint that this side has connected to.
+    pub(super) fn into_dial(self, endpoint: &Endpoint, peer: SocketAddr) -> DialError {
+        match self {
+            Self::Refused(Refusal { code, message }) => {
+                DialError::Refused { peer, name: endpoint.to_string(), code, message }
+            }
+            Self::Unreadable(source) => DialError::Handshake { peer, source },
+            Self::Tls(source) => DialError::Tls { peer, source },
+            Self::Slow(after) => {
+                DialError::Timeout { peer, what: "finish the handshake", after, obstacle: None }
+            }
+            Self::Gone(_) => DialError::Closed { peer },
+        }
+    }
+
     /// Returns the kind of log line that it deserves. Port scans and health checks deserve none.
     pub(super) fn line_kind(&self) -> Option<LineKind> {
         match self {
@@ -70,64 +106,104 @@ impl NotAdmitted {
     }
 }
 
-/// Performs the whole handshake. The sender's hello and the answer may take the listener's
+/// Performs the whole handshake. The peer's first message and the answer may take the listener's
 /// patience, and so may the sender's choice after that, if RDMA was offered.
-pub(super) async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, NotAdmitted> {
+pub(super) async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Entered, NotAdmitted> {
     let patience = shared.config.limits.patience;
     let slow = |_| NotAdmitted::Slow(patience);
-    let (stream, agreed) = timeout(patience, answer(shared, stream)).await.map_err(slow)??;
+    match timeout(patience, begin(shared, stream)).await.map_err(slow)?? {
+        Begun::Sender(begun) => {
+            let (stream, agreed) = *begun;
+            let admitted = timeout(patience, choose(stream, agreed)).await.map_err(slow)??;
+            Ok(Entered::Sender(Box::new(admitted)))
+        }
+        Begun::Fetcher(fetcher) => Ok(Entered::Fetcher(fetcher)),
+    }
+}
+
+/// Performs the rest of the handshake with a sender that this side has connected to, and whose
+/// certificate is for the names in `owner`.
+pub(super) async fn admit_connected(
+    shared: &Arc<Shared>,
+    stream: Stream,
+    hello: Hello,
+    owner: Vec<String>,
+) -> Result<Admitted, NotAdmitted> {
+    let patience = shared.config.limits.patience;
+    let slow = |_| NotAdmitted::Slow(patience);
+    let answering = timeout(patience, answer(shared, stream, hello, owner));
+    let (stream, agreed) = answering.await.map_err(slow)??;
     timeout(patience, choose(stream, agreed)).await.map_err(slow)?
 }
 
-/// Reads the sender's hello, decides on the sender, and sends the answer.
-async fn answer(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Agreed), NotAdmitted> {
-    tune(&stream, shared.config.limits.silence).map_err(NotAdmitted::Gone)?;
-    let mut owner = Vec::new();
-    let mut stream = match &shared.config.tls {
-        None => Stream::Plain(stream),
-        Some(tls) => {
-            let secured = tls.accept(stream).await.map_err(NotAdmitted::Tls)?;
-            let certificates = secured.get_ref().1.peer_certificates();
-            owner = holder_names(certificates);
-            debug!(certificate = peer_names(certificates).join(", "), "secured");
-            Stream::Tls(Box::new(TlsStream::Server(secured)))
+/// Reads the first message of a peer. Decides on a sender, and sends the answer.
+async fn begin(shared: &Arc<Shared>, stream: TcpStream) -> Result<Begun, NotAdmitted> {
+    let (mut stream, owner) = secure(shared, stream).await?;
+    let has_offers = shared.fetchers.is_some();
+    let refusal = match read_opening(&mut stream).await {
+        Ok(Opening::Send(hello)) if !has_offers => {
+            let begun = answer(shared, stream, *hello, owner).await?;
+            return Ok(Begun::Sender(Box::new(begun)));
         }
-    };
-    let hello = match &mut stream {
-        Stream::Plain(stream) => read_hello(stream).await,
-        Stream::Tls(stream) => read_hello(stream).await,
-    };
-    let addresses = stream.addresses().map_err(NotAdmitted::Gone)?;
-    let outcome = match hello {
-        Ok(hello) => let_in(shared, hello, owner, addresses).await,
+        Ok(Opening::Fetch(fetch)) if has_offers => {
+            match check_asked(&shared.config, fetch.uid.as_deref(), &fetch.service) {
+                Ok(()) => return Ok(Begun::Fetcher(FetcherConnection { stream, fetch })),
+                Err(refusal) => refusal,
+            }
+        }
+        Ok(Opening::Send(_)) => {
+            Refusal::new(RefusalCode::Role, "this port offers payloads to fetch; it receives no frames")
+        }
+        Ok(Opening::Fetch(_)) => {
+            Refusal::new(RefusalCode::Role, "this port receives frames; it offers no payloads to fetch")
+        }
         // One that is no peer of multinet would not understand a refusal.
-        Err(NotAdmitted::Unreadable(error)) if !matches!(error, HandshakeError::Magic) => {
-            Err(error.refusal())
-        }
+        Err(NotAdmitted::Unreadable(error)) if !matches!(error, HandshakeError::Magic) => error.refusal(),
         Err(other) => return Err(other),
     };
-    let answer = match &outcome {
-        Ok(agreed) => Answer::Accept(agreed.decision.accept.clone()),
-        Err(refusal) => Answer::Refuse(refusal.clone()),
-    };
-    let bytes = encode(&answer).map_err(NotAdmitted::Unreadable)?;
-    let written = match &mut stream {
-        Stream::Plain(stream) => write(stream, &bytes).await,
-        Stream::Tls(stream) => write(stream, &bytes).await,
-    };
-    match outcome {
+    refuse(stream, refusal).await
+}
+
+/// Secures a connection, if the listener has certificates. Returns the names of the peer's, too.
+async fn secure(shared: &Shared, stream: TcpStream) -> Result<(Stream, Vec<String>), NotAdmitted> {
+    tune(&stream, shared.config.limits.silence).map_err(NotAdmitted::Gone)?;
+    let Some(tls) = &shared.config.tls else { return Ok((Stream::Plain(stream), Vec::new())) };
+    let secured = tls.accept(stream).await.map_err(NotAdmitted::Tls)?;
+    let certificates = secured.get_ref().1.peer_certificates();
+    debug!(certificate = peer_names(certificates).join(", "), "secured");
+    let owner = holder_names(certificates);
+    Ok((Stream::Tls(Box::new(TlsStream::Server(secured))), owner))
+}
+
+/// Decides on a sender, and sends the answer.
+async fn answer(
+    shared: &Arc<Shared>,
+    mut stream: Stream,
+    hello: Hello,
+    owner: Vec<String>,
+) -> Result<(Stream, Agreed), NotAdmitted> {
+    let addresses = stream.addresses().map_err(NotAdmitted::Gone)?;
+    match let_in(shared, hello, owner, addresses).await {
         Ok(agreed) => {
-            written.map_err(NotAdmitted::Gone)?;
+            let accept = Answer::Accept(agreed.decision.accept.clone());
+            let bytes = encode(&accept).map_err(NotAdmitted::Unreadable)?;
+            write(&mut stream, &bytes).await.map_err(NotAdmitted::Gone)?;
             Ok((stream, agreed))
         }
-        Err(refusal) => {
-            match stream {
-                Stream::Plain(stream) => drain_and_close(stream).await,
-                Stream::Tls(stream) => tls::close(stream).await,
-            }
-            Err(NotAdmitted::Refused(refusal))
-        }
+        Err(refusal) => refuse(stream, refusal).await,
     }
+}
+
+/// Tells the peer why it is refused, and ends the connection.
+pub(super) async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, NotAdmitted> {
+    let bytes = encode(&Answer::Refuse(refusal.clone())).map_err(NotAdmitted::Unreadable)?;
+    // The peer may have gone, which changes nothing.
+    let _ = write(&mut stream, &bytes).await;
+    match stream {
+        Stream::Plain(stream) => drain_and_close(stream).await,
+        Stream::Tls(stream) => tls::close(stream).await,
+    }
+    Err(NotAdmitted::Refused(refusal))
 }
 
 /// Decides on a sender, whose address is the second one, and grants it slots.
@@ -171,10 +247,7 @@ async fn choose(
         let instead_of_rdma = accept.reason;
         return Ok(Admitted { stream, hello, slots, membership, pair: None, instead_of_rdma });
     };
-    let chosen = match &mut stream {
-        Stream::Plain(stream) => read_choice(stream).await,
-        Stream::Tls(stream) => read_choice(stream).await,
-    };
+    let chosen = read_choice(&mut stream).await;
     let (pair, slots) = match &chosen {
         Ok(Chosen { transport: TransportKind::Rdma, .. }) => (Some(offer.pair), offer.gpu.unwrap_or(slots)),
         _ => {
@@ -189,19 +262,19 @@ async fn choose(
     Ok(Admitted { stream, hello, slots, membership, pair, instead_of_rdma: chosen.reason })
 }
 
-async fn read_hello(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Hello, NotAdmitted> {
+async fn read_opening(stream: &mut Stream) -> Result<Opening, NotAdmitted> {
     let (version, body) = read(stream).await?;
     if version < VERSION {
         return Err(NotAdmitted::Unreadable(HandshakeError::Version(version)));
     }
     // A sender of a later version, whose hello has all that ours has, is told our version. It knows
     // whether it can go on with that.
-    Hello::decode(&body).map_err(|error| {
+    Opening::decode(&body).map_err(|error| {
         NotAdmitted::Unreadable(if version > VERSION { HandshakeError::Version(version) } else { error })
     })
 }
 
-async fn read_choice(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Chosen, NotAdmitted> {
+async fn read_choice(stream: &mut Stream) -> Result<Chosen, NotAdmitted> {
     let (_, body) = read(stream).await?;
     Chosen::decode(&body).map_err(NotAdmitted::Unreadable)
 }
@@ -215,7 +288,7 @@ fn check_tcp(hello: &Hello, rdma_only: bool) -> Result<(), NotAdmitted> {
 }
 
 /// Reads a handshake message from a sender. Returns its version and its body.
-async fn read(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<(u16, Vec<u8>), NotAdmitted> {
+async fn read(stream: &mut Stream) -> Result<(u16, Vec<u8>), NotAdmitted> {
     let mut preamble = [0; PREAMBLE];
     stream.read_exact(&mut preamble).await.map_err(NotAdmitted::Gone)?;
     let preamble = Preamble::decode(preamble).map_err(NotAdmitted::Unreadable)?;
@@ -224,7 +297,7 @@ async fn read(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<(u16, 
     Ok((preamble.version, body))
 }
 
-async fn write(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+async fn write(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
 }

@@ -1,4 +1,4 @@
-//! Limit on the handshakes that are under way.
+//! Limit on connections of some kind, such as those in their handshake, by address and altogether.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,42 +6,44 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Most handshakes at a time on one listening socket.
-const MOST: usize = 256;
+/// Number of connections from each address.
+pub(super) struct ConnectionCounts {
+    counts: Mutex<HashMap<IpAddr, usize>>,
+    most: usize,
+    most_each: usize,
+}
 
-/// Most handshakes at a time with senders of one address.
-const MOST_EACH: usize = 32;
-
-/// Number of handshakes under way with senders of each address.
-#[derive(Default)]
-pub(super) struct PendingHandshakes(Mutex<HashMap<IpAddr, usize>>);
-
-/// One handshake under way, which is no longer counted after this is dropped.
-pub(super) struct PendingHandshake {
-    all: Arc<PendingHandshakes>,
+/// One connection, which is no longer counted after this is dropped.
+pub(crate) struct Counted {
+    all: Arc<ConnectionCounts>,
     address: IpAddr,
 }
 
-impl PendingHandshakes {
-    /// Counts a new handshake with a sender, or returns `None` if too many are under way.
-    pub(super) fn begin(self: &Arc<Self>, address: IpAddr) -> Option<PendingHandshake> {
+impl ConnectionCounts {
+    /// Counts at most `most` connections, and at most `most_each` of one address.
+    pub(super) fn new(most: usize, most_each: usize) -> Arc<Self> {
+        Arc::new(Self { counts: Mutex::default(), most, most_each })
+    }
+
+    /// Counts a new connection, or returns `None` if there are too many.
+    pub(super) fn begin(self: &Arc<Self>, address: IpAddr) -> Option<Counted> {
         let mut counts = self.counts();
         let all: usize = counts.values().sum();
         let count = counts.get(&address).copied().unwrap_or_default();
-        if all >= MOST || count >= MOST_EACH {
+        if all >= self.most || count >= self.most_each {
             return None;
         }
         counts.insert(address, count + 1);
-        Some(PendingHandshake { all: Arc::clone(self), address })
+        Some(Counted { all: Arc::clone(self), address })
     }
 
     /// Locks the counts by address.
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.0.lock()
+        self.counts.lock()
     }
 }
 
-impl Drop for PendingHandshake {
+impl Drop for Counted {
     fn drop(&mut self) {
         let mut counts = self.all.counts();
         if let Some(count) = counts.get_mut(&self.address) {
@@ -58,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handshakes_are_bounded_for_each_address_and_for_all() {
-        let pending = Arc::<PendingHandshakes>::default();
+    fn connections_are_bounded_for_each_address_and_for_all() {
+        let pending = ConnectionCounts::new(256, 32);
         let begin = |host: u8| pending.begin([10, 0, 0, host].into());
         let mut first: Vec<_> = std::iter::from_fn(|| begin(1)).collect();
-        assert_eq!(first.len(), MOST_EACH);
+        assert_eq!(first.len(), 32);
         let others: Vec<_> = (2..100).flat_map(|host| std::iter::from_fn(move || begin(host))).collect();
-        assert_eq!(first.len() + others.len(), MOST);
+        assert_eq!(first.len() + others.len(), 256);
         first.pop();
         assert!(begin(1).is_some());
         drop((first, others));

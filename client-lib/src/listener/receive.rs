@@ -62,7 +62,7 @@ async fn receive_one(
     consume_budget().await;
     let header = reader.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
-        Header::Control(_) => Err(Ended::Control),
+        Header::Control(_) | Header::Ask { .. } => Err(Ended::Control),
         Header::Data(_) | Header::Limited { .. } if connection.channel().is_rdma() => Err(Ended::Beside),
         Header::Limited { limit } => connection.limited(limit),
         Header::Close { text, .. } => {

@@ -8,6 +8,7 @@ use multinet_memory::{GpuError, GpuSlice};
 
 use super::Acknowledge;
 use super::control::Connection;
+use super::ended::Ended;
 use super::gpu::{Upload, UploadPool};
 use super::queue::Arrived;
 use super::slot::Slot;
@@ -42,6 +43,8 @@ pub struct Received {
     /// GPU.
     upload: Option<Upload>,
     is_acknowledged: bool,
+    /// Number of bytes at the beginning of the metadata that are the library's own.
+    hidden: usize,
 }
 
 /// The sender of a frame.
@@ -65,7 +68,7 @@ impl Received {
     pub(super) fn take(Arrived { header, slot, connection }: Arrived, gpu: Option<&Arc<UploadPool>>) -> Self {
         connection.take();
         let upload = gpu.map(|pool| Upload::new(Arc::clone(pool)));
-        Self { header, slot, connection, upload, is_acknowledged: false }
+        Self { header, slot, connection, upload, is_acknowledged: false, hidden: 0 }
     }
 
     /// Returns the length of the payload in bytes, wherever that lies.
@@ -186,7 +189,17 @@ impl Received {
     /// # Ok(()) }
     /// ```
     pub fn metadata(&self) -> &[u8] {
-        self.slot.metadata(&self.header)
+        self.slot.metadata(&self.header).get(self.hidden..).unwrap_or_default()
+    }
+
+    /// Ends the connection that it came by: it answers a question that was not asked.
+    pub(crate) fn refuse_answer(self) {
+        self.connection.close_with(Ended::Unasked);
+    }
+
+    /// Hides the first bytes of the metadata from the program.
+    pub(crate) fn hide_metadata(&mut self, bytes: usize) {
+        self.hidden = bytes;
     }
 
     /// Returns the timestamp that the sender has given the frame, if it has.

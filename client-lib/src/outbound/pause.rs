@@ -21,6 +21,13 @@ impl<F: Clone> Outbound<F> {
             return;
         };
         let assigned = entry.link;
+        if self.gives_up_rejected {
+            self.remove_frame(sequence);
+            self.given_up.add(sequence);
+            assigned.into_iter().for_each(|link| self.count_decided(link));
+            self.counts.rejected += 1;
+            return;
+        }
         entry.release();
         entry.avoid = Some(link.peer);
         let until = now + pause_after(entry.rejections);

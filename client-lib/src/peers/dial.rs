@@ -1,16 +1,20 @@
 //! Connects to a peer: route, TCP, TLS and handshake.
 
+mod exchange;
+mod failures;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
+use self::exchange::{exchange, write};
+use self::failures::Failures;
 use super::end_reason::EndReason;
 use super::rails::{Preference, usable};
 use crate::blocking::drop_blocking;
@@ -19,18 +23,21 @@ use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::fallback::{NO_ENCRYPTION, NoRdma, try_rdma};
 use crate::handshake::{
-    Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, RefusalCode, SessionId,
-    TransportKind, VERSION, encode,
+    Accept, Answer, Chosen, Delivery, Fetch, FetchAnswer, HandshakeError, Hello, Refusal, SessionId,
+    TransportKind, encode,
 };
 use crate::identity::Identity;
 use crate::near::{Gpu, Near};
-use crate::nic;
+use crate::nic::{self, Obstacle, Route};
 use crate::outbound::{DownReason, LinkId};
 use crate::rdma::{Prepared, QueuePair, RdmaDevices, Role};
 use crate::resolve::service_of;
 use crate::stream::{Stream, tune, use_small_send_buffer};
-use crate::tls::{self, Tls};
+use crate::tls::Tls;
 use crate::transport::Transport;
+
+/// The step that a peer is late with.
+const FINISH: &str = "finish the handshake";
 
 /// Connection to a peer after the handshake.
 pub(crate) struct Dialed {
@@ -40,6 +47,13 @@ pub(crate) struct Dialed {
     pub(crate) pair: Option<QueuePair<EndReason>>,
     /// Reason why the frames do not go by RDMA. `None` if they do, or TCP was chosen.
     pub(crate) instead_of_rdma: Option<String>,
+}
+
+/// Connection to a pod that offers payloads, on which the pod is the sender, and its hello.
+pub(crate) struct Offering {
+    pub(crate) stream: Stream,
+    pub(crate) hello: Hello,
+    pub(crate) peer: SocketAddr,
 }
 
 /// Settings that all connections of a PeerSet to its peers share.
@@ -78,37 +92,40 @@ impl Dialer {
         endpoint: &Endpoint,
         link: LinkId,
     ) -> Result<Dialed, (DialError, DownReason)> {
-        let (mut furthest, mut all_lasting): (Option<DialError>, _) = (None, true);
-        let mut end = DownReason::Broken;
-        let wants_rdma = self.wants_rdma();
-        let distances = self.distances(endpoint).await;
-        let preference = Preference { network: self.network.as_deref(), wants_rdma, distances: &distances };
-        for address in preference.order(&endpoint.addresses, link.index) {
+        let mut failures = Failures::default();
+        for address in self.order(endpoint, link.index).await {
             match self.dial_address(endpoint, address, link).await {
                 Ok(connected) => return Ok(connected),
-                Err(error) => {
-                    // An address without a route has none for RDMA, either.
-                    all_lasting &=
-                        matches!(error, DialError::Rdma { is_lasting: true, .. } | DialError::Route(_));
-                    if error.is_receivers_refusal() {
-                        end = DownReason::Refused;
-                    }
-                    // Of equally far attempts, the one whose failure may pass counts more.
-                    let rank = |error: &DialError| (error.progress(), !error.is_lasting());
-                    if furthest.as_ref().is_none_or(|before| rank(before) < rank(&error)) {
-                        furthest = Some(error);
-                    }
-                }
+                Err(error) => failures.add(error),
             }
         }
-        if let Some(DialError::Rdma { is_lasting, .. }) = &mut furthest {
-            *is_lasting = all_lasting;
+        Err(failures.into_error(endpoint, self.network.as_deref()))
+    }
+
+    /// Connects to a pod that offers payloads, at the first of its addresses that works.
+    pub(crate) async fn dial_to_fetch(&self, endpoint: &Endpoint) -> Result<Offering, DialError> {
+        let mut failures = Failures::default();
+        for address in self.order(endpoint, 0).await {
+            match self.ask_to_fetch(endpoint, address).await {
+                Ok(connected) => return Ok(connected),
+                Err(error) => failures.add(error),
+            }
         }
-        let error = furthest.unwrap_or_else(|| DialError::Network {
-            has: aliases(endpoint, self.network.as_deref().unwrap_or_default()),
-            network: self.network.clone().unwrap_or_default(),
-        });
-        Err((error, end))
+        Err(failures.into_error(endpoint, self.network.as_deref()).0)
+    }
+
+    /// Makes a connection to send on of one that a peer has opened to fetch.
+    pub(crate) async fn take_over(
+        &self,
+        stream: Stream,
+        (endpoint, link, peer): (&Endpoint, LinkId, SocketAddr),
+    ) -> Result<Dialed, DialError> {
+        let (source, _) = stream.addresses().map_err(|_| DialError::Closed { peer })?;
+        if self.is_on_this_machine(endpoint) || source == peer.ip() {
+            use_small_send_buffer(stream.tcp());
+        }
+        let own = self.prepare(source, peer.ip()).await;
+        self.agree(std::future::ready(Ok(stream)), (endpoint, link, peer), own).await
     }
 
     /// Returns whether frames are to go by RDMA if the peer supports it.
@@ -137,6 +154,13 @@ impl Dialer {
         timeout(self.patience, finding).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
+    /// Returns the peer's usable addresses in the order in which to try them.
+    async fn order<'e>(&self, endpoint: &'e Endpoint, lane: u16) -> Vec<&'e EndpointAddress> {
+        let distances = self.distances(endpoint).await;
+        let (network, wants_rdma) = (self.network.as_deref(), self.wants_rdma());
+        Preference { network, wants_rdma, distances: &distances }.order(&endpoint.addresses, lane)
+    }
+
     async fn dial_address(
         &self,
         endpoint: &Endpoint,
@@ -144,35 +168,106 @@ impl Dialer {
         link: LinkId,
     ) -> Result<Dialed, DialError> {
         let peer = SocketAddr::new(address.ip, endpoint.port);
-        let route = nic::route_to(address.ip)?;
-        let route = if self.allow_default_network { route } else { route.on_network_of(address)? };
-        let late = |what, obstacle| DialError::Timeout { peer, what, after: self.patience, obstacle };
+        let route = self.route(address)?;
         // Memory is registered before connecting, so that the listener does not wait for it.
         let own = self.prepare(route.source, address.ip).await;
         if let (Transport::Rdma, Err(Some(no_rdma))) = (self.transport, &own) {
             let NoRdma { reason, is_lasting } = no_rdma.clone();
             return Err(DialError::Rdma { peer, reason, is_lasting });
         }
+        let stream = self.connect(endpoint, &route, peer).await?;
+        self.agree(self.secure(stream, peer), (endpoint, link, peer), own).await
+    }
+
+    async fn ask_to_fetch(
+        &self,
+        endpoint: &Endpoint,
+        address: &EndpointAddress,
+    ) -> Result<Offering, DialError> {
+        let peer = SocketAddr::new(address.ip, endpoint.port);
+        let stream = self.connect(endpoint, &self.route(address)?, peer).await?;
+        let asking = async {
+            let mut stream = self.secure(stream, peer).await?;
+            let fetch = Fetch {
+                service: self.service.clone(),
+                uid: endpoint.uid().map(ToOwned::to_owned),
+                from: self.identity.name.clone(),
+                from_uid: self.identity.uid.clone(),
+                node: self.node.clone(),
+            };
+            let not_ours = |source| DialError::Handshake { peer, source };
+            let fetch = fetch.encode().map_err(not_ours)?;
+            let answer = exchange(&mut stream, &fetch, |body| match FetchAnswer::decode(body) {
+                Ok(FetchAnswer::Refuse(refusal)) => Ok(Err(refusal)),
+                Ok(FetchAnswer::Hello(hello)) => Ok(Ok(*hello)),
+                Err(error) => Err(error),
+            });
+            match answer.await.map_err(|error| error.into_dial(peer))? {
+                Ok(hello) => Ok(Offering { stream, hello, peer }),
+                Err(refusal) => Err(refused(refusal, endpoint, peer)),
+            }
+        };
+        let offering =
+            timeout(self.patience, asking).await.map_err(|_| self.late(peer, FINISH, None)).flatten()?;
+        check_uid(endpoint, peer, &offering.hello.from, offering.hello.from_uid.as_deref())?;
+        Ok(offering)
+    }
+
+    fn route(&self, address: &EndpointAddress) -> Result<Route, DialError> {
+        let route = nic::route_to(address.ip)?;
+        Ok(if self.allow_default_network { route } else { route.on_network_of(address)? })
+    }
+
+    fn late(&self, peer: SocketAddr, what: &'static str, obstacle: Option<Obstacle>) -> DialError {
+        DialError::Timeout { peer, what, after: self.patience, obstacle }
+    }
+
+    async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        route: &Route,
+        peer: SocketAddr,
+    ) -> Result<TcpStream, DialError> {
         let connecting = async {
             let stream = route.tcp_socket()?.connect(peer).await?;
             tune(&stream, self.silence)?;
-            if self.is_on_this_machine(endpoint) || route.source == address.ip {
+            if self.is_on_this_machine(endpoint) || route.source == peer.ip() {
                 use_small_send_buffer(&stream);
             }
             io::Result::Ok(stream)
         };
-        let stream = match timeout(self.patience, connecting).await {
+        match timeout(self.patience, connecting).await {
             Ok(connected) => connected.map_err(|source| {
                 let obstacle = route.obstacle(&source);
                 DialError::Connect { peer, from: route.source, source, obstacle }
-            })?,
+            }),
             Err(_) => {
                 let obstacle = route.obstacle(&io::ErrorKind::TimedOut.into());
-                return Err(late("accept a connection", obstacle));
+                Err(self.late(peer, "accept a connection", obstacle))
             }
+        }
+    }
+
+    async fn secure(&self, stream: TcpStream, peer: SocketAddr) -> Result<Stream, DialError> {
+        let Some(tls) = &self.tls else { return Ok(Stream::Plain(stream)) };
+        // The name in the certificate is that of the service, never one out of a DNS answer.
+        let secured = tls.connect(stream, &service_of(&self.service)).await;
+        let secured = secured.map_err(|source| DialError::Tls { peer, source })?;
+        Ok(Stream::Tls(Box::new(TlsStream::Client(secured))))
+    }
+
+    /// Runs the handshake of a sender on a connection that is being secured.
+    async fn agree(
+        &self,
+        securing: impl Future<Output = Result<Stream, DialError>>,
+        (endpoint, link, peer): (&Endpoint, LinkId, SocketAddr),
+        own: Result<Prepared, Option<NoRdma>>,
+    ) -> Result<Dialed, DialError> {
+        let handshake = async {
+            let stream = securing.await?;
+            self.handshake(stream, (endpoint, link, peer), own.as_ref().ok()).await
         };
-        let handshake = self.handshake(stream, (endpoint, link, peer), own.as_ref().ok());
-        let outcome = timeout(self.patience, handshake).await.map_err(|_| late("finish the handshake", None));
+        let outcome = timeout(self.patience, handshake).await.map_err(|_| self.late(peer, FINISH, None));
         match outcome.flatten() {
             Ok((stream, accept)) => self.agree_on_transport(stream, accept, peer, own).await,
             Err(error) => {
@@ -184,39 +279,22 @@ impl Dialer {
 
     async fn handshake(
         &self,
-        stream: TcpStream,
+        mut stream: Stream,
         (endpoint, link, peer): (&Endpoint, LinkId, SocketAddr),
         own: Option<&Prepared>,
     ) -> Result<(Stream, Accept), DialError> {
-        let mut stream = match &self.tls {
-            None => Stream::Plain(stream),
-            Some(tls) => {
-                // The name in the certificate is that of the service, never one out of a DNS
-                // answer.
-                let secured = tls.connect(stream, &service_of(&self.service)).await;
-                let secured = secured.map_err(|source| DialError::Tls { peer, source })?;
-                Stream::Tls(Box::new(TlsStream::Client(secured)))
-            }
-        };
         let not_ours = |source| DialError::Handshake { peer, source };
         let hello = encode(&self.hello(endpoint, link, own)).map_err(not_ours)?;
-        let answer = match &mut stream {
-            Stream::Plain(stream) => exchange(stream, &hello).await,
-            Stream::Tls(stream) => exchange(stream, &hello).await,
+        let answer = exchange(&mut stream, &hello, |body| match Answer::decode(body) {
+            Ok(Answer::Refuse(refusal)) => Ok(Err(refusal)),
+            Ok(Answer::Accept(accept)) => Ok(Ok(accept)),
+            Err(error) => Err(error),
+        });
+        let accept = match answer.await.map_err(|error| error.into_dial(peer))? {
+            Ok(accept) => accept,
+            Err(refusal) => return Err(refused(refusal, endpoint, peer)),
         };
-        let accept = match answer.map_err(|error| error.into_dial(peer))? {
-            Answer::Accept(accept) => accept,
-            Answer::Refuse(refusal) => {
-                let (code, message) = (refusal.code, refusal.message);
-                return Err(DialError::Refused { peer, name: endpoint.to_string(), code, message });
-            }
-        };
-        if let (Some(expected), Some(uid)) = (endpoint.uid(), &accept.uid)
-            && expected != uid
-        {
-            let (found, uid) = (accept.name, uid.clone());
-            return Err(DialError::WrongPeer { peer, found, uid, expected: expected.to_owned() });
-        }
+        check_uid(endpoint, peer, &accept.name, accept.uid.as_deref())?;
         Ok((stream, accept))
     }
 
@@ -247,10 +325,7 @@ impl Dialer {
                     return Err(DialError::Rdma { peer, reason: reason.clone(), is_lasting: false });
                 }
                 let chosen = encode(&Chosen { transport, reason: reason.clone() }).map_err(not_ours)?;
-                let said = match &mut stream {
-                    Stream::Plain(stream) => timeout(self.patience, write(stream, &chosen)).await,
-                    Stream::Tls(stream) => timeout(self.patience, write(stream, &chosen)).await,
-                };
+                let said = timeout(self.patience, write(&mut stream, &chosen)).await;
                 said.ok().and_then(Result::ok).ok_or(DialError::Closed { peer })?;
                 Ok(Dialed { stream, accept, pair: connected.ok(), instead_of_rdma: reason })
             }
@@ -305,111 +380,18 @@ impl Dialer {
     }
 }
 
-impl DialError {
-    /// Returns whether the receiver that knows the session has refused. It has then ended the
-    /// previous connection. Other listeners know neither of the two.
-    fn is_receivers_refusal(&self) -> bool {
-        let after_that = [RefusalCode::Epoch, RefusalCode::Full, RefusalCode::Transport];
-        matches!(self, Self::Refused { code, .. } if after_that.contains(code))
-    }
+fn refused(refusal: Refusal, endpoint: &Endpoint, peer: SocketAddr) -> DialError {
+    let Refusal { code, message } = refusal;
+    DialError::Refused { peer, name: endpoint.to_string(), code, message }
+}
 
-    /// Returns how far the attempt got. One that got further tells more about the peer, and less
-    /// about one of its addresses.
-    fn progress(&self) -> u8 {
-        match self {
-            Self::Route(_) | Self::Network { .. } => 0,
-            Self::Connect { .. } | Self::Timeout { .. } => 1,
-            Self::Rdma { .. } => 2,
-            Self::Tls { .. }
-            | Self::Handshake { .. }
-            | Self::Closed { .. }
-            | Self::Refused { .. }
-            | Self::WrongPeer { .. } => 3,
+/// Checks that the pod at an address is the one that DNS names, if both sides know its uid.
+fn check_uid(endpoint: &Endpoint, peer: SocketAddr, name: &str, uid: Option<&str>) -> Result<(), DialError> {
+    match (endpoint.uid(), uid) {
+        (Some(expected), Some(uid)) if expected != uid => {
+            let (found, uid, expected) = (name.to_owned(), uid.to_owned(), expected.to_owned());
+            Err(DialError::WrongPeer { peer, found, uid, expected })
         }
+        _ => Ok(()),
     }
-}
-
-enum ExchangeError {
-    Io(io::Error),
-    Handshake(HandshakeError),
-}
-
-impl ExchangeError {
-    fn into_dial(self, peer: SocketAddr) -> DialError {
-        match self {
-            Self::Handshake(source) => DialError::Handshake { peer, source },
-            Self::Io(error) => match tls::explain(&error) {
-                Some(source) => DialError::Tls { peer, source },
-                None => DialError::Closed { peer },
-            },
-        }
-    }
-}
-
-impl From<io::Error> for ExchangeError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<HandshakeError> for ExchangeError {
-    fn from(error: HandshakeError) -> Self {
-        Self::Handshake(error)
-    }
-}
-
-async fn exchange(
-    stream: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin),
-    hello: &[u8],
-) -> Result<Answer, ExchangeError> {
-    let written = write(stream, hello).await;
-    // A peer that refuses by TLS sends the reason before it closes. That reason tells more than a
-    // failed write.
-    let preamble = match (written, preamble(stream).await) {
-        (Err(error), Err(ExchangeError::Io(reason))) if tls::explain(&reason).is_none() => {
-            return Err(error.into());
-        }
-        (_, read) => read?,
-    };
-    let Preamble { version, length } = Preamble::decode(preamble)?;
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await?;
-    match Answer::decode(&body) {
-        // A refusal can be read in any version. An acceptance of another version may agree to
-        // something unknown here.
-        Ok(refusal @ Answer::Refuse(_)) => Ok(refusal),
-        _ if version != VERSION => Err(HandshakeError::Version(version).into()),
-        answer => Ok(answer?),
-    }
-}
-
-async fn write(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
-    stream.write_all(bytes).await?;
-    stream.flush().await
-}
-
-async fn preamble(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<[u8; PREAMBLE], ExchangeError> {
-    let mut preamble = [0; PREAMBLE];
-    let mut length = 0;
-    while length < PREAMBLE {
-        match stream.read(&mut preamble[length..]).await? {
-            0 if length == 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            // A TLS alert is shorter than a preamble.
-            0 => return Err(HandshakeError::from_first_bytes(&preamble[..length]).into()),
-            read => length += read,
-        }
-    }
-    Ok(preamble)
-}
-
-fn aliases(endpoint: &Endpoint, wanted: &str) -> String {
-    let aliases: Vec<&str> =
-        endpoint.addresses.iter().filter_map(|address| address.network.as_deref()).collect();
-    if aliases.is_empty() {
-        // Only endpoints that were found by SRV records have TXT records.
-        return format!(
-            "none is known; ask for the port by its name, or for {wanted}._net. before the service's name"
-        );
-    }
-    aliases.join(", ")
 }

@@ -21,6 +21,12 @@ pub(crate) enum EndReason {
     Wire(#[from] WireError),
     #[error("the peer broke the protocol: a frame, where only receivers' messages are allowed")]
     UnexpectedFrame,
+    #[error("the peer broke the protocol: it asks for a payload, where it receives frames")]
+    UnexpectedAsk,
+    #[error("the peer broke the protocol: it asks for an id that cannot be one")]
+    InvalidId,
+    #[error("the peer broke the protocol: it asks for more payloads at a time than is allowed")]
+    TooManyAsks,
     #[error("the peer broke the protocol: {0}")]
     InvalidReport(#[from] InvalidReport),
     #[error("the peer broke the protocol: {0}")]

@@ -85,13 +85,22 @@ impl Sent {
     /// [`Unacknowledged`], if that can no longer happen: the frame has been given up, or the
     /// PeerSet was closed first.
     pub async fn acknowledged(&self) -> Result<(), Unacknowledged> {
-        let sequence = self.sequence;
-        let outcome = |state: &mut State| match &state.outbound {
-            outbound if outbound.holds(sequence) => state.has_ended().then_some(Err(Unacknowledged::Closed)),
-            outbound if outbound.has_given_up(sequence) => Some(Err(Unacknowledged::GivenUp)),
+        self.handle.shared.until(|state| self.outcome_in(state)).await
+    }
+
+    /// Returns what [`acknowledged`](Self::acknowledged) returns, if that is known.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Unacknowledged>> {
+        self.outcome_in(&self.handle.shared.state())
+    }
+
+    fn outcome_in(&self, state: &State) -> Option<Result<(), Unacknowledged>> {
+        match &state.outbound {
+            outbound if outbound.holds(self.sequence) => {
+                state.has_ended().then_some(Err(Unacknowledged::Closed))
+            }
+            outbound if outbound.has_given_up(self.sequence) => Some(Err(Unacknowledged::GivenUp)),
             _ => Some(Ok(())),
-        };
-        self.handle.shared.until(outcome).await
+        }
     }
 }
 

@@ -109,7 +109,7 @@ mod tests {
     fn frames_that_are_released_are_dropped_outside_of_the_lock() {
         let delivery = Delivery::AtLeastOnce;
         let settings = Settings { delivery, choice: Choice::RoundRobin, replay: 10, connections: 1 };
-        let shared = Arc::new(Shared::new(Outbound::new(settings, 1)));
+        let shared = Arc::new(Shared::new(Outbound::new(settings, 1), None));
         let (was_free, ended) = mpsc::channel();
         let now = Instant::now();
         let link = {

@@ -10,7 +10,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use super::dial::{Dialed, Dialer};
 use super::end_reason::EndReason;
-use super::shared::{Lifecycle, Link};
+use super::shared::{Ask, Lifecycle, Link};
 use crate::channel::DataChannel;
 use crate::endpoint::Endpoint;
 use crate::gid;
@@ -108,7 +108,7 @@ fn log_fallback(link: &Link, reason: Option<&str>, is_wanted: bool) {
     }
 }
 
-async fn run_connection(link: &Arc<Link>, dialed: Dialed) -> EndReason {
+pub(super) async fn run_connection(link: &Arc<Link>, dialed: Dialed) -> EndReason {
     let Dialed { stream, accept: Accept { slots, frame_size, .. }, pair, .. } = dialed;
     let (reader, writer) = stream.split();
     let channel = link.channel.get_or_init(|| DataChannel::new(pair, MessageWriter::new(writer)));
@@ -152,6 +152,9 @@ async fn run_connection(link: &Arc<Link>, dialed: Dialed) -> EndReason {
     let close_message = match &ended {
         EndReason::Wire(_)
         | EndReason::UnexpectedFrame
+        | EndReason::UnexpectedAsk
+        | EndReason::InvalidId
+        | EndReason::TooManyAsks
         | EndReason::InvalidReport(_)
         | EndReason::Rdma(_)
         | EndReason::WrongTransport => Some((CloseCode::Protocol, ended.to_string())),
@@ -208,6 +211,13 @@ async fn read_message(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8
     let header: [u8; HEADER] = reader.header().await?.ok_or(EndReason::Closed)?;
     match Header::decode(&header)? {
         Header::Data(_) | Header::Limited { .. } => Err(EndReason::UnexpectedFrame),
+        Header::Ask { number, id } => {
+            body.resize(id, 0);
+            reader.fill(body).await?;
+            let asks = link.shared.asks.as_ref().ok_or(EndReason::UnexpectedAsk)?;
+            let id = str::from_utf8(body).ok().and_then(|id| id.parse().ok()).ok_or(EndReason::InvalidId)?;
+            asks.try_send(Ask { number, id }).map_err(|_| EndReason::TooManyAsks)
+        }
         Header::Close { text, .. } => {
             body.resize(text, 0);
             reader.fill(body).await?;

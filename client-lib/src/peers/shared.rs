@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use multinet_memory::GpuError;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -19,6 +19,7 @@ use crate::error::{DialError, SendError, TrySendError};
 use crate::frame::Frame;
 use crate::handshake::TransportKind;
 use crate::outbound::{InvalidReport, LinkId, Outbound, Outgoing, PeerId, Refused};
+use crate::reference::OfferId;
 use crate::resolve::ResolveError;
 use crate::staging::StagingPool;
 use crate::stream::{Body, Message, MessageSource};
@@ -72,6 +73,17 @@ pub(crate) struct Shared {
     staging: StagingPool,
     /// Cancelled when all connections of the PeerSet must end.
     pub(crate) shutdown: CancellationToken,
+    /// Queue of what the peer asks for, if it has connected to fetch. When it is full, the peer has
+    /// asked too much at a time.
+    pub(super) asks: Option<mpsc::Sender<Ask>>,
+}
+
+/// Question of a peer for a payload that is on offer.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    /// Number by which the answer names the question.
+    pub(crate) number: u64,
+    pub(crate) id: OfferId,
 }
 
 /// One connection to a peer, shared by the tasks that write to it.
@@ -85,7 +97,7 @@ pub(crate) struct Link {
 }
 
 impl Shared {
-    pub(crate) fn new(outbound: Outbound<Frame>) -> Self {
+    pub(crate) fn new(outbound: Outbound<Frame>, asks: Option<mpsc::Sender<Ask>>) -> Self {
         let state = State {
             outbound,
             endpoints: HashMap::new(),
@@ -104,6 +116,7 @@ impl Shared {
             wake: Notify::new(),
             staging: StagingPool::default(),
             shutdown: CancellationToken::new(),
+            asks,
         }
     }
 

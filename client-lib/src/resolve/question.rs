@@ -113,7 +113,7 @@ pub(super) fn is_name(text: &str) -> bool {
 
 /// Returns the reason why a text is no DNS name of letters that host names have. `None` if it is
 /// one.
-fn flaw(name: &str) -> Option<&'static str> {
+pub(crate) fn flaw(name: &str) -> Option<&'static str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     if name.len() > MAX_NAME {
         Some("it is longer than 253 characters")

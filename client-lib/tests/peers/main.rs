@@ -5,6 +5,7 @@
 
 mod delivery;
 mod endings;
+mod fetch;
 mod hostile;
 mod log;
 mod names;

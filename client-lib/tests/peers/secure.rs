@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures::channel::mpsc::UnboundedSender;
 use multinet_client::{
-    Acknowledge, Delivery, Endpoint, Frame, Listener, PeerSet, Tls, Transport, TransportKind,
+    Acknowledge, Delivery, Endpoint, Frame, Listener, Offers, PeerSet, Tls, Transport, TransportKind,
 };
 use rcgen::date_time_ymd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -361,4 +361,45 @@ async fn renewed_certificates_are_used_for_new_connections() {
     log.wait_for("WARN", "cannot connect").await;
     log.wait_for("WARN", "(for infer.vision.svc.multinet) is from no authority").await;
     assert_eq!(late.statistics().connected, 0);
+}
+
+#[tokio::test]
+async fn only_peers_that_are_named_fetch_with_tls() {
+    let Pair { infer, detect, .. } = Pair::new();
+    let offers = |tls: Tls| {
+        let address = rdma().unwrap_or_else(|| std::net::Ipv4Addr::LOCALHOST.into());
+        Offers::builder().address(address).port(0).transport(asked_for()).tls(tls).bind()
+    };
+    let fetcher = |tls: Option<Tls>| {
+        let fetcher = connector().transport(asked_for());
+        match tls {
+            Some(tls) => fetcher.tls(tls),
+            None => fetcher,
+        }
+        .build()
+        .unwrap()
+    };
+    for (expected, is_named) in [(DETECT, true), (INFER, false)] {
+        let offers = soon(offers(infer.tls().expect(expected).unwrap())).await.unwrap();
+        let offer = offers.offer("a".parse().unwrap(), "a").await.unwrap();
+        let endpoints = || vec![Endpoint::at(offers.local_addresses()[0])];
+        let plain = soon(fetcher(None).fetch_from(SERVICE, endpoints(), &offer.reference())).await;
+        assert!(plain.unwrap_err().to_string().contains("it speaks TLS"));
+        let fetched = fetcher(Some(detect.tls()));
+        let fetched = soon(fetched.fetch_from(SERVICE, endpoints(), &offer.reference())).await;
+        match fetched {
+            Ok(frame) => {
+                assert!(is_named);
+                assert_eq!(frame.sender().certificate_names(), [INFER]);
+                frame.acknowledge();
+                soon(offer.taken()).await.unwrap();
+            }
+            Err(error) => {
+                assert!(
+                    !is_named && error.to_string().contains("for another name than the peer expects"),
+                    "{error}"
+                );
+            }
+        }
+    }
 }

@@ -1,0 +1,125 @@
+//! Pods of one service that payloads are fetched from: their endpoints in DNS, and connections.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::task::TaskTracker;
+
+use super::link::{self, Parts, Question};
+use super::pending::Outcome;
+use crate::endpoint::Endpoint;
+use crate::peers::dial::Dialer;
+use crate::reference::OfferId;
+use crate::resolve::{Change, ResolveError, Resolved, Watch};
+
+/// Number of questions that wait for a connection to be made.
+const WAITING: usize = 16;
+
+/// What is known of a service's endpoints.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    pub(super) endpoints: Vec<Arc<Endpoint>>,
+    /// Last error of DNS, if it has not answered since.
+    pub(super) error: Option<ResolveError>,
+}
+
+/// Source of a service's endpoints.
+pub(crate) enum Source {
+    Dns(Box<Watch>),
+    /// Endpoints that the caller knows.
+    Given(Vec<Endpoint>),
+}
+
+impl Known {
+    fn set(&mut self, endpoints: Vec<Endpoint>) {
+        *self = Self { endpoints: endpoints.into_iter().map(Arc::new).collect(), error: None };
+    }
+}
+
+/// A service that payloads are fetched from.
+pub(super) struct Service {
+    dialer: Arc<Dialer>,
+    parts: Parts,
+    known: watch::Receiver<Known>,
+    /// Notified when DNS should be queried soon.
+    soon: Arc<Notify>,
+    /// Connections by the endpoint's name and port. A connection that has ended is made again by
+    /// the next question.
+    links: Mutex<HashMap<(String, u16), mpsc::Sender<Question>>>,
+    tasks: TaskTracker,
+}
+
+impl Service {
+    pub(super) fn new(dialer: Dialer, source: Source, parts: Parts, tasks: TaskTracker) -> Self {
+        let (sender, known) = watch::channel(Known::default());
+        let soon = Arc::new(Notify::new());
+        match source {
+            Source::Given(endpoints) => sender.send_modify(|known| known.set(endpoints)),
+            Source::Dns(watch) => {
+                let following = follow(*watch, sender, Arc::clone(&soon));
+                tasks.spawn(parts.end.clone().run_until_cancelled_owned(following));
+            }
+        }
+        Self { dialer: Arc::new(dialer), parts, known, soon, links: Mutex::default(), tasks }
+    }
+
+    /// Returns a view of the endpoints, which tells of changes, too.
+    pub(super) fn known(&self) -> watch::Receiver<Known> {
+        self.known.clone()
+    }
+
+    /// Has DNS queried soon, because a pod is missing.
+    pub(super) fn query_soon(&self) {
+        self.soon.notify_one();
+    }
+
+    /// Asks a pod for a payload. `None` if the connection ends before the answer.
+    pub(super) async fn ask(&self, endpoint: Arc<Endpoint>, id: OfferId) -> Option<Outcome> {
+        let (reply, answered) = oneshot::channel();
+        let question = Question { id, reply };
+        if let Err(mpsc::error::SendError(question)) = self.link(&endpoint).send(question).await {
+            // The connection has just ended.
+            self.link(&endpoint).send(question).await.ok()?;
+        }
+        answered.await.ok()
+    }
+
+    /// Returns the queue of a connection's questions. It makes a new connection if there is none.
+    fn link(&self, endpoint: &Arc<Endpoint>) -> mpsc::Sender<Question> {
+        let mut links = self.links.lock();
+        links.retain(|_, link| !link.is_closed());
+        let name = (endpoint.target.clone(), endpoint.port);
+        let make = || {
+            let (sender, questions) = mpsc::channel(WAITING);
+            let (parts, dialer) = (self.parts.clone(), Arc::clone(&self.dialer));
+            self.tasks.spawn(link::run(parts, dialer, Arc::clone(endpoint), questions));
+            sender
+        };
+        links.entry(name).or_insert_with(make).clone()
+    }
+}
+
+/// Follows the service in DNS.
+async fn follow(mut watch: Watch, known: watch::Sender<Known>, soon: Arc<Notify>) {
+    loop {
+        let change = tokio::select! {
+            change = watch.next() => change,
+            () = soon.notified() => {
+                watch.ask_soon();
+                continue;
+            }
+        };
+        let Some(change) = change else { return };
+        known.send_modify(|known| match change {
+            Change::Endpoints(Resolved { endpoints, .. }) => {
+                known.set(endpoints);
+            }
+            Change::Recovered => known.error = None,
+            Change::Held { error, .. } => known.error = Some(error),
+            Change::Lost { error } => *known = Known { endpoints: Vec::new(), error: Some(error) },
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! The listener on connections that are opened in the other direction: this process connects to
+//! fetch, or offers payloads to those that have connected.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::accept::Receiving;
+use super::control::Connection;
+use super::ended::Ended;
+use super::log_limit::LineKind;
+use super::{Listener, Shared, handshake};
+use crate::endpoint::Endpoint;
+use crate::error::DialError;
+use crate::handshake::{Delivery, Hello, SessionId, TransportKind};
+use crate::identity::node_name;
+use crate::peers::dial::Dialer;
+use crate::reference::OfferId;
+use crate::stream::Stream;
+
+impl Listener {
+    /// Returns the settings to send on connections that fetchers have opened to this listener.
+    pub(crate) fn dialer(&self, service: String, window: u32) -> Dialer {
+        let Shared { config, rdma_devices, .. } = &*self.handle.shared;
+        Dialer {
+            service,
+            identity: config.identity.clone(),
+            own_port: None,
+            session: SessionId::random(),
+            delivery: Delivery::AtLeastOnce,
+            transport: config.transport,
+            rdma_devices: Arc::clone(rdma_devices),
+            gpu: None,
+            window,
+            network: None,
+            allow_default_network: config.allow_default_network,
+            tls: config.tls.clone(),
+            node: node_name(),
+            patience: config.limits.patience,
+            silence: config.limits.silence,
+        }
+    }
+
+    /// Logs that a fetcher is connected, within the limit on lines.
+    pub(crate) fn log_connected(&self, transport: TransportKind, instead_of_rdma: Option<&str>) {
+        if self.handle.shared.may_log(LineKind::Connected) {
+            info!(%transport, instead_of_rdma, "connected");
+        }
+    }
+
+    /// Logs that a fetcher was turned away in its handshake, within the limit on lines.
+    pub(crate) fn log_turned_away(&self, error: &DialError) {
+        self.handle.shared.counts.refused();
+        if self.handle.shared.may_log(LineKind::Unreadable) {
+            warn!("the fetcher was turned away: {error}");
+        }
+    }
+
+    /// Ends the listener and its connections, as [`close`](Self::close) does, but does not wait.
+    pub(crate) fn end(&self) {
+        self.handle.shared.end();
+    }
+
+    /// Performs the rest of the handshake with a pod that offers payloads, to which this process
+    /// has connected, and whose hello has been read.
+    pub(crate) async fn connected(
+        &self,
+        stream: Stream,
+        hello: Hello,
+        endpoint: &Endpoint,
+        peer: SocketAddr,
+    ) -> Result<Fetching, DialError> {
+        let shared = &self.handle.shared;
+        let owner = stream.owner();
+        let admitted = handshake::admit_connected(shared, stream, hello, owner);
+        let admitted = admitted.await.map_err(|error| error.into_dial(endpoint, peer))?;
+        Ok(Fetching(Receiving::new(shared, admitted, peer)))
+    }
+}
+
+/// Connection to a pod that offers payloads, by which this process fetches them.
+pub(crate) struct Fetching(Receiving);
+
+/// Handle of such a connection that asks for payloads.
+pub(crate) struct Asker(Arc<Connection>);
+
+impl Fetching {
+    pub(crate) fn asker(&self) -> Asker {
+        Asker(Arc::clone(&self.0.connection))
+    }
+
+    /// Receives the answers until the connection ends.
+    pub(crate) async fn run(self) {
+        self.0.run().await;
+    }
+}
+
+impl Asker {
+    /// Asks for a payload. The answer names the question's number.
+    pub(crate) fn ask(&self, number: u64, id: &OfferId) {
+        self.0.ask(number, id);
+    }
+
+    /// Returns whether the program holds no payload, and the pod has been told of all that it held.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.is_idle() && self.0.is_quiet()
+    }
+
+    /// Ends the connection, because nothing more is fetched by it.
+    pub(crate) fn close(&self) {
+        self.0.close_with(Ended::NotNeeded);
+    }
+}
