@@ -22,11 +22,6 @@ pub const SOURCES: [&dyn Source; 3] = [&multus::Multus, &dra::Dra, &ovn_kubernet
 
 /// A place where addresses of pods' secondary interfaces are reported.
 pub trait Source: Sync {
-    /// Returns the keys of the pod annotations that [`read`](Self::read) uses.
-    fn annotations(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     /// Adds the contents of a pod's annotations to the report.
     fn read(&self, _pod: &PodAnnotations<'_>, _report: &mut Report) {}
 
@@ -56,11 +51,6 @@ pub struct PodClaims<'a> {
     pub claims: Vec<(&'a PodClaim, &'a Claim)>,
     /// Function that returns the details of a device that ResourceSlices publish.
     pub facts: &'a dyn Fn(&DeviceId) -> Device,
-}
-
-/// Returns whether any source reads the pod annotation `key`.
-pub fn is_read(key: &str) -> bool {
-    SOURCES.iter().any(|source| source.annotations().contains(&key))
 }
 
 /// Reads a pod's annotations with all sources.

@@ -72,10 +72,6 @@ const COMPLAINT: usize = 80;
 pub struct Multus;
 
 impl Source for Multus {
-    fn annotations(&self) -> &'static [&'static str] {
-        &[KEY, OLD_KEY, DEFAULT_NETWORK, requests::KEY]
-    }
-
     fn read(&self, pod: &PodAnnotations<'_>, report: &mut Report) {
         let requests = Requests::of(pod);
         report.requested.extend(requests.networks());

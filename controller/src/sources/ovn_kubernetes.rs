@@ -53,10 +53,6 @@ struct Entry {
 }
 
 impl Source for OvnKubernetes {
-    fn annotations(&self) -> &'static [&'static str] {
-        &[KEY]
-    }
-
     fn read(&self, pod: &PodAnnotations<'_>, report: &mut Report) {
         let Some(text) = pod.get(KEY) else { return };
         let entries: BTreeMap<String, &RawValue> = match serde_json::from_str::<Option<_>>(text) {

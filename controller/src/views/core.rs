@@ -4,7 +4,7 @@ use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Keep, Kind, View};
+use super::{Kind, View};
 use crate::model;
 use crate::sources::dra::nullable;
 
@@ -24,7 +24,6 @@ impl Kind for NodeKind {
     const KIND: &'static str = "Node";
     const PLURAL: &'static str = "nodes";
     type Scope = ClusterResourceScope;
-    const LABELS: Keep = Keep::Only(&[ZONE]);
     const METADATA_ONLY: bool = true;
     type Spec = IgnoredAny;
     type Status = IgnoredAny;

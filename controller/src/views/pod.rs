@@ -1,17 +1,14 @@
 //! The view of a pod.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt;
 
-use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use multinet_crds::syntax::DNS_LABEL;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::IgnoredAny;
 
-use super::{Keep, Kind, View};
+use super::{Kind, View};
 use crate::model::{self, PodClaim};
 use crate::sources::dra::nullable;
 use crate::sources::{self, PodAnnotations};
@@ -29,9 +26,6 @@ impl Kind for PodKind {
     const KIND: &'static str = "Pod";
     const PLURAL: &'static str = "pods";
     type Scope = NamespaceResourceScope;
-    const LABELS: Keep = Keep::All;
-    const ANNOTATIONS: Keep = Keep::If(sources::is_read);
-    const OWNERS: bool = true;
     type Spec = PodSpec;
     type Status = PodStatus;
 }
@@ -65,18 +59,21 @@ pub struct PodStatus {
     phase: String,
     #[serde(rename = "podIPs", deserialize_with = "nullable")]
     pod_ips: Vec<IgnoredAny>,
-    #[serde(rename = "conditions", deserialize_with = "ready")]
-    ready: Option<Ready>,
+    #[serde(deserialize_with = "nullable")]
+    conditions: Vec<PodCondition>,
     #[serde(deserialize_with = "nullable")]
     resource_claim_statuses: Vec<StatusClaim>,
     extended_resource_claim_status: Option<ExtendedResourceClaim>,
 }
 
-/// Condition Ready of the pod.
-#[derive(Clone, Debug)]
-struct Ready {
-    is_true: bool,
-    since: Option<Timestamp>,
+/// Condition in a pod's status.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    last_transition_time: Option<Time>,
 }
 
 /// Entry of a pod's status: the ResourceClaim that was made for a claim in the pod's `spec`.
@@ -99,6 +96,7 @@ impl From<Pod> for model::Pod {
     fn from(pod: Pod) -> Self {
         let key = pod.key();
         let View { metadata, spec, status } = pod;
+        let ready = status.conditions.iter().rfind(|condition| condition.kind == "Ready");
         let report = report(&metadata);
         let machine = machine(&metadata);
         let claims = claims(&spec, status.resource_claim_statuses, status.extended_resource_claim_status);
@@ -109,8 +107,8 @@ impl From<Pod> for model::Pod {
             created: metadata.creation_timestamp.map(|time| time.0),
             terminal: matches!(status.phase.as_str(), "Failed" | "Succeeded"),
             terminating: metadata.deletion_timestamp.is_some(),
-            serving: status.ready.as_ref().is_some_and(|ready| ready.is_true),
-            serving_changed: status.ready.and_then(|ready| ready.since),
+            serving: ready.is_some_and(|ready| ready.status == "True"),
+            serving_changed: ready.and_then(|ready| Some(ready.last_transition_time.as_ref()?.0)),
             hostname: spec.hostname.filter(|hostname| DNS_LABEL.accepts(hostname)),
             node: spec.node_name.filter(|node| !node.is_empty()),
             host_network: spec.host_network,
@@ -162,54 +160,4 @@ fn claims(
         .chain(extended)
         .filter(|claim| !claim.claim.is_empty() && seen.insert(claim.claim.clone()))
         .collect()
-}
-
-/// Deserializes condition Ready from the list of conditions.
-fn ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ready>, D::Error> {
-    deserializer.deserialize_option(ConditionsVisitor)
-}
-
-struct ConditionsVisitor;
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Condition<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    status: Cow<'a, str>,
-    last_transition_time: Option<Time>,
-}
-
-impl<'de> Visitor<'de> for ConditionsVisitor {
-    type Value = Option<Ready>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of conditions")
-    }
-
-    fn visit_none<E>(self) -> Result<Option<Ready>, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Option<Ready>, E> {
-        Ok(None)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Ready>, D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-
-    fn visit_seq<S: SeqAccess<'de>>(self, mut conditions: S) -> Result<Option<Ready>, S::Error> {
-        let mut ready = None;
-        while let Some(condition) = conditions.next_element::<Condition<'de>>()? {
-            if condition.kind == "Ready" {
-                ready = Some(Ready {
-                    is_true: condition.status == "True",
-                    since: condition.last_transition_time.map(|time| time.0),
-                });
-            }
-        }
-        Ok(ready)
-    }
 }

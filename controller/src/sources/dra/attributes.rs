@@ -15,11 +15,11 @@
 //! differs from the name in the pod. DRANET keeps the name unless a user requests another one.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use multinet_crds::Device;
 use multinet_runtime::ObjectKey;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::nullable;
 use crate::model::DeviceSlice;
@@ -32,7 +32,7 @@ const DRANET: &str = "dra.net";
 const STANDARD: &str = "resource.kubernetes.io";
 
 /// Fields of a ResourceSlice's `spec` that the controller reads.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SliceSpec {
     #[serde(deserialize_with = "nullable")]
@@ -43,7 +43,7 @@ pub struct SliceSpec {
     devices: Vec<SliceDevice>,
 }
 
-#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Pool {
     #[serde(deserialize_with = "nullable")]
@@ -54,7 +54,7 @@ struct Pool {
     slice_count: usize,
 }
 
-#[derive(Clone, Debug, serde::Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct SliceDevice {
     name: String,
     #[serde(default, deserialize_with = "nullable")]
@@ -64,62 +64,23 @@ struct SliceDevice {
     basic: BasicDevice,
 }
 
-#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct BasicDevice {
     #[serde(deserialize_with = "nullable")]
     attributes: Attributes,
 }
 
-/// Attributes of a device that may set a [`Field`], from any domain.
-#[derive(Clone, Debug, Default)]
-struct Attributes(Vec<Attribute>);
-
-#[derive(Clone, Debug)]
-struct Attribute {
-    domain: Option<String>,
-    field: Field,
-    value: Value,
-}
-
-/// The field of [`Device`] that an attribute sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
-    Interface,
-    Mac,
-    RdmaDevice,
-    PciAddress,
-    NumaNode,
-}
-
-/// Value of an attribute. Attributes with other types, such as bool and version, have neither
-/// field.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
-struct Value {
-    string: Option<String>,
-    int: Option<i64>,
-}
-
-impl Field {
-    /// Returns the field for an attribute name without its domain; `None` for an unused attribute.
-    fn of(name: &str) -> Option<Self> {
-        match name {
-            "ifName" => Some(Self::Interface),
-            "mac" => Some(Self::Mac),
-            "rdmaDevice" => Some(Self::RdmaDevice),
-            "pciAddress" | "pciBusID" => Some(Self::PciAddress),
-            "numaNode" => Some(Self::NumaNode),
-            _ => None,
-        }
-    }
-}
+/// Attributes of a device by name, with or without a domain. They are of several types, and most
+/// of them are not used.
+type Attributes = BTreeMap<String, Value>;
 
 impl SliceSpec {
     /// Converts the spec to the model type, with the known details of its devices.
     pub(crate) fn into_slice(self, key: ObjectKey) -> DeviceSlice {
         let mut devices = BTreeMap::new();
         for device in self.devices {
-            let attributes = device.attributes.0.iter().chain(&device.basic.attributes.0);
+            let attributes = device.attributes.iter().chain(&device.basic.attributes);
             let known = known(attributes, &self.driver);
             if known != Device::default() {
                 devices.insert(device.name, known);
@@ -130,25 +91,29 @@ impl SliceSpec {
     }
 }
 
-fn known<'a>(attributes: impl Iterator<Item = &'a Attribute>, driver: &str) -> Device {
-    let rank = |attribute: &Attribute| match attribute.domain.as_deref() {
-        None => Some(0),
-        Some(domain) if domain == driver => Some(0),
-        Some(DRANET) => Some(1),
-        Some(STANDARD) => Some(2),
-        Some(_) => None,
-    };
-    let mut ranked: Vec<_> = attributes.filter_map(|attribute| Some((rank(attribute)?, attribute))).collect();
-    ranked.sort_by_key(|&(rank, _)| rank);
+fn known<'a>(attributes: impl Iterator<Item = (&'a String, &'a Value)>, driver: &str) -> Device {
+    let ranked = attributes.filter_map(|(name, value)| {
+        let (domain, name) = name.split_once('/').unwrap_or((driver, name));
+        let rank = match domain {
+            _ if domain == driver => 0,
+            DRANET => 1,
+            STANDARD => 2,
+            _ => return None,
+        };
+        Some((rank, name, value))
+    });
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_by_key(|&(rank, ..)| rank);
     let mut device = Device::default();
-    for (_, Attribute { field, value, .. }) in ranked {
-        let text = value.string.as_deref();
-        match field {
-            Field::Interface => fill(&mut device.interface, text, untrusted::interface),
-            Field::Mac => fill(&mut device.mac, text, untrusted::mac),
-            Field::RdmaDevice => fill(&mut device.rdma_device, text, untrusted::rdma_device),
-            Field::PciAddress => fill(&mut device.pci_address, text, untrusted::pci_address),
-            Field::NumaNode => fill(&mut device.numa_node, value.int, untrusted::numa_node),
+    for (_, name, value) in ranked {
+        let text = value["string"].as_str();
+        match name {
+            "ifName" => fill(&mut device.interface, text, untrusted::interface),
+            "mac" => fill(&mut device.mac, text, untrusted::mac),
+            "rdmaDevice" => fill(&mut device.rdma_device, text, untrusted::rdma_device),
+            "pciAddress" | "pciBusID" => fill(&mut device.pci_address, text, untrusted::pci_address),
+            "numaNode" => fill(&mut device.numa_node, value["int"].as_i64(), untrusted::numa_node),
+            _ => {}
         }
     }
     device
@@ -158,63 +123,5 @@ fn known<'a>(attributes: impl Iterator<Item = &'a Attribute>, driver: &str) -> D
 fn fill<T, V>(field: &mut Option<V>, value: Option<T>, read: impl Fn(T) -> Option<V>) {
     if field.is_none() {
         *field = value.and_then(read);
-    }
-}
-
-impl<'de> Deserialize<'de> for Attributes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(AttributesVisitor)
-    }
-}
-
-struct AttributesVisitor;
-
-impl<'de> Visitor<'de> for AttributesVisitor {
-    type Value = Attributes;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("attributes by name")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Attributes, M::Error> {
-        let mut attributes = Vec::new();
-        while let Some(name) = map.next_key::<Name>()? {
-            match name.0 {
-                Some((domain, field)) => {
-                    attributes.push(Attribute { domain, field, value: map.next_value()? });
-                }
-                None => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(Attributes(attributes))
-    }
-}
-
-/// Name of an attribute: its domain and field, if it may be useful.
-struct Name(Option<(Option<String>, Field)>);
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(NameVisitor)
-    }
-}
-
-struct NameVisitor;
-
-impl Visitor<'_> for NameVisitor {
-    type Value = Name;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of an attribute")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Name, E> {
-        let (domain, name) = match text.split_once('/') {
-            Some((domain, name)) => (Some(domain), name),
-            None => (None, text),
-        };
-        Ok(Name(Field::of(name).map(|field| (domain.map(str::to_owned), field))))
     }
 }
