@@ -38,7 +38,7 @@ fn slice() -> CustomResourceDefinition {
     for root in roots(&mut crd) {
         let Some(port) = at(root, &["spec", "ports"]).and_then(items) else { continue };
         port.x_kubernetes_map_type = Some("atomic".to_owned());
-        for (name, kind) in [("name", PORT_NAME), ("appProtocol", QUALIFIED_NAME)] {
+        for (name, kind) in [("name", &PORT_NAME), ("appProtocol", &QUALIFIED_NAME)] {
             if let Some(text) = at(port, &[name]) {
                 text.max_length = Some(kind.max() as i64);
                 text.pattern = Some(kind.pattern().to_owned());

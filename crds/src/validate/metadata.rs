@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::check::{Check, quote};
-use crate::syntax::{self, DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, TextKind};
+use crate::syntax::{DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, TextKind};
 
 /// Number of characters that the API server keeps of generateName. With its five random characters,
 /// names have at most 63.
@@ -50,8 +50,11 @@ fn name(check: &mut Check, metadata: &ObjectMeta, kind: &TextKind) {
     }
 }
 
+/// Checks a key of a label or annotation. Kubernetes limits its prefix to 253 characters and its
+/// name to 63, but not both together.
 fn key_of_label(check: &mut Check, key: &str) {
-    if !syntax::is_qualified_name(key) {
+    let has_long_prefix = key.rsplit_once('/').is_some_and(|(prefix, _)| prefix.len() > DNS_SUBDOMAIN.max());
+    if has_long_prefix || !QUALIFIED_NAME.matches(key) {
         check.fail(
             "must have a key such as name or example.com/name (name: 1 to 63 of A-Z, a-z, 0-9, -, _ and .)",
         );
