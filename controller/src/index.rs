@@ -445,10 +445,7 @@ fn selection(service: &MultiNetworkService) -> Selection {
     let Some(selector) = &service.spec.selector else { return Selection::NoSelector };
     match Selector::try_from(selector.clone()) {
         Ok(selector) => Selection::Pods(selector),
-        Err(error) => Selection::Invalid(vec![Violation {
-            field: "spec.selector".to_owned(),
-            message: error.to_string(),
-        }]),
+        Err(error) => Selection::Invalid(vec![Violation::new("spec.selector", error.to_string())]),
     }
 }
 

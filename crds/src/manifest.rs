@@ -35,7 +35,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::numbers;
-use crate::validate::{Violation, validate, validate_update};
+use crate::validate::{Violation, validate};
 use crate::{MultiNetworkEndpointSlice, MultiNetworkService};
 
 static SERVICE_SCHEMA: LazyLock<JSONSchemaProps> = LazyLock::new(|| schema(MultiNetworkService::crd()));
@@ -51,14 +51,6 @@ pub enum Object {
 }
 
 impl Object {
-    /// Returns the name of the kind.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Service(_) => "MultiNetworkService",
-            Self::Slice(_) => "MultiNetworkEndpointSlice",
-        }
-    }
-
     /// Returns the object's metadata.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
@@ -72,19 +64,6 @@ impl Object {
         match self {
             Self::Service(service) => validate(&**service),
             Self::Slice(slice) => validate(&**slice),
-        }
-    }
-
-    /// Validates the update of `old` to this object by [`crate::validate::validate_update`]. An
-    /// object of another kind is refused.
-    pub fn validate_update(&self, old: &Self) -> Result<(), Vec<Violation>> {
-        match (old, self) {
-            (Self::Service(old), Self::Service(new)) => validate_update(&**old, &**new),
-            (Self::Slice(old), Self::Slice(new)) => validate_update(&**old, &**new),
-            _ => Err(vec![Violation {
-                field: "kind".to_owned(),
-                message: format!("must be {}, as before", old.kind()),
-            }]),
         }
     }
 }
@@ -127,20 +106,33 @@ impl fmt::Display for Rejected {
     }
 }
 
+impl Rejected {
+    /// Returns the error for a document, without violations yet.
+    fn of(document: &Value) -> Self {
+        let text = |pointer| text(document, pointer).map(str::to_owned);
+        Self {
+            kind: text("/kind").unwrap_or_else(|| "object without kind".to_owned()),
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name"),
+            violations: Vec::new(),
+        }
+    }
+}
+
 /// Decodes and validates one document, as the API server does on create. `None` if it belongs to
 /// another API group.
 pub fn admit(document: Value) -> Result<Option<Manifest>, Rejected> {
-    let identity = Identity::of(&document);
-    let Some(manifest) = decode(document)? else {
-        return Ok(None);
-    };
-    manifest.object.validate().map_err(|violations| identity.rejected(violations))?;
-    Ok(Some(manifest))
+    let rejected = Rejected::of(&document);
+    let admitted = decode(document).and_then(|manifest| {
+        manifest.as_ref().map_or(Ok(()), |manifest| manifest.object.validate())?;
+        Ok(manifest)
+    });
+    admitted.map_err(|violations| Rejected { violations, ..rejected })
 }
 
 /// Decodes one document. Validates only types, required fields, enumerations and ranges of numbers.
 /// `None` if it belongs to another API group.
-pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
+fn decode(mut document: Value) -> Result<Option<Manifest>, Vec<Violation>> {
     let group = MultiNetworkService::group(&());
     let version = MultiNetworkService::api_version(&());
     let Some(api_version) = text(&document, "/apiVersion") else {
@@ -149,10 +141,7 @@ pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
     if api_version.split('/').next() != Some(&*group) {
         return Ok(None);
     }
-    let identity = Identity::of(&document);
-    let wrong = |field: &str, message: String| {
-        identity.rejected(vec![Violation { field: field.to_owned(), message }])
-    };
+    let wrong = |field: &str, message: String| vec![Violation::new(field, message)];
     if api_version != version {
         return Err(wrong("apiVersion", format!("must be {version}; {api_version:?} is not known")));
     }
@@ -163,12 +152,14 @@ pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
     if text(&document, "/metadata/name").is_none_or(str::is_empty) {
         return Err(wrong("metadata.name", "must be set".to_owned()));
     }
-    let decoded = match identity.kind.as_str() {
+    let (object, ignored) = match text(&document, "/kind").unwrap_or_default() {
         "MultiNetworkService" => {
-            typed(document, &SERVICE_SCHEMA).map(|(service, ignored)| (Object::Service(service), ignored))
+            let (service, ignored) = typed(document, &SERVICE_SCHEMA)?;
+            (Object::Service(service), ignored)
         }
         "MultiNetworkEndpointSlice" => {
-            typed(document, &SLICE_SCHEMA).map(|(slice, ignored)| (Object::Slice(slice), ignored))
+            let (slice, ignored) = typed(document, &SLICE_SCHEMA)?;
+            (Object::Slice(slice), ignored)
         }
         kind => {
             let message =
@@ -176,10 +167,7 @@ pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
             return Err(wrong("kind", message));
         }
     };
-    match decoded {
-        Ok((object, ignored)) => Ok(Some(Manifest { object, ignored })),
-        Err(violations) => Err(identity.rejected(violations)),
-    }
+    Ok(Some(Manifest { object, ignored }))
 }
 
 /// Normalises a document as the API server does before validation: drops nulls (no field of ours is
@@ -210,9 +198,8 @@ fn typed<T: DeserializeOwned>(
     schema: &JSONSchemaProps,
 ) -> Result<(Box<T>, Vec<String>), Vec<Violation>> {
     let ignored = shape::check(&document, schema)?;
-    let object = serde_path_to_error::deserialize(document).map_err(|error| {
-        vec![Violation { field: error.path().to_string(), message: error.inner().to_string() }]
-    })?;
+    let object = serde_path_to_error::deserialize(document)
+        .map_err(|error| vec![Violation::new(error.path().to_string(), error.inner().to_string())])?;
     Ok((Box::new(object), ignored))
 }
 
@@ -220,33 +207,6 @@ fn typed<T: DeserializeOwned>(
 fn schema(crd: CustomResourceDefinition) -> JSONSchemaProps {
     let version = crd.spec.versions.into_iter().next();
     version.and_then(|version| version.schema?.open_api_v3_schema).unwrap_or_default()
-}
-
-/// Kind, namespace and name in a document, for errors.
-struct Identity {
-    kind: String,
-    namespace: Option<String>,
-    name: Option<String>,
-}
-
-impl Identity {
-    fn of(document: &Value) -> Self {
-        let text = |pointer| text(document, pointer).map(str::to_owned);
-        Self {
-            kind: text("/kind").unwrap_or_else(|| "object without kind".to_owned()),
-            namespace: text("/metadata/namespace"),
-            name: text("/metadata/name"),
-        }
-    }
-
-    fn rejected(&self, violations: Vec<Violation>) -> Rejected {
-        Rejected {
-            kind: self.kind.clone(),
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            violations,
-        }
-    }
 }
 
 fn text<'a>(document: &'a Value, pointer: &str) -> Option<&'a str> {

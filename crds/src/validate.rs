@@ -4,7 +4,7 @@
 //! cluster. These functions check objects from files, which no API server sees. `tests/rules` is
 //! the table on which both must agree.
 
-mod check;
+pub(crate) mod check;
 mod common;
 mod metadata;
 mod service;
@@ -18,16 +18,26 @@ use check::Check;
 /// Violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Violation {
-    /// Path of the field, such as `spec.networks[1].alias`.
+    /// Path of the field, such as `spec.networks[1].alias`; empty for the object as a whole.
     pub field: String,
     /// Message that says what is allowed and what the object has.
     pub message: String,
 }
 
+impl Violation {
+    /// Returns the violation of a rule by the field at this path.
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
 /// Formats as path and message: `spec.networks[1].alias: must be …`.
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.message)
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)
     }
 }
 

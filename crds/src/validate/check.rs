@@ -19,8 +19,13 @@ pub struct Check {
 }
 
 impl Check {
+    /// Returns the path of the current field.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Runs `rules` with the field `name` appended to the path.
-    pub(super) fn field(&mut self, name: &str, rules: impl FnOnce(&mut Self)) {
+    pub(crate) fn field(&mut self, name: &str, rules: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         if length > 0 {
             self.path.push('.');
@@ -31,7 +36,7 @@ impl Check {
     }
 
     /// Runs `rules` with `[key]` appended to the path.
-    pub(super) fn entry(&mut self, key: impl fmt::Display, rules: impl FnOnce(&mut Self)) {
+    pub(crate) fn entry(&mut self, key: impl fmt::Display, rules: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         // Writing to a string cannot fail.
         let _ = write!(self.path, "[{key}]");
@@ -49,8 +54,8 @@ impl Check {
     }
 
     /// Adds a violation at the current path.
-    pub(super) fn fail(&mut self, message: impl Into<String>) {
-        self.found.push(Violation { field: self.path.clone(), message: message.into() });
+    pub(crate) fn fail(&mut self, message: impl Into<String>) {
+        self.found.push(Violation::new(self.path.clone(), message));
     }
 
     /// Requires that the text in the field `name` is of this kind.
@@ -118,7 +123,7 @@ impl Check {
     }
 
     /// Returns the violations found, if there are any.
-    pub(super) fn finish(self) -> Result<(), Vec<Violation>> {
+    pub(crate) fn finish(self) -> Result<(), Vec<Violation>> {
         if self.found.is_empty() { Ok(()) } else { Err(self.found) }
     }
 }

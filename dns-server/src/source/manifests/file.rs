@@ -5,9 +5,10 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 
 use multinet_crds::manifest::Object;
+use multinet_crds::validate::Violation;
 use serde::Serialize;
 
-use super::objects::{Candidate, Fault, Item, ObjectId};
+use super::objects::{Candidate, Item, ObjectId};
 
 /// The part of a manifest file that a problem concerns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +29,7 @@ pub(super) struct Problem {
     /// Line on which the document with the problem begins; `None` if the whole file is concerned.
     pub(super) line: Option<u64>,
     /// Faults that the problem consists of; at least one.
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<Violation>,
     pub(super) severity: Severity,
 }
 
@@ -97,7 +98,7 @@ impl File {
             if let Some(first) = file.claims.get(&id) {
                 let message =
                     format!("is in this file already, on line {}; remove one of the two", first.line);
-                let problem = Problem::bad(Some(line), Fault::new("metadata.name", message));
+                let problem = Problem::bad(Some(line), Violation::new("metadata.name", message));
                 file.add(Subject::Again(id, document), problem);
                 continue;
             }
@@ -118,7 +119,7 @@ impl File {
     /// Marks the file as unreadable for this reason; its claims to objects remain.
     pub(super) fn mark_broken(&mut self, reason: String) {
         self.is_broken = true;
-        self.problems = BTreeMap::from([(Subject::File, Problem::bad(None, Fault::new("", reason)))]);
+        self.problems = BTreeMap::from([(Subject::File, Problem::bad(None, Violation::new("", reason)))]);
     }
 
     /// Adds a problem, merged with others of the same subject: all items of a list are in one
@@ -138,7 +139,7 @@ impl File {
 
 impl Problem {
     /// Returns a problem, of one fault, that keeps an object from being served.
-    pub(super) fn bad(line: Option<u64>, fault: Fault) -> Self {
+    pub(super) fn bad(line: Option<u64>, fault: Violation) -> Self {
         Self { line, faults: vec![fault], severity: Severity::Bad }
     }
 }

@@ -13,9 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use multinet_crds::manifest::Object;
+use multinet_crds::validate::Violation;
 
 use super::file::{Digest, File, Problem, Severity, Subject};
-use super::objects::{self, Fault, Item, ObjectId};
+use super::objects::{self, Item, ObjectId};
 
 /// A file. The order is that of the given paths, then that of the file paths as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -255,7 +256,7 @@ impl Files {
                 let Some(claim) = claim else { continue };
                 let message =
                     format!("is in {} too, which comes first; remove one of the two", first.path().display());
-                let problem = Problem::bad(Some(claim.line), Fault::new("metadata.name", message));
+                let problem = Problem::bad(Some(claim.line), Violation::new("metadata.name", message));
                 problems.insert((key.clone(), Subject::Object(id.clone())), problem);
             }
         }

@@ -1,12 +1,12 @@
 //! Logging of bad manifests: once when a problem appears or changes, and once when it is gone.
 
+use multinet_crds::validate::Violation;
 use multinet_runtime::TerminalSafe;
 use tracing::field::display;
 use tracing::{info, warn};
 
 use super::file::{Severity, Subject};
 use super::files::{Report, Served, Transition};
-use super::objects::Fault;
 
 /// Number of faults that one log line names at most.
 const MAX_FAULTS: usize = 5;
@@ -58,7 +58,7 @@ fn name(subject: &Subject) -> Option<String> {
     }
 }
 
-fn text(faults: &[Fault]) -> String {
+fn text(faults: &[Violation]) -> String {
     let shown: Vec<String> = faults.iter().take(MAX_FAULTS).map(ToString::to_string).collect();
     let more = faults.len() - shown.len();
     let shown = shown.join("; ");

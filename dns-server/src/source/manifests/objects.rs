@@ -4,6 +4,7 @@ use std::fmt;
 
 use multinet_crds::labels;
 use multinet_crds::manifest::{self, Manifest, Object};
+use multinet_crds::validate::Violation;
 use multinet_runtime::ObjectKey;
 use serde_json::Value;
 
@@ -49,38 +50,15 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// A fault in a manifest: the field, and what is wrong with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
-    /// Path of the field, such as `spec.ports`; empty for the object as a whole.
-    pub(super) field: String,
-    pub(super) message: String,
-}
-
-impl Fault {
-    pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { field: field.into(), message: message.into() }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.field.is_empty() {
-            write!(f, "{}: ", self.field)?;
-        }
-        f.write_str(&self.message)
-    }
-}
-
 /// Result of parsing one possible object of a document.
 #[derive(Debug)]
 pub(super) enum Candidate {
     /// An object that may be served, with faults of fields that are ignored or doubtful.
-    Good(ObjectId, Object, Vec<Fault>),
+    Good(ObjectId, Object, Vec<Violation>),
     /// An object that may not be served, by name if it has one.
-    Bad(Option<ObjectId>, Vec<Fault>),
+    Bad(Option<ObjectId>, Vec<Violation>),
     /// An object with our group or kind, but another version or an unknown kind.
-    Unsupported(Fault),
+    Unsupported(Violation),
 }
 
 /// A possible object, and its place in the manifest file.
@@ -135,11 +113,11 @@ fn collect_candidates(mut value: Value, listed: Option<Kind>, path: &str, found:
             let field = format!("{path}apiVersion");
             let message =
                 format!("a {} is served if it says {GROUP}/{VERSION}, not {version:?}", kind.name());
-            found.push(Candidate::Unsupported(Fault::new(field, message)));
+            found.push(Candidate::Unsupported(Violation::new(field, message)));
         }
         None if version.split('/').next() == Some(GROUP) => {
             let message = format!("{kind:?} is no kind of {GROUP} that is served");
-            found.push(Candidate::Unsupported(Fault::new(format!("{path}kind"), message)));
+            found.push(Candidate::Unsupported(Violation::new(format!("{path}kind"), message)));
         }
         None => {}
     }
@@ -154,26 +132,23 @@ fn parse_object(kind: Kind, mut value: Value, path: &str) -> Candidate {
         Ok(id) => id,
         Err(fault) => return Candidate::Bad(None, vec![with_prefix(path, fault)]),
     };
-    let as_fault = |field: String, message: String| with_prefix(path, Fault { field, message });
+    let fault = |field: &str, message: &str| with_prefix(path, Violation::new(field, message));
     match manifest::admit(value) {
         Ok(Some(Manifest { object, ignored })) => {
             let doubt =
-                |field| as_fault(field, "is no field of the API and is ignored; is it misspelt?".to_owned());
-            let mut doubts: Vec<Fault> = ignored.into_iter().map(doubt).collect();
+                |field: &String| fault(field, "is no field of the API and is ignored; is it misspelt?");
+            let mut doubts: Vec<Violation> = ignored.iter().map(doubt).collect();
             if kind == Kind::Slice && !has_service(&object) {
                 let message = "is not set, so that the slice belongs to no service";
-                doubts
-                    .push(as_fault(format!("metadata.labels[{}]", labels::SERVICE_NAME), message.to_owned()));
+                doubts.push(fault(&format!("metadata.labels[{}]", labels::SERVICE_NAME), message));
             }
             Candidate::Good(id, object, doubts)
         }
         // The group was checked before, so this cannot happen.
-        Ok(None) => {
-            Candidate::Bad(Some(id), vec![as_fault("apiVersion".to_owned(), "is not known".to_owned())])
-        }
+        Ok(None) => Candidate::Bad(Some(id), vec![fault("apiVersion", "is not known")]),
         Err(rejected) => {
             let violations = rejected.violations.into_iter();
-            Candidate::Bad(Some(id), violations.map(|one| as_fault(one.field, one.message)).collect())
+            Candidate::Bad(Some(id), violations.map(|violation| with_prefix(path, violation)).collect())
         }
     }
 }
@@ -184,18 +159,18 @@ fn has_service(object: &Object) -> bool {
 }
 
 /// Returns the object's identity, and fills in the default namespace if it has none.
-fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Fault> {
+fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Violation> {
     let metadata = value
         .get_mut("metadata")
         .and_then(Value::as_object_mut)
-        .ok_or_else(|| Fault::new("metadata", "must be set"))?;
+        .ok_or_else(|| Violation::new("metadata", "must be set"))?;
     let name = match metadata.get("name") {
         Some(Value::String(name)) if !name.is_empty() => name.clone(),
         Some(Value::String(_) | Value::Null) | None => {
-            return Err(Fault::new("metadata.name", "must be set"));
+            return Err(Violation::new("metadata.name", "must be set"));
         }
         Some(other) => {
-            return Err(Fault::new("metadata.name", format!("must be a string, is {other}; quote it")));
+            return Err(Violation::new("metadata.name", format!("must be a string, is {other}; quote it")));
         }
     };
     let namespace = match metadata.get("namespace") {
@@ -205,15 +180,18 @@ fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Fault> {
             DEFAULT_NAMESPACE.to_owned()
         }
         Some(other) => {
-            return Err(Fault::new("metadata.namespace", format!("must be a string, is {other}; quote it")));
+            return Err(Violation::new(
+                "metadata.namespace",
+                format!("must be a string, is {other}; quote it"),
+            ));
         }
     };
     Ok(ObjectId { kind, key: ObjectKey { namespace, name } })
 }
 
 /// Puts the path of a list's item in front of a fault's field.
-fn with_prefix(path: &str, fault: Fault) -> Fault {
-    Fault { field: format!("{path}{}", fault.field), ..fault }
+fn with_prefix(path: &str, fault: Violation) -> Violation {
+    Violation { field: format!("{path}{}", fault.field), ..fault }
 }
 
 #[cfg(test)]
@@ -224,7 +202,8 @@ mod tests {
 
     /// Returns the possible objects of a document, one per line.
     fn found(value: Value) -> Vec<String> {
-        let join = |faults: Vec<Fault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let join =
+            |faults: Vec<Violation>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let found = candidates(Document { number: 1, line: 1, value });
         let lines = found.into_iter().map(|found| match found {
             Candidate::Good(id, object, doubts) => {
