@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
-use std::io;
 
 use multinet_crds::manifest::Object;
 use multinet_crds::validate::Violation;
-use serde::Serialize;
 
 use super::objects::{Candidate, Item, ObjectId};
 
@@ -145,28 +143,12 @@ impl Problem {
 }
 
 fn digest(object: &Object) -> Digest {
-    match object {
-        Object::Service(service) => hash(service),
-        Object::Slice(slice) => hash(slice),
-    }
-}
-
-fn hash(object: &impl Serialize) -> Digest {
-    struct Hashing(DefaultHasher);
-
-    impl io::Write for Hashing {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.write(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut hashing = Hashing(DefaultHasher::new());
-    // Neither the writer nor objects that were parsed from JSON values can fail here.
-    let _ = serde_json::to_writer(&mut hashing, object);
-    hashing.0.finish()
+    let json = match object {
+        Object::Service(service) => serde_json::to_vec(service),
+        Object::Slice(slice) => serde_json::to_vec(slice),
+    };
+    let mut hasher = DefaultHasher::new();
+    // Objects that were parsed from JSON values can always be written as JSON.
+    hasher.write(&json.unwrap_or_default());
+    hasher.finish()
 }

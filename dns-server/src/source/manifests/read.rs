@@ -8,7 +8,6 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::files::{Content, FileKey};
@@ -31,28 +30,13 @@ pub(super) enum ReadOutcome {
 pub(super) fn read_all(wanted: &[(FileKey, FileStamp)], known: &HashMap<FileKey, u64>) -> Vec<ReadOutcome> {
     let outcome =
         |(key, stamp): &(FileKey, FileStamp)| read_outcome(key.path(), stamp, known.get(key).copied());
-    let workers = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(wanted.len());
-    if workers < 2 {
-        return wanted.iter().map(outcome).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let position = next.fetch_add(1, Ordering::Relaxed);
-            let Some(file) = wanted.get(position) else { return done };
-            done.push((position, outcome(file)));
-        }
-    };
-    let mut done: Vec<(usize, ReadOutcome)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let ended = workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|cause| panic::resume_unwind(cause)));
-        ended.flatten().collect()
-    });
-    done.sort_unstable_by_key(|&(position, _)| position);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
+    let workers = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    thread::scope(|scope| {
+        let parts = wanted.chunks(wanted.len().div_ceil(workers).max(1));
+        let readers = parts.map(|part| scope.spawn(move || part.iter().map(outcome).collect::<Vec<_>>()));
+        let ended = readers.collect::<Vec<_>>().into_iter();
+        ended.flat_map(|reader| reader.join().unwrap_or_else(|cause| panic::resume_unwind(cause))).collect()
+    })
 }
 
 fn read_outcome(path: &Path, stamp: &FileStamp, known: Option<u64>) -> ReadOutcome {
