@@ -12,27 +12,22 @@ pub fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
 
 /// Returns the value of `key` in TXT data that consist of `key=value` strings.
 pub fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
-    let mut rest = txt;
-    while let Some((&length, tail)) = rest.split_first() {
-        let (string, tail) = tail.split_at_checked(usize::from(length))?;
-        if let Some(value) = string.strip_prefix(key).and_then(|value| value.strip_prefix(b"=")) {
-            return Some(value);
-        }
-        rest = tail;
-    }
-    None
+    split(txt).find_map(|string| string.strip_prefix(key)?.strip_prefix(b"="))
 }
 
 /// Returns the character strings of TXT data as text; bytes that are not UTF-8 are replaced.
 pub fn strings(txt: &[u8]) -> Vec<String> {
-    let mut rest = txt;
-    let mut strings = Vec::new();
-    while let Some((&length, tail)) = rest.split_first() {
-        let (string, tail) = tail.split_at(usize::from(length).min(tail.len()));
-        strings.push(String::from_utf8_lossy(string).into_owned());
+    split(txt).map(|string| String::from_utf8_lossy(string).into_owned()).collect()
+}
+
+/// Returns the character strings of TXT data, up to one that is cut off.
+fn split(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (&length, tail) = rest.split_first()?;
+        let (string, tail) = tail.split_at_checked(length.into())?;
         rest = tail;
-    }
-    strings
+        Some(string)
+    })
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! The report of all objects that `/debug/state` serves.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use multinet_runtime::ObjectKey;
+use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::Objects;
 use crate::store::answers::Freshness;
-use crate::store::endpoints::Endpoints;
 use crate::store::index::Service;
 use crate::store::name::Name;
-use crate::store::slice::{Port, Slice};
+use crate::store::slice::Slice;
 use crate::store::txt;
 
 /// A consistent report of all objects. It is formatted while it is serialized, since the text may
@@ -33,104 +33,47 @@ pub(super) struct Synced {
 
 impl Serialize for StateReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Lines<'a> {
-            freshness: String,
-            serial: u32,
-            services: EachAs<'a, (ObjectKey, Service), ServiceLine<'a>>,
-            slices: EachAs<'a, (ObjectKey, Arc<Slice>), SliceLine<'a>>,
-            synced: Synced,
-            zones: Vec<String>,
-        }
         let Objects { serial, services, slices } = &self.objects;
-        let lines = Lines {
-            freshness: format!("{:?}", self.freshness),
-            serial: *serial,
-            services: EachAs(services, ServiceLine::new),
-            slices: EachAs(slices, SliceLine::new),
-            synced: self.synced,
-            zones: self.zones.iter().map(Name::to_string).collect(),
-        };
-        lines.serialize(serializer)
+        let zones: Vec<String> = self.zones.iter().map(Name::to_string).collect();
+        let mut report = serializer.serialize_map(None)?;
+        report.serialize_entry("freshness", &format!("{:?}", self.freshness))?;
+        report.serialize_entry("serial", serial)?;
+        report.serialize_entry("services", &Rows(services, service_row))?;
+        report.serialize_entry("slices", &Rows(slices, slice_row))?;
+        report.serialize_entry("synced", &self.synced)?;
+        report.serialize_entry("zones", &zones)?;
+        report.end()
     }
 }
 
-/// Serializes a list, and converts each element to its line only when that is written.
-struct EachAs<'a, T, L>(&'a [T], fn(&'a T) -> L);
+/// Serializes a list, and converts each element to its row only when that is written.
+struct Rows<'a, T>(&'a [T], fn(&T) -> Value);
 
-impl<T, L: Serialize> Serialize for EachAs<'_, T, L> {
+impl<T> Serialize for Rows<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(self.1))
     }
 }
 
-#[derive(Serialize)]
-struct ServiceLine<'a> {
-    name: &'a str,
-    namespace: &'a str,
-    ttl: Option<u32>,
+fn service_row((key, service): &(ObjectKey, Service)) -> Value {
+    json!({ "name": key.name, "namespace": key.namespace, "ttl": service.ttl })
 }
 
-impl<'a> ServiceLine<'a> {
-    fn new((key, service): &'a (ObjectKey, Service)) -> Self {
-        Self { name: &key.name, namespace: &key.namespace, ttl: service.ttl }
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SliceLine<'a> {
-    endpoints: EndpointLines<'a>,
-    name: &'a str,
-    namespace: &'a str,
-    network: &'a str,
-    not_ready: u32,
-    ports: EachAs<'a, Port, PortLine<'a>>,
-    service: &'a str,
-}
-
-impl<'a> SliceLine<'a> {
-    fn new((key, slice): &'a (ObjectKey, Arc<Slice>)) -> Self {
-        Self {
-            endpoints: EndpointLines(&slice.endpoints),
-            name: &key.name,
-            namespace: &key.namespace,
-            network: &slice.network,
-            not_ready: slice.not_ready,
-            ports: EachAs(&slice.ports, PortLine::new),
-            service: &slice.service,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct PortLine<'a> {
-    name: &'a str,
-    port: u16,
-    protocol: &'static str,
-}
-
-impl<'a> PortLine<'a> {
-    fn new(port: &'a Port) -> Self {
-        Self { name: &port.name, port: port.number, protocol: port.protocol.as_str() }
-    }
-}
-
-struct EndpointLines<'a>(&'a Endpoints);
-
-impl Serialize for EndpointLines<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Line {
-            address: IpAddr,
-            host: String,
-            txt: Vec<String>,
-        }
-        let lines = self.0.iter().map(|endpoint| Line {
-            address: endpoint.address,
-            host: endpoint.host().into_owned(),
-            txt: txt::strings(endpoint.txt),
-        });
-        serializer.collect_seq(lines)
-    }
+fn slice_row((key, slice): &(ObjectKey, Arc<Slice>)) -> Value {
+    let endpoints = slice.endpoints.iter().map(|endpoint| {
+        json!({ "address": endpoint.address, "host": endpoint.host(), "txt": txt::strings(endpoint.txt) })
+    });
+    let ports = slice
+        .ports
+        .iter()
+        .map(|port| json!({ "name": port.name, "port": port.number, "protocol": port.protocol.as_str() }));
+    json!({
+        "endpoints": endpoints.collect::<Vec<_>>(),
+        "name": key.name,
+        "namespace": key.namespace,
+        "network": slice.network,
+        "notReady": slice.not_ready,
+        "ports": ports.collect::<Vec<_>>(),
+        "service": slice.service,
+    })
 }
