@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::answer::limit::Limiter;
-use crate::config::Config;
+use crate::config::{AnswerOrder, Args, Config};
 use crate::limits::process::DEADLINE;
 use crate::listeners::Listeners;
 use crate::net::engine::{Engine, Settings};
@@ -27,12 +27,13 @@ use crate::secrets::Secrets;
 use crate::source::{self, persist};
 use crate::store::answers::{self, Answers};
 use crate::store::journal;
+use crate::store::reverse::ReverseRanges;
 use crate::store::state::State;
 use crate::store::zone::{ZoneSettings, Zones};
 
 /// Runs the server until SIGTERM or SIGINT. Returns an error if it cannot start.
 pub fn run(config: Config) -> Result<()> {
-    let log_level = log::init(&config.log)?;
+    let log_level = log::init(&config.args.log)?;
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         warn!(%error, "could not raise the limit of open files");
     }
@@ -45,38 +46,41 @@ pub fn run(config: Config) -> Result<()> {
 }
 
 async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
+    let Config { source, args, .. } = &config;
     let readiness = Readiness::default();
     let starting = readiness.register("start");
-    let shutdown = drain::on_signal(readiness.clone(), config.lameduck, DEADLINE);
+    let shutdown = drain::on_signal(readiness.clone(), args.lameduck, DEADLINE);
     let tasks = TaskTracker::new();
     let mut registry = Registry::default();
     register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
     let watch_metrics = WatchMetrics::register(&mut registry);
-    let (tallies, source_metrics) = (Tallies::new(config.debug_top), SourceMetrics::default());
+    let (tallies, source_metrics) =
+        (Tallies::new(args.debug_top.unwrap_or_default()), SourceMetrics::default());
     let (transfers, notifies) = (TransferMetrics::default(), NotifierMetrics::default());
     let (tap_metrics, latency) = (TapMetrics::default(), metrics::programming_latency());
 
     // What can fail at once comes first; what takes time comes later.
-    let admin = match config.admin {
+    let admin = match args.admin {
         Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
     // A SIGHUP that arrives while files are loaded is not lost.
     let hangups = Hangups::new();
-    let secrets = Secrets::load(&config)?;
-    if let Some((file, _)) = &config.snapshot {
+    let secrets = Secrets::load(args)?;
+    if let Some(file) = &args.snapshot {
         persist::check(file)?;
     }
     let listeners = Listeners::bind(&config, source_metrics.connections.clone())?;
-    let saved = config.snapshot.as_ref().and_then(|(file, max_age)| persist::load(file, *max_age));
+    let saved = args.snapshot.as_ref().and_then(|file| persist::load(file, args.snapshot_max_age));
     let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
-    let answers = Answers::new(zones(&config, &listeners)?, serial);
-    let answers = Arc::new(answers.with_reverse_ranges(config.reverse_ranges.clone()));
+    let answers = Answers::new(zones(args, &listeners)?, serial);
+    let ranges = ReverseRanges::new(args.reverse_range.clone(), args.reverse_exclude.clone());
+    let answers = Arc::new(answers.with_reverse_ranges(ranges));
     let observe = latency.clone();
-    let state = Arc::new(State::new(answers, config.ttl, move |took| {
+    let state = Arc::new(State::new(answers, args.ttl, move |took| {
         observe.observe(took.as_secs_f64());
     }));
-    if !(config.transfer_to.is_empty() && config.notify.is_empty()) {
+    if !(args.transfer_to.is_empty() && args.notify.is_empty()) {
         state.enable_journal(journal::JournalLimits::default());
     }
     metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
@@ -88,7 +92,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if let Some(listener) = admin {
         let described = Arc::clone(&state);
         let mut pages: Vec<(_, Page)> = vec![("/debug/state", page(move || described.describe()))];
-        if config.debug_top > 0 {
+        if args.debug_top.is_some() {
             let tallies = tallies.clone();
             pages.push(("/debug/top", page(move || tallies.top())));
         }
@@ -96,7 +100,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
             readiness: readiness.clone(),
             registry: Arc::new(registry),
             log_level,
-            allow_logging: config.admin_allow_logging,
+            allow_logging: args.admin_allow_logging,
             pages,
         };
         tasks.spawn(admin.serve(listener, shutdown.clone()));
@@ -105,22 +109,24 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if let Some(saved) = saved {
         state.restore(saved);
     }
-    let source = source::prepare(&config.source, &state, &readiness, &source_metrics, watch_metrics).await?;
+    let source = source::prepare(source, &state, &readiness, &source_metrics, watch_metrics).await?;
 
-    let (tap, tap_writer) = config.dnstap.map(|to| dnstap::tap(to, &tap_metrics)).unzip();
-    if config.rate_limit.as_ref().is_some_and(|(_, exempt)| exempt.is_empty()) {
+    let (tap, tap_writer) = args.dnstap.clone().map(|to| dnstap::tap(to, &tap_metrics)).unzip();
+    if args.rate_limit.is_some() && args.rate_limit_exempt.is_empty() {
         warn!(
             "--rate-limit also limits CoreDNS and NodeLocal DNSCache, which forward the queries of many clients; give their networks as --rate-limit-exempt"
         );
     }
     let settings = Settings {
-        rotate: config.rotate,
-        log_queries: config.log_queries,
-        transfer_to: config.transfer_to,
+        rotate: args.answer_order == AnswerOrder::Rotate,
+        log_queries: args.log_queries,
+        transfer_to: args.transfer_to.clone(),
         keys: secrets.keys.clone(),
         transfers,
-        udp_payload: config.udp_payload,
-        limiter: config.rate_limit.map(|(per_second, exempt)| Arc::new(Limiter::new(per_second, exempt))),
+        udp_payload: args.udp_payload_size,
+        limiter: args
+            .rate_limit
+            .map(|per_second| Arc::new(Limiter::new(per_second, args.rate_limit_exempt.clone()))),
         cookies: secrets.cookies.clone(),
         tap,
     };
@@ -135,8 +141,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if let Some(writer) = tap_writer {
         tasks.spawn(writer.run(shutdown.clone()));
     }
-    for secondary in config.notify {
-        let notifier = Notifier::new(secondary, &listening, secrets.keys.clone(), &notifies);
+    for secondary in &args.notify {
+        let notifier = Notifier::new(secondary.clone(), &listening, secrets.keys.clone(), &notifies);
         tasks.spawn(notifier.run(Arc::clone(&state), shutdown.clone()));
     }
     tasks.spawn(secrets.follow(hangups, shutdown.clone()));
@@ -149,8 +155,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         }
     });
     let source = tokio::spawn(source.follow(Arc::clone(&state), shutdown.clone()));
-    if let Some((file, max_age)) = config.snapshot {
-        tasks.spawn(persist::run(file, max_age, state, source_metrics, shutdown.clone()));
+    if let Some(file) = args.snapshot.clone() {
+        tasks.spawn(persist::run(file, args.snapshot_max_age, state, source_metrics, shutdown.clone()));
     }
     starting.ready();
 
@@ -176,14 +182,14 @@ fn log_synced(state: &State, origin: &str, was_restored: bool) {
     info!(version, services, slices, endpoints, zones = zones.join(","), from = origin, "synced{ended}");
 }
 
-fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {
-    let ns_addresses = if config.ns_addresses.is_empty() {
-        let listening = listeners.addresses().map(|address: SocketAddr| address.ip().to_canonical());
-        listening.filter(|address: &IpAddr| !address.is_unspecified()).collect::<BTreeSet<_>>()
+fn zones(args: &Args, listeners: &Listeners) -> Result<Zones> {
+    let ns_addresses: BTreeSet<IpAddr> = if args.ns_address.is_empty() {
+        let listening = listeners.addresses().map(|address| address.ip().to_canonical());
+        listening.filter(|address| !address.is_unspecified()).collect()
     } else {
-        config.ns_addresses.clone()
+        args.ns_address.iter().copied().collect()
     };
-    let settings = ZoneSettings { ttl: config.ttl, ns_addresses };
-    Zones::new(config.zones.clone(), &config.reverse_zones, &settings)
+    let settings = ZoneSettings { ttl: args.ttl, ns_addresses };
+    Zones::new(args.zone.clone(), &args.reverse_zone, &settings)
         .ok_or_else(|| anyhow!("--zone: too long, no name fits below it; choose a shorter zone"))
 }

@@ -1,6 +1,5 @@
 //! The command line, and the configuration that it is checked into.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use crate::secondary::notifier::Secondary;
 use crate::secondary::transfer::allow::{self, AllowedClient};
 use crate::source::Source;
 use crate::store::name::Name;
-use crate::store::reverse::{PRIVATE, ReverseName, ReverseRanges};
+use crate::store::reverse::{PRIVATE, ReverseName};
 
 /// DNS for the second NICs of pods.
 ///
@@ -44,27 +43,27 @@ pub struct Args {
         value_delimiter = ',',
         help_heading = "Source"
     )]
-    manifests: Vec<PathBuf>,
+    pub(crate) manifests: Vec<PathBuf>,
 
     /// File that keeps the objects, so that the next run can answer (marked stale) until it has
     /// synced
     #[arg(long, value_name = "FILE", env = "MULTINET_SNAPSHOT", help_heading = "Source")]
-    snapshot: Option<PathBuf>,
+    pub(crate) snapshot: Option<PathBuf>,
 
     /// Maximum age of the snapshot in --snapshot; an older one is not used
     #[arg(long, value_name = "TIME", env = "MULTINET_SNAPSHOT_MAX_AGE", default_value = flags::SNAPSHOT_MAX_AGE,
           value_parser = duration, requires = "snapshot", help_heading = "Source")]
-    snapshot_max_age: Duration,
+    pub(crate) snapshot_max_age: Duration,
 
     /// Zone to answer for; may be repeated, PTR records point into the first
     #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", value_delimiter = ',', value_parser = zone,
           default_value = flags::ZONE, help_heading = "Answers")]
-    zone: Vec<Name>,
+    pub(crate) zone: Vec<Name>,
 
     /// Reverse zone to answer for; may be repeated
     #[arg(long, value_name = "NAME", env = "MULTINET_REVERSE_ZONE", value_delimiter = ',',
           value_parser = reverse_zone, default_values = ["in-addr.arpa", "ip6.arpa"], help_heading = "Answers")]
-    reverse_zone: Vec<Name>,
+    pub(crate) reverse_zone: Vec<Name>,
 
     /// Network whose addresses have names in the reverse zones; may be repeated
     ///
@@ -72,22 +71,22 @@ pub struct Args {
     /// networks. An address has the names of at most the 16 oldest services.
     #[arg(long, value_name = "CIDR", env = "MULTINET_REVERSE_RANGE", value_delimiter = ',', value_parser = network,
           default_values = PRIVATE, help_heading = "Answers")]
-    reverse_range: Vec<IpNet>,
+    pub(crate) reverse_range: Vec<IpNet>,
 
     /// Network within --reverse-range whose addresses have no names, such as that of the cluster's
     /// Services or pods; may be repeated
     #[arg(long, value_name = "CIDR", env = "MULTINET_REVERSE_EXCLUDE", value_delimiter = ',', value_parser = network,
           help_heading = "Answers")]
-    reverse_exclude: Vec<IpNet>,
+    pub(crate) reverse_exclude: Vec<IpNet>,
 
     /// TTL in seconds, 0 to 3600, of services that do not set their own
     #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = flags::TTL, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Answers")]
-    ttl: u32,
+    pub(crate) ttl: u32,
 
     /// Whether each answer begins with another address record than the one before
     #[arg(long, env = "MULTINET_ANSWER_ORDER", default_value = "rotate", help_heading = "Answers")]
-    answer_order: AnswerOrder,
+    pub(crate) answer_order: AnswerOrder,
 
     /// Address of this server, for `ns.dns.<zone>`; may be repeated [default: the addresses that it
     /// listens on, except wildcards]
@@ -99,7 +98,7 @@ pub struct Args {
         value_parser = ns_address,
         help_heading = "Answers"
     )]
-    ns_address: Vec<IpAddr>,
+    pub(crate) ns_address: Vec<IpAddr>,
 
     /// Network of hosts, or TSIG key of clients, that may transfer zones (AXFR, IXFR); may be
     /// repeated, one match is enough [default: no transfers]
@@ -110,7 +109,7 @@ pub struct Args {
         value_delimiter = ',',
         help_heading = "Transfers"
     )]
-    transfer_to: Vec<AllowedClient>,
+    pub(crate) transfer_to: Vec<AllowedClient>,
 
     /// Secondary to notify of every change (NOTIFY), signed if a key is named; may be repeated
     #[arg(
@@ -120,11 +119,11 @@ pub struct Args {
         value_delimiter = ',',
         help_heading = "Transfers"
     )]
-    notify: Vec<Secondary>,
+    pub(crate) notify: Vec<Secondary>,
 
     /// File with TSIG keys, as tsig-keygen writes them; reread on SIGHUP
     #[arg(long, value_name = "FILE", env = "MULTINET_TSIG_KEY_FILE", help_heading = "Transfers")]
-    tsig_key_file: Option<PathBuf>,
+    pub(crate) tsig_key_file: Option<PathBuf>,
 
     /// Address to listen on: `[dns://]ADDR:PORT` (UDP and TCP), `tls://…`, `https://…`,
     /// `quic://…`; may be repeated [default: `dns://127.0.0.1:5353` with --manifests, else
@@ -136,7 +135,7 @@ pub struct Args {
         value_delimiter = ',',
         help_heading = "Listeners"
     )]
-    listen: Vec<Listen>,
+    pub(crate) listen: Vec<Listen>,
 
     /// Certificate chain in PEM for tls, https and quic; reread when it changes, and at once on
     /// SIGHUP
@@ -147,7 +146,7 @@ pub struct Args {
         requires = "tls_key",
         help_heading = "Listeners"
     )]
-    tls_cert: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
 
     /// Private key in PEM of the certificate in --tls-cert
     #[arg(
@@ -157,11 +156,11 @@ pub struct Args {
         requires = "tls_cert",
         help_heading = "Listeners"
     )]
-    tls_key: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
 
     /// Threads that answer UDP, per address [default: one per core]
     #[arg(long, value_name = "N", env = "MULTINET_UDP_WORKERS", help_heading = "Listeners")]
-    udp_workers: Option<NonZeroUsize>,
+    pub(crate) udp_workers: Option<NonZeroUsize>,
 
     /// Limit on TCP and TLS connections; HTTPS and QUIC may each have a sixteenth as many
     ///
@@ -173,14 +172,14 @@ pub struct Args {
         default_value = flags::TCP_MAX_CONNECTIONS,
         help_heading = "Listeners"
     )]
-    tcp_max_connections: NonZeroUsize,
+    pub(crate) tcp_max_connections: NonZeroUsize,
 
     /// Largest UDP payload in bytes that is sent and announced, 512 to 4096
     ///
     /// Payloads above 1232 may be sent in fragments, which some networks drop.
     #[arg(long, value_name = "BYTES", env = "MULTINET_UDP_PAYLOAD_SIZE", default_value_t = flags::UDP_PAYLOAD,
           value_parser = clap::value_parser!(u16).range(512..=4096), help_heading = "Protection")]
-    udp_payload_size: u16,
+    pub(crate) udp_payload_size: u16,
 
     /// Queries per second over UDP from each network of clients, /24 or /56 [default: no limit]
     ///
@@ -189,12 +188,12 @@ pub struct Args {
     /// limited.
     #[arg(long, value_name = "N", env = "MULTINET_RATE_LIMIT",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Protection")]
-    rate_limit: Option<u32>,
+    pub(crate) rate_limit: Option<u32>,
 
     /// Network exempt from the rate limit, such as that of CoreDNS; may be repeated
     #[arg(long, value_name = "CIDR", env = "MULTINET_RATE_LIMIT_EXEMPT", value_delimiter = ',',
           value_parser = network, requires = "rate_limit", help_heading = "Protection")]
-    rate_limit_exempt: Vec<IpNet>,
+    pub(crate) rate_limit_exempt: Vec<IpNet>,
 
     /// File with the secret of DNS cookies, shared by replicas behind one address [default: a
     /// random secret]
@@ -202,16 +201,16 @@ pub struct Args {
     /// A line of 32 hexadecimal digits. During a rollover, a second line holds the next or the
     /// previous secret, whose cookies are also valid. Reread on SIGHUP.
     #[arg(long, value_name = "FILE", env = "MULTINET_COOKIE_SECRET_FILE", help_heading = "Protection")]
-    cookie_secret_file: Option<PathBuf>,
+    pub(crate) cookie_secret_file: Option<PathBuf>,
 
     /// Address of /metrics, /livez, /readyz, /logging and /debug [default: not served]
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
-    admin: Option<SocketAddr>,
+    pub(crate) admin: Option<SocketAddr>,
 
     /// Let clients on other hosts set the log filter by PUT /logging, not only those on this host
     #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
           help_heading = "Operation")]
-    admin_allow_logging: bool,
+    pub(crate) admin_allow_logging: bool,
 
     /// Number of most frequent queries to show at /debug/top, 1 to 1000 [default: none]
     ///
@@ -220,26 +219,26 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "MULTINET_DEBUG_TOP", requires = "admin",
           value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_CAPACITY)),
           help_heading = "Operation")]
-    debug_top: Option<u16>,
+    pub(crate) debug_top: Option<u16>,
 
     /// Time for which the server still answers after SIGTERM, while it is not ready
     #[arg(long, value_name = "TIME", env = "MULTINET_LAMEDUCK", default_value = flags::LAMEDUCK, value_parser = duration,
           help_heading = "Operation")]
-    lameduck: Duration,
+    pub(crate) lameduck: Duration,
 
     /// Log every query
     #[arg(long, env = "MULTINET_LOG_QUERIES", value_parser = FalseyValueParser::new(),
           help_heading = "Operation")]
-    log_queries: bool,
+    pub(crate) log_queries: bool,
 
     /// Collector that receives every query and reply by dnstap [default: none]
     ///
     /// Messages that it does not take in time are dropped and counted. Answers never wait.
     #[arg(long, value_name = "unix:PATH|tcp:ADDR:PORT", env = "MULTINET_DNSTAP", help_heading = "Operation")]
-    dnstap: Option<Collector>,
+    pub(crate) dnstap: Option<Collector>,
 
     #[command(flatten)]
-    log: LogArgs,
+    pub(crate) log: LogArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -262,59 +261,15 @@ pub enum AnswerOrder {
     Fixed,
 }
 
-/// The server's configuration, whose flags were checked against each other.
-#[derive(Debug, Clone)]
+/// The server's configuration: flags that were checked against each other.
+#[derive(Debug)]
 pub struct Config {
     /// Source of the services and slices to serve.
     pub source: Source,
-    /// Snapshot file and the maximum age at which it is used. `None` without `--snapshot`.
-    pub snapshot: Option<(PathBuf, Duration)>,
-    /// Forward zones to answer for; at least one.
-    pub zones: Vec<Name>,
-    /// Reverse zones to answer for; may be empty.
-    pub reverse_zones: Vec<Name>,
-    /// Addresses that have PTR records in the reverse zones.
-    pub reverse_ranges: ReverseRanges,
-    /// Time to live, in seconds, of the records of services that set none.
-    pub ttl: u32,
-    /// Whether each answer begins with another address record than the one before.
-    pub rotate: bool,
-    /// Addresses that `ns.dns.<zone>` resolves to. Empty means the addresses of the listeners.
-    pub ns_addresses: BTreeSet<IpAddr>,
-    /// Networks and TSIG keys of clients that may transfer zones.
-    pub transfer_to: Vec<AllowedClient>,
-    /// Secondaries to notify of changes in zones.
-    pub notify: Vec<Secondary>,
-    /// File with TSIG keys; `None` if there are no keys.
-    pub tsig_key_file: Option<PathBuf>,
     /// Addresses and protocols to listen on; at least one.
     pub listen: Vec<Listen>,
-    /// Files with the certificate chain and its private key. Set if a listener needs a certificate.
-    pub tls: Option<(PathBuf, PathBuf)>,
-    /// Number of threads that answer UDP at each address.
-    pub udp_workers: usize,
-    /// Largest number of TCP and TLS connections at a time.
-    pub tcp_max_connections: usize,
-    /// Largest UDP payload, in bytes, that is sent and announced.
-    pub udp_payload: u16,
-    /// Queries per second over UDP from each network of clients, and the exempt networks.
-    pub rate_limit: Option<(u32, Vec<IpNet>)>,
-    /// File with the secret of DNS cookies; `None` means a random secret.
-    pub cookie_secret_file: Option<PathBuf>,
-    /// Address of the admin endpoints, such as `/metrics`; `None` if they are not served.
-    pub admin: Option<SocketAddr>,
-    /// Whether clients on other hosts may set the log filter at the admin endpoint `/logging`.
-    pub admin_allow_logging: bool,
-    /// Number of most frequent queries that `/debug/top` shows; 0 if they are not counted.
-    pub debug_top: u16,
-    /// Time for which the server still answers after SIGTERM, while `/readyz` fails.
-    pub lameduck: Duration,
-    /// Whether queries are logged.
-    pub log_queries: bool,
-    /// Collector that receives every query and reply by dnstap; `None` for no collector.
-    pub dnstap: Option<Collector>,
-    /// Format and filter of the server's log.
-    pub log: LogArgs,
+    /// The flags as they were given.
+    pub args: Args,
 }
 
 /// A conflict between flags of the command line.
@@ -340,70 +295,14 @@ pub enum ConfigError {
 impl Config {
     /// Checks the flags against each other, and fills in those that are not given.
     pub fn new(args: Args) -> Result<Self, ConfigError> {
-        let Args {
-            manifests,
-            snapshot,
-            snapshot_max_age,
-            zone,
-            reverse_zone,
-            reverse_range,
-            reverse_exclude,
-            ttl,
-            answer_order,
-            ns_address,
-            transfer_to,
-            notify,
-            tsig_key_file,
-            listen,
-            tls_cert,
-            tls_key,
-            udp_workers,
-            tcp_max_connections,
-            udp_payload_size,
-            rate_limit,
-            rate_limit_exempt,
-            cookie_secret_file,
-            admin,
-            admin_allow_logging,
-            debug_top,
-            lameduck,
-            log_queries,
-            dnstap,
-            log,
-        } = args;
-        check_zones(&zone, &reverse_zone)?;
-        let source = if manifests.is_empty() { Source::Kubernetes } else { Source::Manifests(manifests) };
-        let listen = if listen.is_empty() { vec![default_listen(&source)] } else { listen };
-        let tls = tls_cert.zip(tls_key);
-        check_listen(&listen, tls.is_some())?;
-        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Ok(Self {
-            source,
-            snapshot: snapshot.map(|file| (file, snapshot_max_age)),
-            zones: zone,
-            reverse_zones: reverse_zone,
-            reverse_ranges: ReverseRanges::new(reverse_range, reverse_exclude),
-            ttl,
-            rotate: answer_order == AnswerOrder::Rotate,
-            ns_addresses: ns_address.into_iter().collect(),
-            transfer_to,
-            notify,
-            tsig_key_file,
-            listen,
-            tls,
-            udp_workers: udp_workers.map_or_else(cores, NonZeroUsize::get),
-            tcp_max_connections: tcp_max_connections.get(),
-            udp_payload: udp_payload_size,
-            rate_limit: rate_limit.map(|per_second| (per_second, rate_limit_exempt)),
-            cookie_secret_file,
-            admin,
-            admin_allow_logging,
-            debug_top: debug_top.unwrap_or_default(),
-            lameduck,
-            log_queries,
-            dnstap,
-            log,
-        })
+        check_zones(&args.zone, &args.reverse_zone)?;
+        let source = match args.manifests.as_slice() {
+            [] => Source::Kubernetes,
+            paths => Source::Manifests(paths.to_vec()),
+        };
+        let listen = if args.listen.is_empty() { vec![default_listen(&source)] } else { args.listen.clone() };
+        check_listen(&listen, args.tls_cert.is_some())?;
+        Ok(Self { source, listen, args })
     }
 }
 

@@ -1,6 +1,8 @@
 //! All listeners together. Every socket is bound before the first one is served.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
 
 use anyhow::{Context as _, Result, anyhow};
 use tokio_util::sync::CancellationToken;
@@ -91,23 +93,25 @@ impl Bound {
 impl Listeners {
     /// Loads the certificate, if one is given, and binds the address of every listener.
     pub fn bind(config: &Config, metrics: ConnectionMetrics) -> Result<Self> {
-        let load = |(cert, key)| Certificates::load(cert, key);
-        let certificates = config.tls.clone().map(load).transpose()?;
-        let bind = |listen: &Listen| {
-            Bound::bind(*listen, config.udp_workers).with_context(|| format!("--listen {listen}"))
-        };
-        let bound = config.listen.iter().map(bind).collect::<Result<Vec<_>>>()?;
+        let Config { listen, args, .. } = config;
+        let files = args.tls_cert.as_ref().zip(args.tls_key.as_ref());
+        let certificates = files.map(|(cert, key)| Certificates::load(cert, key)).transpose()?;
+        let workers = args.udp_workers.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+        let wanted = args.tcp_max_connections.get();
+        let bind =
+            |listen: &Listen| Bound::bind(*listen, workers).with_context(|| format!("--listen {listen}"));
+        let bound = listen.iter().map(bind).collect::<Result<Vec<_>>>()?;
         // Without a free file descriptor, the watches of the API server could not be reopened.
         let files = rlimit::Resource::NOFILE.get_soft().map_or(usize::MAX, |files| files as usize);
         let sockets: usize = bound.iter().map(Bound::sockets).sum();
-        let most = connection_limit(config.tcp_max_connections, files.saturating_sub(sockets));
+        let most = connection_limit(wanted, files.saturating_sub(sockets));
         Ok(Self {
             bound,
             certificates,
             connections: Connections::new(most, metrics.clone()),
             https: Connections::new(most / HTTPS_SHARE, metrics.clone()),
             quic: Connections::new(most / QUIC_SHARE, metrics),
-            shortfall: (most < config.tcp_max_connections / 2).then_some(Shortfall { most, files }),
+            shortfall: (most < wanted / 2).then_some(Shortfall { most, files }),
         })
     }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::answer::cookie::CookieSigner;
-use crate::config::Config;
+use crate::config::Args;
 use crate::secondary::transfer::allow::AllowedClient;
 use crate::secondary::tsig::Keyring;
 use crate::store::name::Name;
@@ -28,17 +28,17 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Reads the secrets from the files that `config` names.
-    pub fn load(config: &Config) -> Result<Self> {
-        let allowed = config.transfer_to.iter().filter_map(|allowed| match allowed {
+    /// Reads the secrets from the files that the flags name.
+    pub fn load(args: &Args) -> Result<Self> {
+        let allowed = args.transfer_to.iter().filter_map(|allowed| match allowed {
             AllowedClient::Key(name) => Some((format!("--transfer-to key:{name}"), name.clone())),
             _ => None,
         });
-        let notified = config.notify.iter().filter_map(|secondary| {
+        let notified = args.notify.iter().filter_map(|secondary| {
             let name = secondary.key.as_ref()?;
             Some((format!("--notify {secondary}"), name.clone()))
         });
-        let cookies = match &config.cookie_secret_file {
+        let cookies = match &args.cookie_secret_file {
             Some(file) => CookieSigner::load(file)?,
             None => CookieSigner::random()
                 .map_err(|error| anyhow!("cannot get random numbers from the system: {error}"))?,
@@ -46,8 +46,8 @@ impl Secrets {
         let mut secrets = Self {
             keys: Keyring::default(),
             cookies,
-            key_file: config.tsig_key_file.clone(),
-            cookie_file: config.cookie_secret_file.clone(),
+            key_file: args.tsig_key_file.clone(),
+            cookie_file: args.cookie_secret_file.clone(),
             named: allowed.chain(notified).collect(),
         };
         secrets.keys = secrets.load_keys()?;

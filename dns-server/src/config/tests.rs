@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::reverse::ReverseRanges;
 
 fn config(flags: &[&str]) -> Result<Config, String> {
     let args =
@@ -24,14 +25,16 @@ fn the_default_listener_depends_on_the_source() {
 fn defaults_are_those_of_the_documentation() {
     let config = config(&[]).unwrap();
     assert_eq!(config.source, Source::Kubernetes);
-    assert_eq!(config.zones, ["multinet.cluster.local".parse().unwrap()]);
-    assert_eq!(config.reverse_zones, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
-    assert_eq!(config.reverse_ranges, ReverseRanges::default());
-    assert_eq!((config.ttl, config.rotate, config.log_queries), (5, true, false));
-    assert_eq!((config.lameduck, config.admin), (Duration::from_secs(5), None));
-    assert!(config.transfer_to.is_empty() && config.snapshot.is_none());
-    assert_eq!(usize::from(config.udp_payload), crate::answer::query::MAX_UDP);
-    assert!(config.rate_limit.is_none() && config.cookie_secret_file.is_none() && config.debug_top == 0);
+    let args = config.args;
+    assert_eq!(args.zone, ["multinet.cluster.local".parse().unwrap()]);
+    assert_eq!(args.reverse_zone, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
+    let ranges = ReverseRanges::new(args.reverse_range, args.reverse_exclude);
+    assert_eq!(ranges, ReverseRanges::default());
+    assert_eq!((args.ttl, args.answer_order, args.log_queries), (5, AnswerOrder::Rotate, false));
+    assert_eq!((args.lameduck, args.admin), (Duration::from_secs(5), None));
+    assert!(args.transfer_to.is_empty() && args.snapshot.is_none());
+    assert_eq!(usize::from(args.udp_payload_size), crate::answer::query::MAX_UDP);
+    assert!(args.rate_limit.is_none() && args.cookie_secret_file.is_none() && args.debug_top.is_none());
 }
 
 #[test]
