@@ -1,6 +1,6 @@
 //! All listeners together. Every socket is bound before the first one is served.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::answer::peer::Proto;
 use crate::config::Config;
 use crate::limits::https::HTTPS_SHARE;
 use crate::limits::process::OTHER_FILES;
@@ -42,51 +43,45 @@ struct Shortfall {
     files: usize,
 }
 
-enum Bound {
+/// Bound sockets of one listener.
+struct Bound {
+    /// The listener's protocol and address, with the port that was bound.
+    listen: Listen,
+    sockets: Sockets,
+}
+
+enum Sockets {
     Dns(BoundDns),
-    Tls(std::net::TcpListener, SocketAddr),
-    Https(std::net::TcpListener, SocketAddr),
-    Quic(std::net::UdpSocket, SocketAddr),
+    /// Socket of TLS or HTTPS.
+    Stream(TcpListener),
+    Quic(UdpSocket),
 }
 
 impl Bound {
     fn bind(listen: Listen, workers: usize) -> Result<Self> {
-        Ok(match listen.proto {
-            ListenProto::Dns => Self::Dns(listen::bind_dns(listen.addr, workers)?),
+        let (addr, sockets) = match listen.proto {
+            ListenProto::Dns => {
+                let bound = listen::bind_dns(listen.addr, workers)?;
+                (bound.addr, Sockets::Dns(bound))
+            }
             ListenProto::Quic => {
                 let socket = listen::bind_udp(listen.addr)?;
-                let addr = socket.local_addr()?;
-                Self::Quic(socket, addr)
+                (socket.local_addr()?, Sockets::Quic(socket))
             }
             ListenProto::Tls | ListenProto::Https => {
                 let listener = listen::bind_tcp(listen.addr)?;
-                let addr = listener.local_addr()?;
-                if listen.proto == ListenProto::Tls {
-                    Self::Tls(listener, addr)
-                } else {
-                    Self::Https(listener, addr)
-                }
+                (listener.local_addr()?, Sockets::Stream(listener))
             }
-        })
+        };
+        Ok(Self { listen: Listen { addr, ..listen }, sockets })
     }
 
     /// Returns the number of file descriptors that the listener's sockets take.
-    fn sockets(&self) -> usize {
-        match self {
-            Self::Dns(bound) => bound.udp.len() + 1,
-            Self::Tls(..) | Self::Https(..) | Self::Quic(..) => 1,
+    fn files(&self) -> usize {
+        match &self.sockets {
+            Sockets::Dns(bound) => bound.udp.len() + 1,
+            Sockets::Stream(_) | Sockets::Quic(_) => 1,
         }
-    }
-
-    /// Returns the listener's protocol and address, with the port that was bound.
-    fn listen(&self) -> Listen {
-        let (proto, addr) = match self {
-            Self::Dns(bound) => (ListenProto::Dns, bound.addr),
-            Self::Tls(_, addr) => (ListenProto::Tls, *addr),
-            Self::Https(_, addr) => (ListenProto::Https, *addr),
-            Self::Quic(_, addr) => (ListenProto::Quic, *addr),
-        };
-        Listen { proto, addr }
     }
 }
 
@@ -103,7 +98,7 @@ impl Listeners {
         let bound = listen.iter().map(bind).collect::<Result<Vec<_>>>()?;
         // Without a free file descriptor, the watches of the API server could not be reopened.
         let files = rlimit::Resource::NOFILE.get_soft().map_or(usize::MAX, |files| files as usize);
-        let sockets: usize = bound.iter().map(Bound::sockets).sum();
+        let sockets: usize = bound.iter().map(Bound::files).sum();
         let most = connection_limit(wanted, files.saturating_sub(sockets));
         Ok(Self {
             bound,
@@ -117,13 +112,13 @@ impl Listeners {
 
     /// Returns the bound addresses of all listeners.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.bound.iter().map(|bound| bound.listen().addr)
+        self.bound.iter().map(|bound| bound.listen.addr)
     }
 
     /// Returns the bound addresses of the listeners for plain DNS.
     pub fn dns_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        let listening = self.bound.iter().map(Bound::listen);
-        listening.filter(|listen| listen.proto == ListenProto::Dns).map(|listen| listen.addr)
+        let dns = self.bound.iter().filter(|bound| bound.listen.proto == ListenProto::Dns);
+        dns.map(|bound| bound.listen.addr)
     }
 
     /// Serves until `shutdown`, and then until queries in progress are answered. All tasks are
@@ -140,28 +135,25 @@ impl Listeners {
         let certificates_for = |listen: Listen| {
             certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
         };
-        for bound in bound {
-            let listen = bound.listen();
-            match bound {
-                Bound::Dns(BoundDns { udp, tcp, .. }) => {
+        for Bound { listen, sockets } in bound {
+            match sockets {
+                Sockets::Dns(BoundDns { udp, tcp, .. }) => {
                     let threads = UdpListener::spawn(udp, engine, shutdown)?;
                     tasks.spawn(threads.finished());
                     let streams = StreamListener::tcp(tcp, engine.clone(), connections.clone())?;
                     tasks.spawn(streams.run(shutdown.clone()));
                 }
-                Bound::Tls(listener, _) => {
-                    let certificates = certificates_for(listen)?;
+                Sockets::Stream(listener) => {
+                    let (proto, connections) = match listen.proto {
+                        ListenProto::Https => (Proto::Https, &https),
+                        _ => (Proto::Tls, &connections),
+                    };
+                    let (certificates, engine) = (certificates_for(listen)?, engine.clone());
                     let streams =
-                        StreamListener::tls(listener, certificates, engine.clone(), connections.clone())?;
+                        StreamListener::secured(listener, proto, certificates, engine, connections.clone())?;
                     tasks.spawn(streams.run(shutdown.clone()));
                 }
-                Bound::Https(listener, _) => {
-                    let certificates = certificates_for(listen)?;
-                    let streams =
-                        StreamListener::https(listener, certificates, engine.clone(), https.clone())?;
-                    tasks.spawn(streams.run(shutdown.clone()));
-                }
-                Bound::Quic(socket, _) => {
+                Sockets::Quic(socket) => {
                     let certificates = certificates_for(listen)?;
                     let listener = QuicListener::new(socket, certificates, engine.clone(), quic.clone())?;
                     tasks.spawn(listener.run(shutdown.clone()));

@@ -57,12 +57,6 @@ enum Protocol {
     Secured(TlsAcceptor, Proto, Arc<Handshakes>),
 }
 
-impl Protocol {
-    fn secured(acceptor: TlsAcceptor, proto: Proto) -> io::Result<Self> {
-        Ok(Self::Secured(acceptor, proto, Arc::new(Handshakes::new()?)))
-    }
-}
-
 impl StreamListener {
     /// Returns a listener for DNS over TCP. Requires a tokio runtime, and a `listener` that is
     /// nonblocking.
@@ -75,46 +69,25 @@ impl StreamListener {
         engine: Engine,
         connections: Connections,
     ) -> io::Result<Self> {
-        Self::new(listener, Protocol::Tcp, engine, connections)
+        Ok(Self { listener: TcpListener::from_std(listener)?, protocol: Protocol::Tcp, engine, connections })
     }
 
-    fn new(
-        listener: std::net::TcpListener,
-        protocol: Protocol,
-        engine: Engine,
-        connections: Connections,
-    ) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::from_std(listener)?, protocol, engine, connections })
-    }
-
-    /// Returns a listener for DNS over TLS, otherwise like [`Self::tcp`].
+    /// Returns a listener for DNS over TLS or HTTPS, otherwise like [`Self::tcp`].
     ///
     /// # Errors
     ///
     /// If the runtime cannot register the listener, or the system has no more threads.
-    pub fn tls(
+    pub fn secured(
         listener: std::net::TcpListener,
+        proto: Proto,
         certificates: &Certificates,
         engine: Engine,
         connections: Connections,
     ) -> io::Result<Self> {
-        let acceptor = TlsAcceptor::from(certificates.server_config(&[ALPN]));
-        Self::new(listener, Protocol::secured(acceptor, Proto::Tls)?, engine, connections)
-    }
-
-    /// Returns a listener for DNS over HTTPS, otherwise like [`Self::tcp`].
-    ///
-    /// # Errors
-    ///
-    /// If the runtime cannot register the listener, or the system has no more threads.
-    pub fn https(
-        listener: std::net::TcpListener,
-        certificates: &Certificates,
-        engine: Engine,
-        connections: Connections,
-    ) -> io::Result<Self> {
-        let acceptor = TlsAcceptor::from(certificates.server_config(&https::ALPN));
-        Self::new(listener, Protocol::secured(acceptor, Proto::Https)?, engine, connections)
+        let alpn = if proto == Proto::Https { &https::ALPN[..] } else { &[ALPN] };
+        let acceptor = TlsAcceptor::from(certificates.server_config(alpn));
+        let protocol = Protocol::Secured(acceptor, proto, Arc::new(Handshakes::new()?));
+        Ok(Self { protocol, ..Self::tcp(listener, engine, connections)? })
     }
 
     /// Serves until `shutdown`, and then until every query that was read has been answered.

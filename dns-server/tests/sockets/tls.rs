@@ -2,6 +2,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use multinet_dns::answer::peer::Proto;
 use multinet_dns::net::connections::Connections;
 use multinet_dns::net::listen::bind_tcp;
 use multinet_dns::net::tcp::StreamListener;
@@ -29,7 +30,8 @@ impl Server {
         let listener = bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let addr = listener.local_addr().unwrap();
         let connections = Connections::new(10, ConnectionMetrics::default());
-        let listener = StreamListener::tls(listener, &certificates, engine(), connections).unwrap();
+        let listener =
+            StreamListener::secured(listener, Proto::Tls, &certificates, engine(), connections).unwrap();
         let shutdown = CancellationToken::new();
         tokio::spawn(listener.run(shutdown.clone()));
         Self { addr, trusted, shutdown }
