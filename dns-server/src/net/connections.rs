@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use multinet_runtime::{ConnectionCloser, ConnectionLimit, ConnectionSlot};
 use prometheus_client::metrics::counter::Counter;
-use tokio::time::Instant;
 
 use crate::limits::tcp::{GUARANTEED, MAX_HELD};
 use crate::ops::metrics::ConnectionMetrics;
@@ -18,7 +17,7 @@ use crate::ops::metrics::ConnectionMetrics;
 /// Limit on the number of connections and on their memory, which several listeners share.
 #[derive(Debug, Clone)]
 pub struct Connections {
-    places: ConnectionLimit,
+    pub(crate) places: ConnectionLimit,
     budget: Arc<MemoryBudget>,
 }
 
@@ -35,7 +34,7 @@ struct MemoryBudget {
 /// Permission for one connection to exist. Dropping it makes room for another connection.
 #[derive(Debug)]
 pub struct ConnectionPermit {
-    place: ConnectionSlot,
+    pub(crate) place: ConnectionSlot,
     /// Bytes that all memory accounts of this connection hold together.
     held: Arc<AtomicUsize>,
     budget: Arc<MemoryBudget>,
@@ -71,39 +70,13 @@ impl Connections {
             budget: Arc::clone(&self.budget),
         }
     }
-
-    /// Tells whether the limit is reached, so that the next connection to admit evicts another.
-    pub(crate) fn is_full(&self) -> bool {
-        self.places.is_full()
-    }
-
-    /// Evicts the connection that should go first, for lack of something other than places. Returns
-    /// whether there was one.
-    pub(crate) fn evict(&self) -> bool {
-        self.places.evict()
-    }
 }
 
 impl ConnectionPermit {
-    /// Notes that the client sent a query at `now`: the longest idle connections are evicted first.
-    pub fn used(&self, now: Instant) {
-        self.place.touch(now);
-    }
-
     /// Returns a new, empty account for memory that is held for the connection's client.
     pub(crate) fn memory_account(&self) -> MemoryAccount {
         let (own, budget) = (Arc::clone(&self.held), Arc::clone(&self.budget));
         MemoryAccount { bytes: 0, own, budget, connection: self.place.closer() }
-    }
-
-    /// Returns a handle by which other tasks can evict the connection.
-    pub(crate) fn evictor(&self) -> ConnectionCloser {
-        self.place.closer()
-    }
-
-    /// Waits until the connection is evicted, in favor of another or for its memory.
-    pub(crate) async fn evicted(&self) {
-        self.place.evicted().await;
     }
 }
 
@@ -148,7 +121,7 @@ mod tests {
 
     fn is_evicted(permit: &ConnectionPermit) -> bool {
         use std::future::Future as _;
-        let evicted = std::pin::pin!(permit.evicted());
+        let evicted = std::pin::pin!(permit.place.evicted());
         evicted.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
     }
 

@@ -63,7 +63,7 @@ pub async fn serve(
     let (requested, requests) = watch::channel(());
     let service = service_fn(move |request| {
         requested.send_replace(());
-        permit.used(tokio::time::Instant::now());
+        permit.place.touch(tokio::time::Instant::now());
         let (worker, replies, memory) = (Arc::clone(&worker), Arc::clone(&replies), permit.memory_account());
         async move { Ok::<_, Infallible>(answer(request, peer, &worker, replies, memory).await) }
     });

@@ -123,7 +123,8 @@ impl Acceptor {
                 break;
             };
             // The accept loop itself holds one of the counted references.
-            let is_crowded = Arc::strong_count(&handshakes) > MAX_UNVALIDATED || self.connections.is_full();
+            let is_crowded =
+                Arc::strong_count(&handshakes) > MAX_UNVALIDATED || self.connections.places.is_full();
             if is_crowded && !incoming.remote_address_validated() {
                 if let Err(error) = incoming.retry() {
                     debug!(%error, "could not ask the client to prove its address");
@@ -184,7 +185,7 @@ async fn serve_connection(
 ) -> Result<(), ConnectionError> {
     let connection = select! {
         () = shutdown.cancelled() => return Ok(()),
-        () = permit.evicted() => return Ok(()),
+        () = permit.place.evicted() => return Ok(()),
         connection = timeout(HANDSHAKE_TIME, incoming) => connection.map_err(|_| ConnectionError::TimedOut)??,
     };
     drop(handshake);
@@ -203,7 +204,7 @@ async fn serve_connection(
         let stream = select! {
             biased;
             () = shutdown.cancelled() => break,
-            () = permit.evicted() => {
+            () = permit.place.evicted() => {
                 connection.close(EXCESSIVE_LOAD, b"");
                 return Ok(());
             }
@@ -211,7 +212,7 @@ async fn serve_connection(
         };
         match stream {
             Ok(stream) => {
-                permit.used(Instant::now());
+                permit.place.touch(Instant::now());
                 serve(stream?);
             }
             Err(_) => break,

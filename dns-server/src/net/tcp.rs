@@ -117,7 +117,7 @@ impl StreamListener {
                     }
                     // Not for ENFILE: other processes may hold the files that the host lacks.
                     let is_out_of_files = error.raw_os_error() == Some(libc::EMFILE);
-                    let pause = if is_out_of_files && self.connections.evict() {
+                    let pause = if is_out_of_files && self.connections.places.evict() {
                         EVICTION_PAUSE
                     } else {
                         ACCEPT_PAUSE
@@ -147,7 +147,7 @@ impl StreamListener {
             // connections.
             select! {
                 biased;
-                () = permit.evicted() => debug!(%peer, "connection evicted in favor of another"),
+                () = permit.place.evicted() => debug!(%peer, "connection evicted in favor of another"),
                 ended = serve_as(protocol, stream, peer, &engine, &permit, shutdown) => {
                     if let Err(error) = ended {
                         debug!(%peer, %error, "connection failed");

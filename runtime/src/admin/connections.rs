@@ -5,10 +5,7 @@
 //! other clients hold. Beyond [`MAX_CONNECTIONS`] an older connection is closed for it: the idlest
 //! one of the client with the most connections, in the network with the most ([`ConnectionLimit`]).
 
-use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::{Extension, Router};
@@ -16,10 +13,10 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
 use tokio::time::{Instant, timeout};
+use tokio_util::io::{InspectReader, InspectWriter};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -67,7 +64,9 @@ async fn accept(listener: &TcpListener, router: Router, connections: &TaskTracke
 }
 
 async fn answer(stream: TcpStream, slot: &ConnectionSlot, router: Router) {
-    let stream = TokioIo::new(Tracked { stream, slot });
+    // The slot counts as used whenever bytes are read or written.
+    let touch = |_: &[u8]| slot.touch(Instant::now());
+    let stream = TokioIo::new(InspectReader::new(InspectWriter::new(stream, touch), touch));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
@@ -78,59 +77,5 @@ async fn answer(stream: TcpStream, slot: &ConnectionSlot, router: Router) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a connection to the admin endpoints failed"),
         Err(_) => tracing::debug!("a connection to the admin endpoints took too long"),
-    }
-}
-
-/// Connection that marks its slot as used whenever bytes are read or written.
-struct Tracked<'p> {
-    stream: TcpStream,
-    slot: &'p ConnectionSlot,
-}
-
-impl Tracked<'_> {
-    fn touch<T>(&self, transferred: Poll<T>) -> Poll<T> {
-        if transferred.is_ready() {
-            self.slot.touch(Instant::now());
-        }
-        transferred
-    }
-}
-
-impl AsyncRead for Tracked<'_> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.touch(read)
-    }
-}
-
-impl AsyncWrite for Tracked<'_> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.touch(written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.touch(written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -173,7 +173,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
                 Handled::Ignore => self.outbox.abandon(begin),
                 Handled::Transfer(transfer) => {
                     self.outbox.abandon(begin);
-                    transfer.set_connection(self.permit.evictor());
+                    transfer.set_connection(self.permit.place.closer());
                     self.transfers.push_back(transfer);
                 }
             }
@@ -182,7 +182,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         self.outbox.arm(self.now);
         if frames > 0 {
             self.active_at = self.now;
-            self.permit.used(self.now);
+            self.permit.place.touch(self.now);
         }
         if replies > 0 {
             let (count, since) = self.unsent.unwrap_or((0, self.now));
