@@ -236,7 +236,7 @@ impl Counts {
             return None;
         }
         let next = namespace.waiting.first().filter(|_| namespace.total < self.caps.namespace)?;
-        Some(ObjectKey { namespace: service.namespace.clone(), name: next.clone() })
+        Some(service.beside(next))
     }
 }
 

@@ -33,7 +33,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Selector;
 use multinet_crds::validate::{Violation, validate};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceStatus};
@@ -254,7 +253,7 @@ impl ClusterIndex {
     /// Records the API server's answer to a write of a status.
     pub fn record_stored_service(&self, service: MultiNetworkService) {
         let mut state = self.lock();
-        let Some(key) = key_of(&service.metadata) else { return };
+        let Some(key) = ObjectKey::of(&service.metadata) else { return };
         if let Some(known) = state.services.get_mut(&key)
             && known.object.metadata.uid == service.metadata.uid
             // The watch may have shown a later version already.
@@ -340,10 +339,7 @@ impl State {
     }
 
     fn set_served(&mut self, api: OptionalApi, is_served: bool) {
-        let at = self.dirty.now();
-        for service in self.references.set_served(api, is_served) {
-            self.dirty.mark(service, at);
-        }
+        self.dirty.mark_now(self.references.set_served(api, is_served));
         if api == OptionalApi::Dra && !is_served {
             let none = HashSet::new();
             self.pods.retain_claims(&none, &mut self.dirty);
@@ -353,7 +349,7 @@ impl State {
 
     /// Adds or replaces a service.
     fn apply_service(&mut self, object: MultiNetworkService) {
-        let Some(key) = key_of(&object.metadata) else { return };
+        let Some(key) = ObjectKey::of(&object.metadata) else { return };
         self.undecodable.remove(&key);
         let known = self.services.get(&key);
         let is_same = known.is_some_and(|known| {
@@ -376,8 +372,7 @@ impl State {
                     known.is_edited = false;
                 } else if old != new {
                     known.is_edited = true;
-                    let at = self.dirty.now();
-                    self.dirty.mark(key, at);
+                    self.dirty.mark_now([key]);
                 }
             } else {
                 known.seen |= object.metadata.resource_version == known.object.metadata.resource_version;
@@ -415,8 +410,7 @@ impl State {
             is_edited: false,
         };
         self.services.insert(key.clone(), service);
-        let at = self.dirty.now();
-        self.dirty.mark(key, at);
+        self.dirty.mark_now([key]);
     }
 
     /// Removes all services that are not in `live`.
@@ -432,8 +426,7 @@ impl State {
             self.pods.select(key, None, &mut self.dirty);
             self.references.remove(key);
             self.woken.extend(self.counts.set_given(key, 0, false));
-            let at = self.dirty.now();
-            self.dirty.mark(key.clone(), at);
+            self.dirty.mark_now([key.clone()]);
         }
     }
 }
@@ -452,9 +445,4 @@ fn selection(service: &MultiNetworkService) -> Selection {
 /// Returns the keys of `known` that are not in `live`.
 fn missing<'a>(known: impl Iterator<Item = &'a ObjectKey>, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
     known.filter(|key| !live.contains(*key)).cloned().collect()
-}
-
-fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
-    let name = metadata.name.clone()?;
-    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
 }

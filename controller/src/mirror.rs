@@ -85,7 +85,7 @@ pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
         None | Some("") => controller_of(metadata),
         Some(_) => None,
     };
-    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name: name?.to_owned() })
+    Some(ObjectKey::from(metadata).beside(name?))
 }
 
 fn core_labels(desired: &DesiredMirror) -> BTreeMap<String, String> {

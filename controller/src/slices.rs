@@ -129,7 +129,7 @@ impl SliceId {
     fn of(metadata: &ObjectMeta) -> Self {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         Self {
-            key: ObjectKey { namespace: text(&metadata.namespace), name: text(&metadata.name) },
+            key: ObjectKey::from(metadata),
             uid: text(&metadata.uid),
             resource_version: text(&metadata.resource_version),
         }
@@ -175,8 +175,7 @@ pub(crate) fn could_merge<G: Ord>(slices: impl Iterator<Item = (G, usize)>, limi
 pub fn service_of(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
     let labelled = label(metadata, labels::SERVICE_NAME).filter(|_| is_labelled(slice));
-    let name = labelled.or_else(|| controller_of(metadata))?.to_owned();
-    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
+    Some(ObjectKey::from(metadata).beside(labelled.or_else(|| controller_of(metadata))?))
 }
 
 /// Returns whether the slice's labels say that multinet-controller manages it.

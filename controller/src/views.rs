@@ -77,20 +77,14 @@ pub struct View<K: Kind> {
 impl<K: Kind> View<K> {
     /// Returns namespace and name of the object.
     pub fn key(&self) -> ObjectKey {
-        ObjectKey {
-            namespace: self.metadata.namespace.clone().unwrap_or_default(),
-            name: self.metadata.name.clone().unwrap_or_default(),
-        }
+        ObjectKey::from(&self.metadata)
     }
 }
 
 impl<K: Kind> From<View<K>> for ObjectKey {
     /// Returns the key of an object of which only the existence matters.
     fn from(view: View<K>) -> Self {
-        Self {
-            namespace: view.metadata.namespace.unwrap_or_default(),
-            name: view.metadata.name.unwrap_or_default(),
-        }
+        view.key()
     }
 }
 

@@ -38,9 +38,7 @@ pub struct Undecodable {
 impl<K: Resource> Guarded<K> {
     /// Returns the object's key; `None` if it has no name, which no API server sends.
     pub fn key(&self) -> Option<ObjectKey> {
-        let metadata = self.meta();
-        let name = metadata.name.clone().filter(|name| !name.is_empty())?;
-        Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
+        ObjectKey::of(self.meta())
     }
 }
 

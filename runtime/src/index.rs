@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 /// Namespace and name of a Kubernetes object, which identify it within its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
@@ -10,6 +12,27 @@ pub struct ObjectKey {
     pub namespace: String,
     /// Name of the object; never empty in the keys that a watch passes on.
     pub name: String,
+}
+
+impl ObjectKey {
+    /// Returns the key of the object that has this metadata; `None` if it has no name.
+    pub fn of(metadata: &ObjectMeta) -> Option<Self> {
+        Some(Self::from(metadata)).filter(|key| !key.name.is_empty())
+    }
+
+    /// Returns the key of the object `name` in the same namespace.
+    #[must_use]
+    pub fn beside(&self, name: impl Into<String>) -> Self {
+        Self { namespace: self.namespace.clone(), name: name.into() }
+    }
+}
+
+/// Takes namespace and name as they are; absent ones are empty.
+impl From<&ObjectMeta> for ObjectKey {
+    fn from(metadata: &ObjectMeta) -> Self {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        Self { namespace: text(&metadata.namespace), name: text(&metadata.name) }
+    }
 }
 
 impl fmt::Display for ObjectKey {

@@ -23,9 +23,16 @@ impl Dirty {
         (self.clock)()
     }
 
-    /// Records that a change at the time `at` affects a service.
-    pub(super) fn mark(&mut self, service: ObjectKey, at: Timestamp) {
-        self.services.entry(service).and_modify(|known| *known = at.min(*known)).or_insert(at);
+    /// Records that a change at the time `at` affects these services.
+    pub(super) fn mark(&mut self, services: impl IntoIterator<Item = ObjectKey>, at: Timestamp) {
+        for service in services {
+            self.services.entry(service).and_modify(|known| *known = at.min(*known)).or_insert(at);
+        }
+    }
+
+    /// Records that a change that happens now affects these services.
+    pub(super) fn mark_now(&mut self, services: impl IntoIterator<Item = ObjectKey>) {
+        self.mark(services, self.now());
     }
 
     /// Empties the set. Returns its services with their times, in the order of the names.

@@ -56,21 +56,13 @@ where
 }
 
 impl State {
-    /// Marks services as affected by a change that happens now.
-    fn mark(&mut self, services: Vec<ObjectKey>) {
-        let at = self.dirty.now();
-        for service in services {
-            self.dirty.mark(service, at);
-        }
-    }
-
     /// Handles mirrors' slices that the watch no longer shows. They may be deleted, or may have
     /// lost the label that the watch selects by, so the services' mirrors must be listed.
     fn mirrors_deleted(&mut self, services: Vec<ObjectKey>) {
         for service in services.iter().filter(|service| self.services.contains_key(*service)) {
             self.mirrors.require_list(service);
         }
-        self.mark(services);
+        self.dirty.mark_now(services);
     }
 
     fn set_zone(&mut self, node: &str, zone: Option<String>) {
@@ -113,14 +105,14 @@ impl Objects<MultiNetworkEndpointSlice> for State {
         let mut concerned = self.foreign_slices.observe(&slice);
         self.recount_foreign(&concerned);
         concerned.extend(self.slices.observe(slice));
-        self.mark(concerned);
+        self.dirty.mark_now(concerned);
     }
 
     fn remove(&mut self, key: &ObjectKey) {
         let mut concerned: Vec<ObjectKey> = self.foreign_slices.observe_deleted(key).into_iter().collect();
         self.recount_foreign(&concerned);
         concerned.extend(self.slices.observe_deleted(key));
-        self.mark(concerned);
+        self.dirty.mark_now(concerned);
     }
 
     fn start(&mut self) {
@@ -131,7 +123,7 @@ impl Objects<MultiNetworkEndpointSlice> for State {
         let mut concerned = self.foreign_slices.retain(live);
         self.recount_foreign(&concerned);
         concerned.extend(self.slices.reset(live));
-        self.mark(concerned);
+        self.dirty.mark_now(concerned);
     }
 }
 
@@ -139,8 +131,7 @@ impl Objects<EndpointSlice> for State {
     type Kept = EndpointSlice;
 
     fn put(&mut self, mirror: EndpointSlice) {
-        let concerned = self.mirrors.observe(mirror);
-        self.mark(concerned);
+        self.dirty.mark_now(self.mirrors.observe(mirror));
     }
 
     fn remove(&mut self, key: &ObjectKey) {
@@ -202,18 +193,15 @@ impl Objects<views::Service> for State {
     type Kept = CoreService;
 
     fn put(&mut self, service: CoreService) {
-        let concerned = self.references.apply_core_service(service);
-        self.mark(concerned);
+        self.dirty.mark_now(self.references.apply_core_service(service));
     }
 
     fn remove(&mut self, key: &ObjectKey) {
-        let concerned = self.references.delete_core_service(key);
-        self.mark(concerned);
+        self.dirty.mark_now(self.references.delete_core_service(key));
     }
 
     fn retain(&mut self, live: &HashSet<ObjectKey>) {
-        let concerned = self.references.retain_core_services(live);
-        self.mark(concerned);
+        self.dirty.mark_now(self.references.retain_core_services(live));
     }
 }
 
@@ -273,17 +261,14 @@ where
     type Kept = ObjectKey;
 
     fn put(&mut self, network: ObjectKey) {
-        let concerned = self.references.apply_network(N::KIND, network);
-        self.mark(concerned);
+        self.dirty.mark_now(self.references.apply_network(N::KIND, network));
     }
 
     fn remove(&mut self, key: &ObjectKey) {
-        let concerned = self.references.delete_network(N::KIND, key);
-        self.mark(concerned);
+        self.dirty.mark_now(self.references.delete_network(N::KIND, key));
     }
 
     fn retain(&mut self, live: &HashSet<ObjectKey>) {
-        let concerned = self.references.retain_networks(N::KIND, live);
-        self.mark(concerned);
+        self.dirty.mark_now(self.references.retain_networks(N::KIND, live));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 
-use super::{key_of, missing};
+use super::missing;
 use crate::multimap::MultiMap;
 use crate::slices;
 use crate::slices::metadata::label;
@@ -24,11 +24,11 @@ pub(super) struct ForeignSlices {
 impl ForeignSlices {
     /// Records a slice that the watch shows, if it is foreign. Returns the affected services.
     pub(super) fn observe(&mut self, slice: &MultiNetworkEndpointSlice) -> Vec<ObjectKey> {
-        let Some(key) = key_of(&slice.metadata) else { return Vec::new() };
+        let Some(key) = ObjectKey::of(&slice.metadata) else { return Vec::new() };
         let service =
             label(&slice.metadata, labels::SERVICE_NAME).filter(|_| slices::service_of(slice).is_none());
         let Some(service) = service else { return self.observe_deleted(&key).into_iter().collect() };
-        let service = ObjectKey { namespace: key.namespace.clone(), name: service.to_owned() };
+        let service = key.beside(service);
         let new = (service.clone(), SlicePods::of(slice.spec.network.alias(), &slice.spec.endpoints));
         if self.slices.get(&key) == Some(&new) {
             return Vec::new();

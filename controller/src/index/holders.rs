@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
 use super::dirty::Dirty;
-use super::pods::{PodEntry, Pods, in_namespace};
+use super::pods::{PodEntry, Pods};
 use crate::conflicts::{Holder, HolderState};
 use crate::model::Network;
 
@@ -38,7 +38,7 @@ impl Pods {
         let Some(entry) = self.pods.get(key) else { return };
         let (holder, now) = (Arc::clone(&entry.holder), entry.addresses());
         for (network, address) in before.difference(&now) {
-            mark(self.ledger.release(network, *address, &holder), at, dirty);
+            dirty.mark(self.ledger.release(network, *address, &holder), at);
         }
         let mut services: HashMap<&Network, Arc<[String]>> = HashMap::new();
         for (network, address) in &now {
@@ -50,7 +50,7 @@ impl Pods {
                     state_of(&self.pods, &self.networks, network, *address, other)
                 }
             };
-            mark(self.ledger.update(network, *address, &holder, state), at, dirty);
+            dirty.mark(self.ledger.update(network, *address, &holder, state), at);
         }
     }
 
@@ -68,14 +68,8 @@ impl Pods {
     /// Removes a deleted pod from the address ledger.
     pub(super) fn release(&mut self, entry: &PodEntry, at: Timestamp, dirty: &mut Dirty) {
         for (network, address) in entry.addresses() {
-            mark(self.ledger.release(&network, address, &entry.holder), at, dirty);
+            dirty.mark(self.ledger.release(&network, address, &entry.holder), at);
         }
-    }
-}
-
-fn mark(services: Vec<ObjectKey>, at: Timestamp, dirty: &mut Dirty) {
-    for service in services {
-        dirty.mark(service, at);
     }
 }
 
@@ -118,7 +112,7 @@ fn publishers(
     network: &Network,
 ) -> Arc<[String]> {
     let publishes = |service: &&String| {
-        let service = in_namespace(&entry.pod.key, service);
+        let service = entry.pod.key.beside(*service);
         networks.get(&service).is_some_and(|networks| networks.contains(network))
     };
     entry.services.iter().filter(publishes).cloned().collect()

@@ -14,8 +14,8 @@ use kube::Resource;
 use multinet_crds::labels;
 use multinet_runtime::ObjectKey;
 
+use super::missing;
 use super::versions::{is_newer, supersedes};
-use super::{key_of, missing};
 use crate::slices::SliceId;
 use crate::slices::metadata::label;
 
@@ -158,7 +158,7 @@ impl<S: Resource> OwnedSlices<S> {
     /// Records a version that the watch shows. Returns the affected services: none if the version
     /// is known or older.
     pub(super) fn observe(&mut self, object: S) -> Vec<ObjectKey> {
-        let Some(key) = key_of(object.meta()) else { return Vec::new() };
+        let Some(key) = ObjectKey::of(object.meta()) else { return Vec::new() };
         if let Some(known) = self.slices.get_mut(&key)
             && !known.gives_way_to(&object, self.is_listing)
         {
@@ -179,7 +179,7 @@ impl<S: Resource> OwnedSlices<S> {
 
     /// Records the slice in the API server's answer to a write.
     pub(super) fn record_stored(&mut self, object: S) {
-        let Some(key) = key_of(object.meta()) else { return };
+        let Some(key) = ObjectKey::of(object.meta()) else { return };
         let is_outdated = self.slice(&key).is_some_and(|slice| !is_newer(&object, &*slice.object));
         let is_deleted = |uid: &String| self.in_work.values().any(|changes| changes.deleted.contains(uid));
         if !is_outdated && !object.meta().uid.as_ref().is_some_and(is_deleted) {
@@ -268,7 +268,7 @@ impl<S: Resource> OwnedSlices<S> {
         for object in self.of(service) {
             // A slice without the label belongs to the service through its owner, and is in no
             // list. Keep it.
-            if let Some(key) = key_of(object.meta()).filter(|_| is_listed(&*object, service)) {
+            if let Some(key) = ObjectKey::of(object.meta()).filter(|_| is_listed(&*object, service)) {
                 self.take(&key);
             }
         }
@@ -276,7 +276,7 @@ impl<S: Resource> OwnedSlices<S> {
         let state: fn(OwnedSlice<S>) -> Known<S> =
             if self.is_listing { Known::Written } else { Known::Shown };
         for object in objects {
-            if let Some(key) = key_of(object.meta()) {
+            if let Some(key) = ObjectKey::of(object.meta()) {
                 self.put(&key, object, state);
             }
         }

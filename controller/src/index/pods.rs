@@ -96,13 +96,9 @@ impl Pods {
         let has_same_endpoints = old.as_ref().is_some_and(|old| has_same_endpoints(old, &entry));
         let at = trigger(old.as_ref().map(|old| &old.pod), &entry.pod, dirty.now());
         let left = old.as_ref().map(|old| old.services.clone()).unwrap_or_default();
-        for service in left.symmetric_difference(&entry.services) {
-            dirty.mark(in_namespace(&key, service), at);
-        }
+        dirty.mark(left.symmetric_difference(&entry.services).map(|service| key.beside(service)), at);
         if !has_same_endpoints {
-            for service in &entry.services {
-                dirty.mark(in_namespace(&key, service), at);
-            }
+            dirty.mark(entry.services.iter().map(|service| key.beside(service)), at);
         }
         if let Some(old) = &old {
             self.unrelate(old);
@@ -117,9 +113,7 @@ impl Pods {
     pub(super) fn delete(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
         let Some(old) = self.pods.remove(key) else { return };
         let at = dirty.now();
-        for service in &old.services {
-            dirty.mark(in_namespace(key, service), at);
-        }
+        dirty.mark(old.services.iter().map(|service| key.beside(service)), at);
         self.unrelate(&old);
         self.release(&old, at, dirty);
     }
@@ -148,7 +142,7 @@ impl Pods {
                 self.networks.remove(service);
             }
         }
-        let first = ObjectKey { namespace: service.namespace.clone(), name: String::new() };
+        let first = service.beside("");
         let pods = self.pods.range_mut((Bound::Included(first), Bound::Unbounded));
         let mut concerned = Vec::new();
         for (key, entry) in pods.take_while(|(key, _)| key.namespace == service.namespace) {
@@ -169,8 +163,7 @@ impl Pods {
 
     /// Returns the pods that a service selects, in the order of their names.
     pub(super) fn of<'a>(&'a self, service: &'a ObjectKey) -> impl Iterator<Item = Member<'a>> {
-        let entries =
-            self.members.of(service).filter_map(move |name| self.pods.get(&in_namespace(service, name)));
+        let entries = self.members.of(service).filter_map(move |name| self.pods.get(&service.beside(name)));
         entries.map(|entry| Member { pod: &entry.pod, interfaces: entry.interfaces() })
     }
 
@@ -262,26 +255,26 @@ impl Pods {
     fn relate(&mut self, entry: &PodEntry) {
         let key = &entry.pod.key;
         for service in &entry.services {
-            self.members.insert(in_namespace(key, service), key.name.clone());
+            self.members.insert(key.beside(service), key.name.clone());
         }
         if let Some(node) = &entry.pod.node {
             self.by_node.insert(node.clone(), key.clone());
         }
         for claim in &entry.pod.claims {
-            self.by_claim.insert(in_namespace(key, &claim.claim), key.clone());
+            self.by_claim.insert(key.beside(&claim.claim), key.clone());
         }
     }
 
     fn unrelate(&mut self, entry: &PodEntry) {
         let key = &entry.pod.key;
         for service in &entry.services {
-            self.members.remove(&in_namespace(key, service), &key.name);
+            self.members.remove(&key.beside(service), &key.name);
         }
         if let Some(node) = &entry.pod.node {
             self.by_node.remove(node, key);
         }
         for claim in &entry.pod.claims {
-            self.by_claim.remove(&in_namespace(key, &claim.claim), key);
+            self.by_claim.remove(&key.beside(&claim.claim), key);
         }
     }
 
@@ -333,9 +326,10 @@ impl Pods {
     pub(super) fn claims_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = (&'a PodClaim, &'a Claim)> {
         // A claim that is reserved for other pods is not this pod's, even if this pod waits for it.
         let is_its = |claim: &Claim| claim.reserved_for.is_empty() || claim.reserved_for.contains(&pod.uid);
-        let claims = pod.claims.iter().filter_map(|reference| {
-            Some((reference, self.claims.get(&in_namespace(&pod.key, &reference.claim))?))
-        });
+        let claims = pod
+            .claims
+            .iter()
+            .filter_map(|reference| Some((reference, self.claims.get(&pod.key.beside(&reference.claim))?)));
         claims.filter(move |(_, claim)| is_its(claim))
     }
 
@@ -353,19 +347,13 @@ impl Pods {
     }
 
     fn mark_services(&self, pod: &ObjectKey, at: Timestamp, dirty: &mut Dirty) {
-        for service in self.pods.get(pod).iter().flat_map(|entry| &entry.services) {
-            dirty.mark(in_namespace(pod, service), at);
-        }
+        let services = self.pods.get(pod).into_iter().flat_map(|entry| &entry.services);
+        dirty.mark(services.map(|service| pod.beside(service)), at);
     }
 }
 
 fn devices_of(claim: &Claim) -> impl Iterator<Item = &DeviceId> {
     claim.devices.iter().map(|device| &device.id).chain(claim.addressless.iter().map(|device| &device.id))
-}
-
-/// Returns the key of the object `name` in the namespace of `key`.
-pub(super) fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
-    ObjectKey { namespace: key.namespace.clone(), name: name.to_owned() }
 }
 
 /// Returns the parts of a claim that affect notices but no endpoints; `None` if all is readable.

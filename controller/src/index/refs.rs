@@ -45,10 +45,7 @@ impl References {
         for network in &networks {
             self.by_network.insert(network.clone(), service.clone());
         }
-        let mirror = spec.mirror.as_ref().map(|mirror| ObjectKey {
-            namespace: service.namespace.clone(),
-            name: mirror.service_name.clone(),
-        });
+        let mirror = spec.mirror.as_ref().map(|mirror| service.beside(&mirror.service_name));
         if let Some(mirror) = &mirror {
             self.by_mirror.insert(mirror.clone(), service.clone());
         }

@@ -140,7 +140,7 @@ impl Index {
             self.delete_slice(key);
         }
         self.slices.insert(key.clone(), slice.service.clone());
-        let owner = ObjectKey { namespace: key.namespace.clone(), name: slice.service.to_string() };
+        let owner = key.beside(&*slice.service);
         let known = self.services.entry(owner.clone()).or_default();
         let changed = known.slices.get(&key.name).is_none_or(|before| **before != slice);
         if changed {
@@ -156,7 +156,7 @@ impl Index {
         let Some(service) = self.slices.remove(key) else {
             return;
         };
-        let owner = ObjectKey { namespace: key.namespace.clone(), name: service.into() };
+        let owner = key.beside(service);
         if let Some(known) = self.services.get_mut(&owner) {
             known.slices.remove(&key.name);
         }
@@ -197,10 +197,8 @@ impl Index {
 
     /// Returns all slices with their keys, sorted by service, then by name of the slice.
     pub fn slices(&self) -> impl Iterator<Item = (ObjectKey, &Arc<Slice>)> {
-        self.services.iter().flat_map(|(owner, known)| {
-            known.slices.iter().map(|(name, slice)| {
-                (ObjectKey { namespace: owner.namespace.clone(), name: name.clone() }, slice)
-            })
-        })
+        self.services
+            .iter()
+            .flat_map(|(owner, known)| known.slices.iter().map(|(name, slice)| (owner.beside(name), slice)))
     }
 }

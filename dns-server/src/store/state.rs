@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::ObjectKey;
 use parking_lot::{Mutex, MutexGuard};
@@ -274,14 +273,9 @@ impl Inner {
 }
 
 /// Returns the key of an object. Sources never deliver an object without a name.
-fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
-    let namespace = metadata.namespace.clone().unwrap_or_default();
-    Some(ObjectKey { namespace, name: metadata.name.clone()? })
-}
-
 impl multinet_runtime::Index<MultiNetworkService> for State {
     fn apply(&self, object: MultiNetworkService) {
-        if let Some(key) = key_of(&object.metadata) {
+        if let Some(key) = ObjectKey::of(&object.metadata) {
             self.lock().index.apply_service(key, Service::from(&object));
         }
     }
@@ -303,7 +297,7 @@ impl multinet_runtime::Index<MultiNetworkService> for State {
 
 impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
     fn apply(&self, object: MultiNetworkEndpointSlice) {
-        let Some(key) = key_of(&object.metadata) else {
+        let Some(key) = ObjectKey::of(&object.metadata) else {
             return;
         };
         // Parsing takes time, so it happens before the lock is taken.
