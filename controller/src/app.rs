@@ -11,7 +11,6 @@
 //!   SIGTERM ──> not ready ──> writer finishes ──> lease is released ──> exit
 //! ```
 
-use std::fmt::Debug;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -20,14 +19,12 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::{Api, Client, Resource};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::{
-    Admin, Guarded, Index, LeaseMetrics, LogLevel, Readiness, Refresh, WatchConfig, WatchMetrics, client,
-    drain, lease, log, page, register_process_metrics, watch,
+    Admin, LeaseMetrics, LogLevel, Readiness, Refresh, WatchMetrics, client, drain, lease, log, page,
+    register_process_metrics,
 };
 use prometheus_client::registry::Registry;
-use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +40,7 @@ use crate::metrics::{self, ApiMetrics, WriterMetrics};
 use crate::optional::OptionalApis;
 use crate::queue::Queue;
 use crate::views;
+use crate::watches::Watches;
 use crate::writer::Writer;
 
 /// Command that installs multinet's CRDs: advice for an API server that does not serve its kinds.
@@ -105,14 +103,13 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         );
     }
     let refresh = Refresh::default();
-    let sources = Watches {
+    let watches = Watches {
         client: client.clone(),
         refresh: refresh.clone(),
         index: Arc::clone(&index),
-        watch_metrics,
-        shutdown: shutdown.clone(),
+        metrics: watch_metrics,
     };
-    let mut sources = sources.follow(&readiness, api_metrics);
+    let mut watches = follow(watches, &readiness, api_metrics, &shutdown);
 
     let (stopped, has_stopped) = oneshot::channel::<()>();
     let instance = config.lease.identity.clone();
@@ -154,7 +151,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let outcome = tokio::select! {
         biased; // everything ends with the shutdown too
         () = shutdown.cancelled() => Ok(()),
-        _ = sources.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
+        _ = watches.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
         _ = &mut writing => Err(anyhow!("the writer has ended unexpectedly; see the log")),
     };
     shutdown.cancel();
@@ -182,49 +179,24 @@ fn admin(
     }
 }
 
-/// Everything that the watches need: the client, the index that they feed, and the token that ends
-/// them.
-struct Watches {
-    client: Client,
-    refresh: Refresh,
-    index: Arc<ClusterIndex>,
-    watch_metrics: WatchMetrics,
-    shutdown: CancellationToken,
-}
-
-impl Watches {
-    /// Spawns all watches, which feed the index until the shutdown. A task that ends earlier has
-    /// panicked. The caller must then stop the process, since slices would become outdated
-    /// unnoticed.
-    fn follow(self, readiness: &Readiness, api_metrics: ApiMetrics) -> JoinSet<()> {
-        let mut tasks = JoinSet::new();
-        self.watch::<MultiNetworkService>(&mut tasks, readiness, OURS, None);
-        self.watch::<MultiNetworkEndpointSlice>(&mut tasks, readiness, OURS, None);
-        self.watch::<views::Pod>(&mut tasks, readiness, CORE, None);
-        self.watch::<views::Node>(&mut tasks, readiness, CORE, None);
-        self.watch::<views::Service>(&mut tasks, readiness, CORE, None);
-        let mirrors = format!("{}={}", labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER);
-        self.watch::<EndpointSlice>(&mut tasks, readiness, CORE, Some(&mirrors));
-        let Self { client, refresh, index, watch_metrics, shutdown } = self;
-        let optional = OptionalApis::new(client, refresh, index, watch_metrics, api_metrics, shutdown);
-        let asked = readiness.register("API groups");
-        tasks.spawn(optional.run(readiness.clone(), asked));
-        tasks
-    }
-
-    fn watch<K>(&self, tasks: &mut JoinSet<()>, readiness: &Readiness, hint: &str, labels: Option<&str>)
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-        ClusterIndex: Index<K>,
-    {
-        let api = Api::<Guarded<K>>::all(self.client.clone());
-        let config = WatchConfig::new(api, hint).refreshed_by(&self.refresh);
-        let config = match labels {
-            Some(selector) => config.labelled(selector),
-            None => config,
-        };
-        let index = Arc::clone(&self.index);
-        let guard = readiness.register(K::plural(&()));
-        tasks.spawn(watch(config, index, guard, self.watch_metrics.clone(), self.shutdown.clone()));
-    }
+/// Spawns all watches, which feed the index until the shutdown. A task that ends earlier has
+/// panicked. The caller must then stop the process, since slices would become outdated unnoticed.
+fn follow(
+    watches: Watches,
+    readiness: &Readiness,
+    api_metrics: ApiMetrics,
+    shutdown: &CancellationToken,
+) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watches.watch::<MultiNetworkService>(readiness, OURS, None, shutdown));
+    tasks.spawn(watches.watch::<MultiNetworkEndpointSlice>(readiness, OURS, None, shutdown));
+    tasks.spawn(watches.watch::<views::Pod>(readiness, CORE, None, shutdown));
+    tasks.spawn(watches.watch::<views::Node>(readiness, CORE, None, shutdown));
+    tasks.spawn(watches.watch::<views::Service>(readiness, CORE, None, shutdown));
+    let mirrors = format!("{}={}", labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER);
+    tasks.spawn(watches.watch::<EndpointSlice>(readiness, CORE, Some(&mirrors), shutdown));
+    let asked = readiness.register("API groups");
+    let optional = OptionalApis::new(watches, api_metrics, shutdown.clone());
+    tasks.spawn(optional.run(readiness.clone(), asked));
+    tasks
 }

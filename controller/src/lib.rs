@@ -67,6 +67,7 @@ pub mod sources;
 pub mod status;
 pub mod tally;
 pub mod views;
+pub mod watches;
 pub mod work;
 pub mod writer;
 

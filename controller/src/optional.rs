@@ -16,14 +16,11 @@
 mod presence;
 
 use std::fmt::Debug;
-use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
-use kube::{Api, Client, Resource};
+use kube::{Client, Resource};
 use multinet_runtime::watch::{ANSWER_TIME, Problem, ProblemKind};
-use multinet_runtime::{
-    Index, Readiness, ReadyGuard, Refresh, TerminalSafe, WatchConfig, WatchMetrics, random_fraction, watch,
-};
+use multinet_runtime::{Index, Readiness, ReadyGuard, TerminalSafe, random_fraction};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -37,14 +34,12 @@ use crate::views::{
     DeviceClass, NetworkAttachmentDefinition, ResourceClaim, ResourceClaimTemplate, ResourceSlice, V1,
     V1Beta1, V1Beta2, Version,
 };
+use crate::watches::Watches;
 use crate::work::OptionalApi;
 
 /// Starts and ends the watches of the optional API groups.
 pub struct OptionalApis {
-    client: Client,
-    refresh: Refresh,
-    index: Arc<ClusterIndex>,
-    watch_metrics: WatchMetrics,
+    watches: Watches,
     metrics: ApiMetrics,
     shutdown: CancellationToken,
     multus: GroupWatcher,
@@ -66,14 +61,7 @@ struct GroupWatcher {
 
 impl OptionalApis {
     /// Creates the watcher. It sends no requests before [`run`](Self::run).
-    pub fn new(
-        client: Client,
-        refresh: Refresh,
-        index: Arc<ClusterIndex>,
-        watch_metrics: WatchMetrics,
-        metrics: ApiMetrics,
-        shutdown: CancellationToken,
-    ) -> Self {
+    pub fn new(watches: Watches, metrics: ApiMetrics, shutdown: CancellationToken) -> Self {
         let watcher = |api| GroupWatcher {
             api,
             presence: Presence::default(),
@@ -85,10 +73,7 @@ impl OptionalApis {
         Self {
             multus: watcher(OptionalApi::Multus),
             dra: watcher(OptionalApi::Dra),
-            client,
-            refresh,
-            index,
-            watch_metrics,
+            watches,
             metrics,
             shutdown,
         }
@@ -114,12 +99,12 @@ impl OptionalApis {
                 match event {
                     Event::Poll => {
                         // After a failed request, the state stays as it was.
-                        if let Ok(found) = groups(&self.client).await {
+                        if let Ok(found) = groups(&self.watches.client).await {
                             self.apply_groups(&found, None).await;
                         }
                         next = Instant::now() + POLL;
                     }
-                    Event::Listed(api, version) => self.index.set_served(api, Some(version)),
+                    Event::Listed(api, version) => self.watches.index.set_served(api, Some(version)),
                     Event::Died => return,
                 }
             }
@@ -132,8 +117,8 @@ impl OptionalApis {
         let mut is_said = false;
         loop {
             let found = async {
-                ready(&self.client).await?;
-                groups(&self.client).await
+                ready(&self.watches.client).await?;
+                groups(&self.watches.client).await
             };
             let problem = match found.await {
                 Ok(found) => return found,
@@ -151,8 +136,7 @@ impl OptionalApis {
     /// Starts and ends watches to match the served groups. At the start, `readiness` is that of the
     /// process.
     async fn apply_groups(&mut self, found: &APIGroupList, readiness: Option<&Readiness>) {
-        let (client, refresh, index, metrics) =
-            (&self.client, &self.refresh, &self.index, &self.watch_metrics);
+        let index = &self.watches.index;
         for watcher in [&mut self.multus, &mut self.dra] {
             let api = watcher.api;
             let listed = found.groups.iter().filter(|group| group.name == api.group());
@@ -164,15 +148,7 @@ impl OptionalApis {
                     watcher.stop().await;
                     watcher.stop = self.shutdown.child_token();
                     let own = Readiness::default();
-                    let spawn = WatchSpawner {
-                        client,
-                        refresh,
-                        index,
-                        metrics,
-                        readiness: readiness.unwrap_or(&own),
-                        watcher,
-                    };
-                    spawn.group(api, version);
+                    watcher.start(&self.watches, readiness.unwrap_or(&own), version);
                     if readiness.is_some() {
                         // At the start nothing is written before everything has been listed, so the
                         // index may know already.
@@ -230,51 +206,36 @@ impl GroupWatcher {
         event
     }
 
+    /// Starts the watches of the group in this version.
+    fn start(&mut self, watches: &Watches, readiness: &Readiness, version: &str) {
+        match (self.api, version) {
+            (OptionalApi::Multus, _) => self.watch::<NetworkAttachmentDefinition>(watches, readiness),
+            (OptionalApi::Dra, "v1beta1") => self.watch_dra::<V1Beta1>(watches, readiness),
+            (OptionalApi::Dra, "v1beta2") => self.watch_dra::<V1Beta2>(watches, readiness),
+            (OptionalApi::Dra, _) => self.watch_dra::<V1>(watches, readiness),
+        }
+    }
+
+    fn watch_dra<V: Version>(&mut self, watches: &Watches, readiness: &Readiness) {
+        self.watch::<ResourceSlice<V>>(watches, readiness);
+        self.watch::<ResourceClaim<V>>(watches, readiness);
+        self.watch::<DeviceClass<V>>(watches, readiness);
+        self.watch::<ResourceClaimTemplate<V>>(watches, readiness);
+    }
+
+    fn watch<K>(&mut self, watches: &Watches, readiness: &Readiness)
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+        ClusterIndex: Index<K>,
+    {
+        self.watches.spawn(watches.watch::<K>(readiness, self.api.hint(), None, &self.stop));
+    }
+
     /// Ends the watches and waits for them, so that they feed nothing into the index afterwards.
     async fn stop(&mut self) {
         self.listing = None;
         self.stop.cancel();
         while self.watches.join_next().await.is_some() {}
-    }
-}
-
-/// Everything needed to start the watches of a group.
-struct WatchSpawner<'a> {
-    client: &'a Client,
-    refresh: &'a Refresh,
-    index: &'a Arc<ClusterIndex>,
-    metrics: &'a WatchMetrics,
-    readiness: &'a Readiness,
-    watcher: &'a mut GroupWatcher,
-}
-
-impl WatchSpawner<'_> {
-    fn group(mut self, api: OptionalApi, version: &str) {
-        match (api, version) {
-            (OptionalApi::Multus, _) => self.kind::<NetworkAttachmentDefinition>(api),
-            (OptionalApi::Dra, "v1beta1") => self.dra::<V1Beta1>(api),
-            (OptionalApi::Dra, "v1beta2") => self.dra::<V1Beta2>(api),
-            (OptionalApi::Dra, _) => self.dra::<V1>(api),
-        }
-    }
-
-    fn dra<V: Version>(&mut self, api: OptionalApi) {
-        self.kind::<ResourceSlice<V>>(api);
-        self.kind::<ResourceClaim<V>>(api);
-        self.kind::<DeviceClass<V>>(api);
-        self.kind::<ResourceClaimTemplate<V>>(api);
-    }
-
-    fn kind<K>(&mut self, api: OptionalApi)
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-        ClusterIndex: Index<K>,
-    {
-        let config =
-            WatchConfig::<K>::new(Api::all(self.client.clone()), api.hint()).refreshed_by(self.refresh);
-        let guard = self.readiness.register(K::plural(&()));
-        let (index, stop) = (Arc::clone(self.index), self.watcher.stop.clone());
-        self.watcher.watches.spawn(watch(config, index, guard, self.metrics.clone(), stop));
     }
 }
 

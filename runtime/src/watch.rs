@@ -108,18 +108,6 @@ impl<K> WatchConfig<K> {
     pub fn new(api: Api<Guarded<K>>, hint: impl Into<String>) -> Self {
         Self { api, hint: hint.into(), lists: DEFAULT_LISTS, labels: None, refresh: Refresh::default() }
     }
-
-    /// Restricts the watch to objects whose labels match `selector`, such as `app=web,tier!=cache`.
-    #[must_use]
-    pub fn labelled(self, selector: impl Into<String>) -> Self {
-        Self { labels: Some(selector.into()), ..self }
-    }
-
-    /// Lets `refresh` ask the watch for a new list.
-    #[must_use]
-    pub fn refreshed_by(self, refresh: &Refresh) -> Self {
-        Self { refresh: refresh.clone(), ..self }
-    }
 }
 
 /// Form of the list of all objects.

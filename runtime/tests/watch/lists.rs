@@ -126,8 +126,11 @@ async fn a_label_selector_is_part_of_every_request() {
         let selector = request.query("labelSelector").map(|text| text.replace("%3D", "="));
         selector.map(|text| text.replace("%2C", ",").replace("%21", "!"))
     };
-    let mut world =
-        World::start_with(|config| WatchConfig { lists: Lists::Stream, ..config.labelled(SELECTOR) });
+    let mut world = World::start_with(|config| WatchConfig {
+        lists: Lists::Stream,
+        labels: Some(SELECTOR.to_owned()),
+        ..config
+    });
     let refused = world.api.next_streamed_list().await;
     assert_eq!(sent(&refused).as_deref(), Some(SELECTOR), "a list in a stream");
     refused.status(422, "no streamed lists here");
@@ -162,7 +165,7 @@ async fn cancelling_ends_the_watch() {
 async fn a_refresh_causes_a_new_list_unless_the_last_one_is_young() {
     let refresh = Refresh::default();
     let mut world =
-        World::start_with(|config| WatchConfig { lists: Lists::Pages, ..config }.refreshed_by(&refresh));
+        World::start_with(|config| WatchConfig { lists: Lists::Pages, refresh: refresh.clone(), ..config });
     world.api.next_list().await.list("1", &[object("a", "1")]);
     world.calls.expect(["apply a@1", "reset a", "commit"]).await;
     // The stream stays open without an event, as if its connection were dead.

@@ -137,7 +137,10 @@ async fn a_request_goes_on_while_the_lease_is_renewed() {
 async fn a_kind_that_cannot_be_listed_delays_writing_only_for_a_while() {
     let refresh = Refresh::default();
     let (client, _silent) = FakeApi::new();
-    let nodes = WatchConfig::new(Api::<Guarded<views::Node>>::all(client), "").refreshed_by(&refresh);
+    let nodes = WatchConfig {
+        refresh: refresh.clone(),
+        ..WatchConfig::new(Api::<Guarded<views::Node>>::all(client), "")
+    };
     let ready = Readiness::default().register("nodes");
     let metrics = WatchMetrics::register(&mut Registry::default());
     tokio::spawn(watch(nodes, Arc::new(Nobody), ready, metrics, CancellationToken::new()));

@@ -9,6 +9,7 @@ use multinet_controller::index::{ClusterIndex, Settings};
 use multinet_controller::metrics::ApiMetrics;
 use multinet_controller::optional::OptionalApis;
 use multinet_controller::queue::Queue;
+use multinet_controller::watches::Watches;
 use multinet_runtime::{Readiness, Refresh, WatchMetrics};
 use multinet_testing::fake_api::{Events, FakeApi, Request};
 use multinet_testing::metrics::sample;
@@ -38,8 +39,8 @@ fn start() -> Rig {
     let (watches, apis) = (WatchMetrics::register(&mut registry), ApiMetrics::register(&mut registry));
     let readiness = Readiness::default();
     let asked = readiness.register("API groups");
-    let optional =
-        OptionalApis::new(client, Refresh::default(), index, watches, apis, CancellationToken::new());
+    let watches = Watches { client, refresh: Refresh::default(), index, metrics: watches };
+    let optional = OptionalApis::new(watches, apis, CancellationToken::new());
     tokio::spawn(optional.run(readiness.clone(), asked));
     Rig { api, readiness, registry }
 }
