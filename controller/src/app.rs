@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::Config;
+use crate::config::Args;
 use crate::events::events;
 use crate::fair_queue::Limits;
 use crate::index::{ClusterIndex, Settings};
@@ -51,8 +51,8 @@ const CORE: &str = "use an API server of Kubernetes 1.31 or later";
 
 /// Runs the controller until a signal stops it. Returns an error if it cannot start, or if one of
 /// its tasks ends early.
-pub fn run(config: Config) -> Result<()> {
-    let log_level = log::init(&config.log)?;
+pub fn run(args: Args) -> Result<()> {
+    let log_level = log::init(&args.log)?;
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         warn!(%error, "cannot raise the limit of open files; it stays as it is");
     }
@@ -60,13 +60,13 @@ pub fn run(config: Config) -> Result<()> {
     // for it. There must be more threads than those.
     let threads = available_parallelism().map_or(1, NonZero::get).max(THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    let outcome = runtime.block_on(serve(config, log_level));
+    let outcome = runtime.block_on(serve(args, log_level));
     // A thread may be blocked in a read from a hanging file system. Do not wait for it.
     runtime.shutdown_background();
     outcome
 }
 
-async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
+async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
     let readiness = Readiness::default();
     let starting = readiness.register("start");
     // The controller serves no clients, so it need not stay up after it becomes unready.
@@ -78,17 +78,17 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let api_metrics = ApiMetrics::register(&mut registry);
     let writer_metrics = WriterMetrics::default();
 
-    let admin = match config.admin {
+    let admin = match args.admin {
         Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
     let (client, server) = client::connect().await?;
-    let queue = Arc::new(Queue::new(Limits::of_services(config.concurrent_writes)));
+    let queue = Arc::new(Queue::new(Limits::of_services(args.concurrent_writes.into())));
     let settings = Settings {
-        zone: config.zone,
-        limit: config.max_endpoints_per_slice,
-        caps: config.caps,
-        mirror_limit: config.max_endpoints_per_mirror_slice,
+        zone: args.zone.clone(),
+        limit: args.max_endpoints_per_slice.into(),
+        caps: args.caps(),
+        mirror_limit: args.max_endpoints_per_mirror_slice.into(),
         clock: Timestamp::now,
     };
     let index = Arc::new(ClusterIndex::new(settings, Arc::clone(&queue)));
@@ -98,7 +98,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if let Some(listener) = admin {
         info!("admin on http://{}", listener.local_addr()?);
         tasks.spawn(
-            self::admin(&index, &readiness, registry, log_level, config.admin_allow_logging)
+            self::admin(&index, &readiness, registry, log_level, args.admin_allow_logging)
                 .serve(listener, shutdown.clone()),
         );
     }
@@ -112,12 +112,13 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let mut watches = follow(watches, &readiness, api_metrics, &shutdown);
 
     let (stopped, has_stopped) = oneshot::channel::<()>();
-    let instance = config.lease.identity.clone();
+    let election = args.lease();
+    let instance = election.identity.clone();
     // `has_stopped` resolves when `stopped` is dropped, which also happens if the writer panics.
     let has_stopped = async { drop(has_stopped.await) };
     // The lease has a client of its own, so that writes and watches cannot delay a renewal.
     let (leadership, campaign) =
-        lease(client::connect().await?.0, config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
+        lease(client::connect().await?.0, election, lease_metrics, shutdown.clone(), has_stopped)?;
     let (events, publisher) =
         events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
     let writer = Writer::new(
@@ -126,7 +127,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         (leadership, refresh),
         events,
         writer_metrics,
-        config.concurrent_writes,
+        args.concurrent_writes.into(),
     );
     tasks.spawn(publisher.run());
     tasks.spawn({

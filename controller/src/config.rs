@@ -37,7 +37,7 @@ pub struct Args {
     /// Zone of the DNS server, for `status.hostname`
     #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", default_value = flags::ZONE,
           value_parser = zone, help_heading = "Slices")]
-    zone: String,
+    pub(crate) zone: String,
 
     /// Maximum number of endpoints in a slice, 1 to 1000
     ///
@@ -46,13 +46,13 @@ pub struct Args {
     /// (docs/benchmarks.md). When this limit changes, existing slices are merged gradually.
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value_t = flags::ENDPOINTS_PER_SLICE,
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
-    max_endpoints_per_slice: u16,
+    pub(crate) max_endpoints_per_slice: u16,
 
     /// Maximum number of endpoints in a slice of a mirror, 1 to 1000 (Kubernetes' own slices have
     /// 100)
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_MIRROR_SLICE", default_value_t = flags::ENDPOINTS_PER_MIRROR_SLICE,
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
-    max_endpoints_per_mirror_slice: u16,
+    pub(crate) max_endpoints_per_mirror_slice: u16,
 
     /// Maximum number of published addresses of a pod on a network
     ///
@@ -61,18 +61,18 @@ pub struct Args {
     /// The memory that multinet-dns needs depends on these limits (docs/operations.md).
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_POD", default_value_t = flags::ADDRESSES_PER_POD,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
-    max_addresses_per_pod: u32,
+    pub(crate) max_addresses_per_pod: u32,
 
     /// Maximum number of published addresses of a service, over all of its networks; published
     /// addresses stay, the others follow by the age of their pods
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_SERVICE", default_value_t = flags::ADDRESSES_PER_SERVICE,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
-    max_addresses_per_service: u32,
+    pub(crate) max_addresses_per_service: u32,
 
     /// Maximum number of published addresses of all services in a namespace
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_NAMESPACE", default_value_t = flags::ADDRESSES_PER_NAMESPACE,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
-    max_addresses_per_namespace: u32,
+    pub(crate) max_addresses_per_namespace: u32,
 
     /// Maximum number of concurrent requests, 1 to 1000
     ///
@@ -80,41 +80,41 @@ pub struct Args {
     /// With a fast API server, a higher number makes many changes in one namespace faster.
     #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value_t = flags::CONCURRENT_WRITES,
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
-    concurrent_writes: u16,
+    pub(crate) concurrent_writes: u16,
 
     /// Namespace of the Lease [default: that of the pod, else multinet-system]
     #[arg(long, value_name = "NAMESPACE", env = "MULTINET_LEASE_NAMESPACE", value_parser = namespace,
           help_heading = "Leader election")]
-    lease_namespace: Option<String>,
+    pub(crate) lease_namespace: Option<String>,
 
     /// Name of the Lease; of the controllers with the same Lease, one is the leader
     #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = flags::LEASE_NAME,
           value_parser = lease_name, help_heading = "Leader election")]
-    lease_name: String,
+    pub(crate) lease_name: String,
 
     /// Time after which a silent leader loses the Lease, 1s to 1h
     #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = flags::LEASE_DURATION, value_parser = lease_duration,
           help_heading = "Leader election")]
-    lease_duration: Duration,
+    pub(crate) lease_duration: Duration,
 
     /// Name of this process, unique among those with the same Lease, such as the pod's name; a
     /// container that restarts under the same name need not wait for the Lease to expire [default:
     /// the host's name and a random number]
     #[arg(long, value_name = "NAME", env = "MULTINET_IDENTITY", value_parser = identity,
           help_heading = "Leader election")]
-    identity: Option<String>,
+    pub(crate) identity: Option<String>,
 
     /// Address for /metrics, /livez, /readyz, /logging and /debug/state [default: none]
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
-    admin: Option<SocketAddr>,
+    pub(crate) admin: Option<SocketAddr>,
 
     /// Allow clients on other hosts to set the log filter by PUT /logging
     #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
           help_heading = "Operation")]
-    admin_allow_logging: bool,
+    pub(crate) admin_allow_logging: bool,
 
     #[command(flatten)]
-    log: LogArgs,
+    pub(crate) log: LogArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -129,68 +129,24 @@ Examples:
 
 Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
 
-/// Checked configuration of the controller.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Zone of the host names in `status`, in lower case and without a trailing dot.
-    pub zone: String,
-    /// Maximum number of endpoints in a MultiNetworkEndpointSlice.
-    pub max_endpoints_per_slice: usize,
-    /// Maximum number of endpoints in a core EndpointSlice of a mirror.
-    pub max_endpoints_per_mirror_slice: usize,
-    /// Limits on the number of published addresses.
-    pub caps: Caps,
-    /// Maximum number of concurrent requests of the writer to the API server.
-    pub concurrent_writes: usize,
-    /// Name and duration of the Lease, and the identity of this process.
-    pub lease: LeaseConfig,
-    /// Address of the HTTP server for metrics, probes and logging; `None` for no such server.
-    pub admin: Option<SocketAddr>,
-    /// Whether clients on other hosts may set the log filter.
-    pub admin_allow_logging: bool,
-    /// Format and filter of the log.
-    pub log: LogArgs,
-}
+impl Args {
+    /// Returns the limits on the number of published addresses.
+    pub(crate) fn caps(&self) -> Caps {
+        Caps {
+            pod: self.max_addresses_per_pod as usize,
+            service: self.max_addresses_per_service as usize,
+            namespace: self.max_addresses_per_namespace as usize,
+        }
+    }
 
-impl Config {
-    /// Builds the configuration. Takes defaults that depend on the environment from the pod or the
-    /// host.
-    pub fn new(args: Args) -> Self {
-        let Args {
-            zone,
-            max_endpoints_per_slice,
-            max_endpoints_per_mirror_slice,
-            max_addresses_per_pod,
-            max_addresses_per_service,
-            max_addresses_per_namespace,
-            concurrent_writes,
-            lease_namespace,
-            lease_name,
-            lease_duration,
-            identity,
-            admin,
-            admin_allow_logging,
-            log,
-        } = args;
-        Self {
-            zone,
-            max_endpoints_per_slice: max_endpoints_per_slice.into(),
-            max_endpoints_per_mirror_slice: max_endpoints_per_mirror_slice.into(),
-            caps: Caps {
-                pod: max_addresses_per_pod as usize,
-                service: max_addresses_per_service as usize,
-                namespace: max_addresses_per_namespace as usize,
-            },
-            concurrent_writes: concurrent_writes.into(),
-            lease: LeaseConfig {
-                namespace: lease_namespace.unwrap_or_else(own_namespace),
-                name: lease_name,
-                identity: identity.unwrap_or_else(own_identity),
-                duration: lease_duration,
-            },
-            admin,
-            admin_allow_logging,
-            log,
+    /// Returns name and duration of the Lease, and the identity of this process. Takes defaults
+    /// that depend on the environment from the pod or the host.
+    pub(crate) fn lease(&self) -> LeaseConfig {
+        LeaseConfig {
+            namespace: self.lease_namespace.clone().unwrap_or_else(own_namespace),
+            name: self.lease_name.clone(),
+            identity: self.identity.clone().unwrap_or_else(own_identity),
+            duration: self.lease_duration,
         }
     }
 }
@@ -251,38 +207,35 @@ mod tests {
 
     use super::*;
 
-    fn config(flags: &[&str]) -> Result<Config, String> {
+    fn config(flags: &[&str]) -> Result<Args, String> {
         let args = Args::try_parse_from(["multinet-controller"].iter().chain(flags));
-        args.map(Config::new).map_err(|error| one_line(&error, "multinet-controller"))
+        args.map_err(|error| one_line(&error, "multinet-controller"))
     }
 
     #[test]
     fn defaults_match_the_documentation() {
         let config = config(&[]).unwrap();
         assert_eq!(config.zone, "multinet.cluster.local");
-        let limits =
-            |config: &Config| (config.max_endpoints_per_slice, config.max_endpoints_per_mirror_slice);
+        let limits = |config: &Args| (config.max_endpoints_per_slice, config.max_endpoints_per_mirror_slice);
         assert_eq!((limits(&config), config.concurrent_writes), ((25, 100), 32));
-        assert_eq!(config.caps, Caps::default());
+        assert_eq!(config.caps(), Caps::default());
         let caps = ["pod=1", "service=2", "namespace=3"].map(|cap| format!("--max-addresses-per-{cap}"));
-        let caps = self::config(&caps.each_ref().map(String::as_str)).unwrap().caps;
+        let caps = self::config(&caps.each_ref().map(String::as_str)).unwrap().caps();
         assert_eq!(caps, Caps { pod: 1, service: 2, namespace: 3 });
         let both = ["--max-endpoints-per-slice", "6", "--max-endpoints-per-mirror-slice", "7"];
         assert_eq!(limits(&self::config(&both[..2]).unwrap()), (6, 100));
         assert_eq!(limits(&self::config(&both).unwrap()), (6, 7));
-        assert_eq!(
-            (config.lease.namespace.as_str(), config.lease.name.as_str()),
-            (NAMESPACE, "multinet-controller")
-        );
-        assert_eq!((config.lease.duration, config.admin), (Duration::from_secs(15), None));
+        let lease = config.lease();
+        assert_eq!((lease.namespace.as_str(), lease.name.as_str()), (NAMESPACE, "multinet-controller"));
+        assert_eq!((lease.duration, config.admin), (Duration::from_secs(15), None));
     }
 
     #[test]
     fn two_processes_have_different_identities() {
-        let identity = || config(&[]).unwrap().lease.identity;
+        let identity = || config(&[]).unwrap().lease().identity;
         assert_ne!(identity(), identity());
         assert!(super::identity(&identity()).is_ok(), "{}", identity());
-        assert_eq!(config(&["--identity", "controller-0"]).unwrap().lease.identity, "controller-0");
+        assert_eq!(config(&["--identity", "controller-0"]).unwrap().lease().identity, "controller-0");
     }
 
     #[test]

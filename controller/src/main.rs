@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use multinet_controller::app;
-use multinet_controller::config::{Args, Config};
+use multinet_controller::config::Args;
 use multinet_runtime::command_line::{end, one_line};
 
 const PROGRAM: &str = "multinet-controller";
@@ -19,5 +19,5 @@ fn main() -> ExitCode {
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => return end(PROGRAM, Err(one_line(&error, PROGRAM))),
     };
-    end(PROGRAM, app::run(Config::new(args)).map_err(|error| format!("{error:#}")))
+    end(PROGRAM, app::run(args).map_err(|error| format!("{error:#}")))
 }
