@@ -1,8 +1,10 @@
 //! Common parts of the binaries' command lines.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use k8s_openapi::jiff::SignedDuration;
 
 /// Returns clap's error about a command line of `program` as one line.
@@ -15,9 +17,15 @@ pub fn one_line(error: &clap::Error, program: &str) -> String {
 /// Longest time that a program waits at its end for its last log lines to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Flushes the log of `program` at its end and returns its exit status: 0, or 2 for an error, which
-/// is written to standard error as one line.
-pub fn end(program: &str, outcome: Result<(), String>) -> ExitCode {
+/// Runs `program`: parses its command line and calls `run`. Returns its exit status: 0, or 2 for an
+/// error, which is written to standard error as one line.
+pub fn main<A: Parser, E: Display>(program: &str, run: impl FnOnce(A) -> Result<(), E>) -> ExitCode {
+    let outcome = match A::try_parse() {
+        Ok(args) => run(args).map_err(|error| format!("{error:#}")),
+        // Help and version are no errors. clap prints them and exits with status 0.
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => Err(one_line(&error, program)),
+    };
     let code = match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -42,8 +50,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
     #[derive(Debug, Parser)]
