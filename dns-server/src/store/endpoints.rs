@@ -17,8 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::limits::answers::MAX_TXT;
 use crate::store::name::MAX_LABEL;
 
-/// A ready endpoint to be stored in [`Endpoints`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A ready endpoint to be stored in [`Endpoints`]. A snapshot has this form of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint<'a> {
     /// IP address of the endpoint on the slice's network.
     pub address: IpAddr,
@@ -136,36 +136,20 @@ impl<'a> FromIterator<Endpoint<'a>> for Endpoints {
     }
 }
 
-/// Serialized form of an endpoint in a snapshot.
-#[derive(Serialize, Deserialize)]
-struct EndpointRow<'a> {
-    address: IpAddr,
-    host: &'a str,
-    named: bool,
-    txt: &'a [u8],
-}
-
 impl Serialize for Endpoints {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter().map(|endpoint| {
             let PackedEndpoint { address, label, named, txt } = endpoint;
             // The conversion cannot fail: labels are made from strings, and only their case has
             // changed.
-            EndpointRow { address, host: str::from_utf8(&label[1..]).unwrap_or_default(), named, txt }
+            Endpoint { address, host: str::from_utf8(&label[1..]).unwrap_or_default(), named, txt }
         }))
     }
 }
 
 impl<'de> Deserialize<'de> for Endpoints {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let rows = Vec::<EndpointRow<'de>>::deserialize(deserializer)?;
-        let endpoint = |&EndpointRow { address, host, named, txt }: &EndpointRow<'de>| Endpoint {
-            address,
-            host,
-            named,
-            txt,
-        };
-        Ok(rows.iter().map(endpoint).collect())
+        Ok(Vec::<Endpoint<'de>>::deserialize(deserializer)?.into_iter().collect())
     }
 }
 

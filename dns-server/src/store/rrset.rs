@@ -144,53 +144,30 @@ impl Node {
     }
 }
 
+impl Rrset {
+    /// Makes the RRset of records with these data; `None` if there are none.
+    pub fn of(rtype: u16, ttl: u32, data: &[impl AsRef<[u8]>]) -> Option<Self> {
+        let mut body = Vec::new();
+        for data in data {
+            push_record(&mut body, &QUESTION_POINTER, rtype, ttl, data.as_ref());
+        }
+        let (records, body) = (data.len(), body.into());
+        (records > 0).then(|| Self { rtype, ttl, records, body, stride: None, glue: Vec::new() })
+    }
+}
+
 /// Makes the A and AAAA RRsets of `addresses`, sorted by address. A family without any is left out.
 pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
-    let mut v4 = RrsetWriter::new(rtype::A, ttl);
-    let mut v6 = RrsetWriter::new(rtype::AAAA, ttl);
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for address in addresses {
         match address {
-            IpAddr::V4(address) => v4.push(&address.octets()),
-            IpAddr::V6(address) => v6.push(&address.octets()),
+            IpAddr::V4(address) => v4.push(address.octets()),
+            IpAddr::V6(address) => v6.push(address.octets()),
         }
     }
-    v4.stride = Some(A_LEN);
-    v6.stride = Some(AAAA_LEN);
-    [v4, v6].into_iter().filter_map(RrsetWriter::finish).collect()
-}
-
-/// Builder of an [`Rrset`], record by record.
-pub struct RrsetWriter {
-    rtype: u16,
-    ttl: u32,
-    records: usize,
-    body: Vec<u8>,
-    stride: Option<usize>,
-}
-
-impl RrsetWriter {
-    /// Starts an RRset of a type and a time to live in seconds, without records.
-    pub fn new(rtype: u16, ttl: u32) -> Self {
-        Self { rtype, ttl, records: 0, body: Vec::new(), stride: None }
-    }
-
-    /// Adds a record with this data.
-    pub fn push(&mut self, data: &[u8]) {
-        push_record(&mut self.body, &QUESTION_POINTER, self.rtype, self.ttl, data);
-        self.records += 1;
-    }
-
-    /// Returns the RRset, or `None` if no record was added.
-    pub fn finish(self) -> Option<Rrset> {
-        (self.records > 0).then(|| Rrset {
-            rtype: self.rtype,
-            ttl: self.ttl,
-            records: self.records,
-            body: self.body.into(),
-            stride: self.stride,
-            glue: Vec::new(),
-        })
-    }
+    let v4 = Rrset::of(rtype::A, ttl, &v4).map(|rrset| Rrset { stride: Some(A_LEN), ..rrset });
+    let v6 = Rrset::of(rtype::AAAA, ttl, &v6).map(|rrset| Rrset { stride: Some(AAAA_LEN), ..rrset });
+    v4.into_iter().chain(v6).collect()
 }
 
 /// Returns the addresses in `body`, which holds A records with compressed owners.
@@ -237,9 +214,7 @@ pub fn push_record_header(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32,
 /// Makes the NS RRset of a zone's apex: its only name server, with the server's addresses as glue.
 pub fn name_server(owner: &Name, ttl: u32, host: &Name, addresses: &[Rrset]) -> Option<Rrset> {
     let host_at = HEADER + owner.as_wire().len() + 4 + RECORD_FIXED;
-    let mut set = RrsetWriter::new(rtype::NS, ttl);
-    set.push(host.as_wire());
-    let mut rrset = set.finish()?;
+    let mut rrset = Rrset::of(rtype::NS, ttl, &[host.as_wire()])?;
     rrset.glue =
         addresses.iter().map(|set| glue(&pointer(host_at).unwrap_or(QUESTION_POINTER), set)).collect();
     Some(rrset)

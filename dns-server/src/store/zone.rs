@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::store::name::{Labels, Name, label_starts};
-use crate::store::rrset::{self, HEADER, Node, RrsetWriter, rtype};
+use crate::store::rrset::{self, HEADER, Node, Rrset, rtype};
 
 /// Version of the Kubernetes DNS specification that the answers follow, as TXT data.
 const SCHEMA_VERSION: &[u8] = b"\x051.1.0";
@@ -137,9 +137,8 @@ impl Zone {
         let ns = rrset::name_server(&self.apex, self.settings.ttl, &self.name_server, &addresses);
         let mut names = vec![(self.apex.clone(), Node { rrsets: ns.into_iter().collect() })];
         if self.is_forward {
-            let mut version = RrsetWriter::new(rtype::TXT, SCHEMA_VERSION_TTL);
-            version.push(SCHEMA_VERSION);
-            let version = Node { rrsets: version.finish().into_iter().collect() };
+            let version = Rrset::of(rtype::TXT, SCHEMA_VERSION_TTL, &[SCHEMA_VERSION]);
+            let version = Node { rrsets: version.into_iter().collect() };
             names.extend(self.apex.child("dns-version").map(|name| (name, version)));
             names.extend(self.apex.child("svc").map(|name| (name, Node::default())));
             names.push((self.name_server.clone(), Node { rrsets: addresses }));
