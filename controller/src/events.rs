@@ -77,7 +77,7 @@ pub struct Publisher {
 }
 
 /// Key of a series of equal events: object, reason and text.
-type Key = (ObjectKey, &'static str, String);
+type Key = (ObjectKey, String, String);
 
 #[derive(Clone, Debug)]
 struct Series {
@@ -191,7 +191,7 @@ impl Publisher {
     async fn write(&mut self, object: &ObjectKey, notice: Notice, now: Timestamp) -> kube::Result<()> {
         let namespace = object.namespace.clone();
         let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
-        let key = (object.clone(), notice.reason, notice.note.clone());
+        let key = (object.clone(), notice.reason.clone(), notice.note.clone());
         self.series.retain(|_, series| series.last.elapsed() < SERIES);
         if let Some(known) = self.series.get_mut(&key) {
             let series = EventSeries { count: known.count + 1, last_observed_time: MicroTime(now) };
@@ -244,7 +244,7 @@ fn event(notice: Notice, namespace: String, instance: &str, now: Timestamp) -> E
         action: Some(ACTION.to_owned()),
         event_time: Some(MicroTime(now)),
         note: Some(cut(&notice.note, MAX_NOTE).to_owned()),
-        reason: Some(notice.reason.to_owned()),
+        reason: Some(notice.reason),
         regarding: Some(notice.regarding),
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(instance.to_owned()),
@@ -265,7 +265,8 @@ mod tests {
     #[test]
     fn an_event_stays_within_the_limits_of_the_api_server() {
         let regarding = ObjectReference { name: Some("x.".repeat(126) + "y"), ..ObjectReference::default() };
-        let notice = Notice { regarding, warning: true, reason: "AddressConflict", note: "é".repeat(1000) };
+        let notice =
+            Notice { regarding, warning: true, reason: "AddressConflict".into(), note: "é".repeat(1000) };
         let event = event(notice, "vision".into(), "pod", Timestamp::UNIX_EPOCH);
         let name = event.metadata.name.unwrap();
         assert!(name.len() <= MAX_NAME && name.ends_with("x.0"), "{name}");

@@ -99,7 +99,7 @@ struct State {
     /// Whether [`adopt_published`](Self::adopt_published) has run.
     has_adopted: bool,
     /// Notices about each pod, by its uid and by reason, so that none is published twice.
-    notified: HashMap<String, BTreeMap<&'static str, String>>,
+    notified: HashMap<String, BTreeMap<String, String>>,
     /// Number that varies the names of new slices from plan to plan.
     seed: u64,
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use multinet_crds::{Device, NetworkKind, NetworkReference};
 use multinet_runtime::ObjectKey;
+use serde::Deserialize;
 
 /// A secondary network, identified by the object that describes it. Services that use different
 /// aliases for that object refer to the same network.
@@ -227,7 +228,7 @@ pub struct AddresslessClaimDevice {
 }
 
 /// Identity of a DRA device.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub struct DeviceId {
     /// Name of the DRA driver, such as `dra.net`.
     pub driver: String,

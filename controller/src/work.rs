@@ -58,7 +58,7 @@ pub struct Notice {
     /// Whether the event is a warning.
     pub warning: bool,
     /// Reason of the event, in CamelCase.
-    pub reason: &'static str,
+    pub reason: String,
     /// Text of the event: one line that tells what is wrong and what to do.
     pub note: String,
 }

@@ -3,9 +3,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
-use multinet_crds::conditions::{
-    AcceptedReason, AddressConflictReason, CappedReason, ConditionType, Reason as _, ResolvedRefsReason, find,
-};
+use multinet_crds::conditions::{CappedReason, ConditionType, find};
 use multinet_crds::{
     MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceSpec, MultiNetworkServiceStatus,
     NetworkReference, labels,
@@ -229,8 +227,8 @@ impl State {
             let mut notified = self.notified.remove(&uid).unwrap_or_default();
             notified.retain(|reason, _| now.iter().any(|notice| notice.reason == *reason));
             for notice in now {
-                if notified.get(notice.reason) != Some(&notice.note) {
-                    notified.insert(notice.reason, notice.note.clone());
+                if notified.get(&notice.reason) != Some(&notice.note) {
+                    notified.insert(notice.reason.clone(), notice.note.clone());
                     notices.push(notice);
                 }
             }
@@ -291,11 +289,10 @@ fn notices_of_service(
         }
         notified.retain(|(known, _)| *known != kind.as_str());
         notified.push(said);
-        let Some(reason) = reason_of(&condition.reason) else { continue };
         notices.push(Notice {
             regarding: service.object_ref(&()),
             warning: true,
-            reason,
+            reason: condition.reason.clone(),
             note: condition.message.clone(),
         });
     }
@@ -304,24 +301,6 @@ fn notices_of_service(
 
 fn is_bad(status: &MultiNetworkServiceStatus, kind: ConditionType, bad: &str) -> bool {
     find(&status.conditions, kind).is_some_and(|condition| condition.status == bad)
-}
-
-/// Returns the static string for a condition's reason, which events need; `None` for other reasons.
-fn reason_of(reason: &str) -> Option<&'static str> {
-    let notified = [
-        AcceptedReason::Invalid.as_str(),
-        ResolvedRefsReason::NetworkNotFound.as_str(),
-        ResolvedRefsReason::NetworkNotUsable.as_str(),
-        ResolvedRefsReason::NetworkKindNotServed.as_str(),
-        ResolvedRefsReason::MirrorNotFound.as_str(),
-        ResolvedRefsReason::MirrorNotUsable.as_str(),
-        AddressConflictReason::DuplicateAddress.as_str(),
-        AddressConflictReason::OtherNamespace.as_str(),
-        CappedReason::AddressesPerPod.as_str(),
-        CappedReason::AddressesPerService.as_str(),
-        CappedReason::AddressesPerNamespace.as_str(),
-    ];
-    notified.into_iter().find(|known| *known == reason)
 }
 
 /// Returns notices about the unusable parts of a pod's annotations and claims, at most one per
@@ -344,8 +323,12 @@ fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Not
         uid: Some(pod.uid.clone()),
         ..ObjectReference::default()
     };
-    let notice =
-        |(reason, note): (_, String)| Notice { regarding: regarding.clone(), warning: true, reason, note };
+    let notice = |(reason, note): (&str, String)| Notice {
+        regarding: regarding.clone(),
+        warning: true,
+        reason: reason.to_owned(),
+        note,
+    };
     unreadable.into_iter().chain(rejected).chain(claims).map(notice).collect()
 }
 

@@ -120,8 +120,8 @@ pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawV
     let allocation: Allocation = parse_part(status.allocation.as_deref(), "status.allocation", &mut problems);
     let reserved_for: Vec<Consumer> =
         parse_part(status.reserved_for.as_deref(), "status.reservedFor", &mut problems);
-    let results: HashMap<SharedDevice, &AllocationResult> =
-        allocation.devices.results.iter().map(|result| (result.device(), result)).collect();
+    let results: HashMap<&SharedDevice, &AllocationResult> =
+        allocation.devices.results.iter().map(|result| (&result.device, result)).collect();
     let statuses: Vec<Box<RawValue>> = parse_part(status.devices.as_deref(), "status.devices", &mut problems);
     let (mut devices, mut addressless, mut reported) = (Vec::new(), Vec::new(), HashSet::new());
     for (index, raw) in statuses.iter().enumerate() {
@@ -129,25 +129,21 @@ pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawV
         let Some(status) = parse_part::<Option<DeviceStatus>>(Some(raw), &path, &mut problems) else {
             continue;
         };
-        let result = results.get(&status.device());
-        reported.insert(status.device());
+        let result = results.get(&status.device);
+        reported.insert(status.device.clone());
         let class = result.and_then(|result| spec.class_of(&result.request)).map(str::to_owned);
-        let id = DeviceId {
-            driver: status.driver.clone(),
-            pool: status.pool.clone(),
-            device: status.device.clone(),
-        };
+        let id = status.device.id.clone();
         let is_observed = result.is_some_and(|result| result.admin_access);
         match status.into_network(is_observed, &path, &mut problems) {
             Ok((addresses, device)) => devices.push(ClaimDevice { id, class, addresses, device }),
             Err(reason) => addressless.push(AddresslessClaimDevice { id, class, reason }),
         }
     }
-    for result in allocation.devices.results.iter().filter(|result| !reported.contains(&result.device())) {
+    for result in allocation.devices.results.iter().filter(|result| !reported.contains(&result.device)) {
         let reason =
             if result.admin_access { NoAddressReason::Observer } else { NoAddressReason::NotReported };
         let class = spec.class_of(&result.request).map(str::to_owned);
-        addressless.push(AddresslessClaimDevice { id: result.device().0, class, reason });
+        addressless.push(AddresslessClaimDevice { id: result.device.id.clone(), class, reason });
     }
     Claim {
         key,
@@ -280,24 +276,19 @@ struct Results {
 #[derive(Deserialize)]
 struct AllocationResult {
     request: String,
-    driver: String,
-    pool: String,
-    device: String,
-    #[serde(rename = "shareID")]
-    share_id: Option<String>,
+    #[serde(flatten)]
+    device: SharedDevice,
     #[serde(default, rename = "adminAccess", deserialize_with = "nullable")]
     admin_access: bool,
 }
 
 /// A device with the ID of its share, if it is shared.
-type SharedDevice = (DeviceId, Option<String>);
-
-impl AllocationResult {
-    fn device(&self) -> SharedDevice {
-        let Self { driver, pool, device, share_id, .. } = self;
-        let id = DeviceId { driver: driver.clone(), pool: pool.clone(), device: device.clone() };
-        (id, share_id.clone())
-    }
+#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
+struct SharedDevice {
+    #[serde(flatten)]
+    id: DeviceId,
+    #[serde(rename = "shareID")]
+    share_id: Option<String>,
 }
 
 /// A consumer that a claim is reserved for. So far, only pods can be consumers.
@@ -319,11 +310,8 @@ impl Consumer {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DeviceStatus {
-    driver: String,
-    pool: String,
-    device: String,
-    #[serde(rename = "shareID")]
-    share_id: Option<String>,
+    #[serde(flatten)]
+    device: SharedDevice,
     #[serde(default, deserialize_with = "nullable")]
     conditions: Vec<Condition>,
     network_data: Option<NetworkData>,
@@ -350,12 +338,6 @@ struct NetworkData {
 }
 
 impl DeviceStatus {
-    fn device(&self) -> SharedDevice {
-        let Self { driver, pool, device, share_id, .. } = self;
-        let id = DeviceId { driver: driver.clone(), pool: pool.clone(), device: device.clone() };
-        (id, share_id.clone())
-    }
-
     /// Returns the addresses and the details in the status, or the reason why the device has no
     /// address.
     fn into_network(

@@ -33,12 +33,10 @@ mod tests;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::marker::PhantomData;
 
 use multinet_crds::Device;
 use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::Deserializer;
 use serde_json::value::RawValue;
 
 use super::requests::{self, Meaning, Requests, definition};
@@ -153,39 +151,20 @@ fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<E
     let entries: Option<Vec<&RawValue>> = serde_json::from_str(text)?;
     let mut read = Vec::new();
     for (index, entry) in entries.unwrap_or_default().into_iter().enumerate() {
-        match serde_json::from_str::<Object<Entry<'_>>>(entry.get()) {
-            Ok(entry) => read.push(entry.0),
-            Err(error) => problems.note(|| {
-                let complaint = shortened(&error.to_string(), COMPLAINT);
+        let parsed = match serde_json::from_str(entry.get()) {
+            // serde would also take a list for the fields in their order.
+            _ if !entry.get().starts_with('{') => Err("expected an object".to_owned()),
+            parsed => parsed.map_err(|error| error.to_string()),
+        };
+        match parsed {
+            Ok(entry) => read.push(entry),
+            Err(complaint) => problems.note(|| {
+                let complaint = shortened(&complaint, COMPLAINT);
                 format!("entry {} of the network status is left out: {complaint}", index + 1)
             }),
         }
     }
     Ok(read)
-}
-
-/// A `T` that is parsed from a JSON object only. serde would also accept an array with the fields
-/// in order.
-struct Object<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor(PhantomData))
-    }
-}
-
-struct ObjectVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
-    type Value = Object<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Object<T>, M::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
-    }
 }
 
 /// Resolver of network names in a pod's annotation.

@@ -8,7 +8,7 @@ use crate::work::Notice;
 fn reasons(notices: &[Notice]) -> Vec<(&str, &str)> {
     notices
         .iter()
-        .map(|notice| (notice.regarding.name.as_deref().unwrap_or_default(), notice.reason))
+        .map(|notice| (notice.regarding.name.as_deref().unwrap_or_default(), notice.reason.as_str()))
         .collect()
 }
 
@@ -150,7 +150,7 @@ fn a_template_of_another_namespace_is_unresolved() {
         let network = json!({"kind": "ResourceClaimTemplate", "name": "nic", "namespace": namespace});
         index.apply(service("infer", version, |service| service["spec"]["networks"] = json!([network])));
         let outcome = write(&index, "infer", version);
-        let found: Vec<&str> = outcome.notices.iter().map(|notice| notice.reason).collect();
+        let found: Vec<&str> = outcome.notices.iter().map(|notice| notice.reason.as_str()).collect();
         assert_eq!(found, expected, "its existence is unknown yet");
         let is_resolved = |status: &MultiNetworkServiceStatus| {
             let condition = find(&status.conditions, ConditionType::ResolvedRefs);
