@@ -3,7 +3,7 @@
 //! (`slow/scan.rs`) leads to a [`PacketAction`], from which [`crate::answer::query`] renders the
 //! reply.
 
-mod scan;
+pub(crate) mod scan;
 
 use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::limits::answers::{MAX_QUESTIONS, MAX_RECORDS};

@@ -80,14 +80,15 @@ impl PacketScan {
 }
 
 /// Offsets in a packet at which a record's name and the record end, and the record's type.
-struct RecordBounds {
+pub(crate) struct RecordBounds {
     name_end: usize,
-    rtype: u16,
-    end: usize,
+    pub(crate) rtype: u16,
+    pub(crate) end: usize,
 }
 
 impl RecordBounds {
-    fn read(packet: &[u8], at: usize) -> Option<Self> {
+    /// Reads the record that begins at this offset; `None` if it is cut off.
+    pub(crate) fn read(packet: &[u8], at: usize) -> Option<Self> {
         let name_end = name_end(packet, at)?;
         let head = packet.get(name_end..)?.first_chunk::<10>()?;
         let end = name_end + 10 + usize::from(u16::from_be_bytes([head[8], head[9]]));
@@ -130,7 +131,7 @@ impl RecordBounds {
 
 /// Returns the end of the name that begins at an offset: behind its root label or its pointer,
 /// which must point backwards. A name that is too long is not scanned to its end.
-fn name_end(packet: &[u8], begin: usize) -> Option<usize> {
+pub(crate) fn name_end(packet: &[u8], begin: usize) -> Option<usize> {
     let mut at = begin;
     loop {
         if at - begin >= MAX_NAME {

@@ -1,6 +1,9 @@
 //! TSIG records on the wire (RFC 8945 §4.2), and their position in a message.
 
-use crate::store::name::MAX_NAME;
+use hickory_proto::rr::Name;
+use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder, BinEncodable as _};
+
+use crate::answer::slow::scan::{RecordBounds, name_end};
 use crate::store::rrset::{HEADER, rtype};
 
 /// Length in bytes of a TSIG record without its two names, MAC and other data.
@@ -51,23 +54,49 @@ impl TsigRecord {
         if u32::from(questions) + before > MAX_RECORDS {
             return None;
         }
-        let mut reader = Reader { packet, at: HEADER };
+        let mut at = HEADER;
         for _ in 0..questions {
-            reader.name()?;
-            reader.take(4)?;
+            at = name_end(packet, at)? + 4;
         }
         for _ in 0..before {
-            reader.name()?;
-            if reader.u16()? == rtype::TSIG {
+            let record = RecordBounds::read(packet, at)?;
+            if record.rtype == rtype::TSIG {
                 return None;
             }
-            reader.take(6)?;
-            let length = reader.u16()?;
-            reader.take(length.into())?;
+            at = record.end;
         }
-        let start = reader.at;
-        let tsig = reader.tsig()?;
-        (reader.at == packet.len()).then_some((TsigPosition { start, additionals: additionals - 1 }, tsig))
+        let is_last = RecordBounds::read(packet, at)?.end == packet.len();
+        let position = TsigPosition { start: at, additionals: additionals - 1 };
+        Some((position, Self::read(packet, at).filter(|_| is_last)?))
+    }
+
+    /// Reads the record that begins at this offset.
+    fn read(packet: &[u8], at: usize) -> Option<Self> {
+        let mut reader = BinDecoder::new(packet).clone(u16::try_from(at).ok()?);
+        let key = name(&mut reader)?;
+        if number(&mut reader)? != rtype::TSIG
+            || number(&mut reader)? != ANY
+            || slice(&mut reader, 4)? != [0; 4]
+        {
+            return None;
+        }
+        let length = usize::from(number(&mut reader)?);
+        let end = reader.index() + length;
+        let algorithm_at = reader.index();
+        let algorithm = name(&mut reader)?;
+        // RFC 8945 §4.2 forbids compression. The reply repeats the name in full, so a pointer would
+        // cause a reply much longer than the query.
+        if reader.index() - algorithm_at != algorithm.len() {
+            return None;
+        }
+        let time = slice(&mut reader, TIME)?.iter().fold(0, |time, &byte| time << 8 | u64::from(byte));
+        let fudge = number(&mut reader)?;
+        let mac = number(&mut reader)?;
+        let mac = slice(&mut reader, mac.into())?.to_vec();
+        let (id, error) = (number(&mut reader)?, number(&mut reader)?);
+        let other = number(&mut reader)?;
+        let other = slice(&mut reader, other.into())?.to_vec();
+        (reader.index() == end).then_some(Self { key, algorithm, time, fudge, mac, id, error, other })
     }
 
     /// Returns the fields of the record that the MAC of a first message covers (RFC 8945 §4.3.3).
@@ -117,80 +146,15 @@ pub(super) fn time(seconds: u64) -> [u8; TIME] {
     time
 }
 
-/// Reads the parts of a message from front to back.
-struct Reader<'a> {
-    packet: &'a [u8],
-    at: usize,
+/// Reads a name, which may be compressed. Returns it in wire format, lowercased.
+fn name(reader: &mut BinDecoder<'_>) -> Option<Vec<u8>> {
+    Name::read(reader).ok()?.to_lowercase().to_bytes().ok()
 }
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
-        let taken = self.packet.get(self.at..self.at.checked_add(bytes)?)?;
-        self.at += bytes;
-        Some(taken)
-    }
+fn number(reader: &mut BinDecoder<'_>) -> Option<u16> {
+    Some(reader.read_u16().ok()?.unverified())
+}
 
-    fn u16(&mut self) -> Option<u16> {
-        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
-    }
-
-    /// Reads a name, lowercased. Each pointer must lead further to the front, so that the loop
-    /// ends.
-    fn name(&mut self) -> Option<Vec<u8>> {
-        let mut name = Vec::new();
-        let (mut at, mut end) = (self.at, None);
-        let mut limit = at;
-        loop {
-            let length = *self.packet.get(at)?;
-            match length {
-                0 => {
-                    name.push(0);
-                    break;
-                }
-                1..=63 => {
-                    let label = self.packet.get(at..=at + usize::from(length))?;
-                    name.extend(label.iter().map(u8::to_ascii_lowercase)); // a length is never a letter
-                    at += label.len();
-                }
-                0xc0.. => {
-                    let to = usize::from(u16::from_be_bytes([length & 0x3f, *self.packet.get(at + 1)?]));
-                    end.get_or_insert(at + 2);
-                    if to >= limit {
-                        return None;
-                    }
-                    (at, limit) = (to, to);
-                }
-                _ => return None,
-            }
-            if name.len() >= MAX_NAME {
-                return None;
-            }
-        }
-        self.at = end.unwrap_or(at + 1);
-        Some(name)
-    }
-
-    fn tsig(&mut self) -> Option<TsigRecord> {
-        let key = self.name()?;
-        if self.u16()? != rtype::TSIG || self.u16()? != ANY || self.take(4)? != [0; 4] {
-            return None;
-        }
-        let length = usize::from(self.u16()?);
-        let end = self.at + length;
-        let algorithm_at = self.at;
-        let algorithm = self.name()?;
-        // RFC 8945 §4.2 forbids compression. The reply repeats the name in full, so a pointer would
-        // cause a reply much longer than the query.
-        if self.at - algorithm_at != algorithm.len() {
-            return None;
-        }
-        let time = self.take(TIME)?.iter().fold(0, |time, &byte| time << 8 | u64::from(byte));
-        let fudge = self.u16()?;
-        let mac = self.u16()?;
-        let mac = self.take(mac.into())?.to_vec();
-        let (id, error) = (self.u16()?, self.u16()?);
-        let other = self.u16()?;
-        let other = self.take(other.into())?.to_vec();
-        (self.at == end).then_some(TsigRecord { key, algorithm, time, fudge, mac, id, error, other })
-    }
+fn slice<'a>(reader: &mut BinDecoder<'a>, length: usize) -> Option<&'a [u8]> {
+    Some(reader.read_slice(length).ok()?.unverified())
 }
