@@ -191,9 +191,9 @@ fn follow(
     let mut tasks = JoinSet::new();
     tasks.spawn(watches.watch::<MultiNetworkService>(readiness, OURS, None, shutdown));
     tasks.spawn(watches.watch::<MultiNetworkEndpointSlice>(readiness, OURS, None, shutdown));
-    tasks.spawn(watches.watch::<views::Pod>(readiness, CORE, None, shutdown));
-    tasks.spawn(watches.watch::<views::Node>(readiness, CORE, None, shutdown));
-    tasks.spawn(watches.watch::<views::Service>(readiness, CORE, None, shutdown));
+    tasks.spawn(watches.watch::<views::PodView>(readiness, CORE, None, shutdown));
+    tasks.spawn(watches.watch::<views::NodeView>(readiness, CORE, None, shutdown));
+    tasks.spawn(watches.watch::<views::ServiceView>(readiness, CORE, None, shutdown));
     let mirrors = format!("{}={}", labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER);
     tasks.spawn(watches.watch::<EndpointSlice>(readiness, CORE, Some(&mirrors), shutdown));
     let asked = readiness.register("API groups");

@@ -130,7 +130,7 @@ impl Capped {
 pub struct Counts {
     caps: Caps,
     services: HashMap<ObjectKey, Count>,
-    namespaces: HashMap<String, Namespace>,
+    namespaces: HashMap<String, NamespaceCount>,
 }
 
 /// Numbers of addresses of one service: planned, written by the controller, written by others.
@@ -145,7 +145,7 @@ struct Count {
 }
 
 #[derive(Debug, Default)]
-struct Namespace {
+struct NamespaceCount {
     /// Sum over all services: the larger of `given` and `written`, plus `foreign`.
     total: usize,
     /// Sum of `given` and `foreign` over all services in the namespace.

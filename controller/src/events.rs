@@ -68,7 +68,7 @@ pub struct Publisher {
     leadership: Leadership,
     /// Identity of this process, which events name as `reportingInstance`.
     instance: String,
-    series: HashMap<Key, Series>,
+    series: HashMap<SeriesKey, Series>,
     /// Limits the rate of events per object.
     limiter: RateLimiter<ObjectKey>,
     lost: Counter,
@@ -77,7 +77,7 @@ pub struct Publisher {
 }
 
 /// Key of a series of equal events: object, reason and text.
-type Key = (ObjectKey, String, String);
+type SeriesKey = (ObjectKey, String, String);
 
 #[derive(Clone, Debug)]
 struct Series {

@@ -57,13 +57,13 @@ impl Limits {
 pub struct FairQueue<T> {
     limits: Limits,
     under_way: usize,
-    namespaces: HashMap<String, Namespace<T>>,
+    namespaces: HashMap<String, NamespaceQueue<T>>,
     /// Namespaces that may begin an item, in the order of their turns.
     order: VecDeque<String>,
 }
 
 #[derive(Debug)]
-struct Namespace<T> {
+struct NamespaceQueue<T> {
     waiting: usize,
     under_way: usize,
     is_in_order: bool,
@@ -184,7 +184,7 @@ impl<T> Default for FairQueue<T> {
     }
 }
 
-impl<T> Default for Namespace<T> {
+impl<T> Default for NamespaceQueue<T> {
     fn default() -> Self {
         Self {
             waiting: 0,

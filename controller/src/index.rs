@@ -79,7 +79,7 @@ pub struct ClusterIndex {
 
 struct State {
     settings: Settings,
-    services: HashMap<ObjectKey, Service>,
+    services: HashMap<ObjectKey, ServiceState>,
     /// Services that exist but could never be decoded. Their slices are kept.
     undecodable: HashSet<ObjectKey>,
     /// Whether the service watch is in the middle of a list.
@@ -104,7 +104,7 @@ struct State {
     seed: u64,
 }
 
-struct Service {
+struct ServiceState {
     object: Arc<MultiNetworkService>,
     /// Whether the watch has shown this version or a newer one. Otherwise the object is the API
     /// server's answer to a status write.
@@ -398,7 +398,7 @@ impl State {
         let (trigger, writing, notified, status) = old.map_or((None, None, Vec::new(), None), |old| {
             (old.trigger, old.writing, old.notified, old.status)
         });
-        let service = Service {
+        let service = ServiceState {
             object: Arc::new(object),
             seen: true,
             selection,

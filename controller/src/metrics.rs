@@ -216,7 +216,7 @@ pub fn register(
         "Events for people that were not published",
         metrics.lost_events.clone(),
     );
-    registry.register_collector(Box::new(State { index, queue }));
+    registry.register_collector(Box::new(StateCollector { index, queue }));
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -266,18 +266,18 @@ impl ApiMetrics {
 }
 
 /// Collector of gauges that are computed at each scrape, so that no gauge can become outdated.
-struct State {
+struct StateCollector {
     index: Arc<ClusterIndex>,
     queue: Arc<Queue>,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for StateCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").finish_non_exhaustive()
+        f.debug_struct("StateCollector").finish_non_exhaustive()
     }
 }
 
-impl Collector for State {
+impl Collector for StateCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let totals: Totals = self.index.totals();
         for (name, help, value) in [

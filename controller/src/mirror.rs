@@ -17,7 +17,7 @@ use multinet_crds::{Endpoint, IpFamily, Port, Protocol, TargetReference, labels}
 use multinet_runtime::ObjectKey;
 
 use crate::slices::metadata::{CommonMetadata, controller_of, label};
-use crate::slices::pack::{Entry, Identity};
+use crate::slices::pack::{Identity, PackEntry};
 use crate::slices::planner::{DesiredSlices, PackOptions, Slice, remove};
 use crate::slices::{Owner, Plan, same_or_empty, same_ports};
 
@@ -186,7 +186,7 @@ impl Slice for EndpointSlice {
     }
 }
 
-impl Entry for CoreEndpoint {
+impl PackEntry for CoreEndpoint {
     fn identity(&self) -> Option<Identity<'_>> {
         let [address] = self.addresses.as_slice() else {
             return None;

@@ -37,13 +37,13 @@ use crate::limits::retries::{
 /// Queue of services to plan and write. It begins closed, and a closed queue drops what is added.
 #[derive(Debug, Default)]
 pub struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Notified when a service becomes ready, or waits for an earlier time than all others.
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     is_open: bool,
     entries: HashMap<Arc<ObjectKey>, QueueEntry>,
     ready: FairQueue<Arc<ObjectKey>>,
@@ -121,7 +121,7 @@ pub enum Backoff {
 impl Queue {
     /// Creates a closed queue with limits on the number of services in progress.
     pub fn new(limits: Limits) -> Self {
-        let state = State { ready: FairQueue::new(limits), ..State::default() };
+        let state = QueueState { ready: FairQueue::new(limits), ..QueueState::default() };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
@@ -188,12 +188,12 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock()
     }
 }
 
-impl State {
+impl QueueState {
     /// Queues a service. Returns whether the task that waits in [`Queue::next`] must be woken.
     fn add(&mut self, service: &ObjectKey, now: Instant) -> bool {
         if !self.is_open {

@@ -14,11 +14,11 @@ type Label = (String, String);
 /// (`Exists`, `NotIn`, or an empty selector) are evaluated for every pod of their namespace.
 #[derive(Debug, Default)]
 pub struct Selectors {
-    namespaces: HashMap<String, Namespace>,
+    namespaces: HashMap<String, NamespaceSelectors>,
 }
 
 #[derive(Debug, Default)]
-struct Namespace {
+struct NamespaceSelectors {
     selectors: HashMap<String, Selector>,
     by_label: HashMap<Label, BTreeSet<String>>,
     unfiled: BTreeSet<String>,
@@ -76,7 +76,7 @@ impl Selectors {
     }
 }
 
-impl Namespace {
+impl NamespaceSelectors {
     fn selects(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         self.selectors.get(name).is_some_and(|selector| selector.matches(labels))
     }

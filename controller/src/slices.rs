@@ -27,7 +27,7 @@ use multinet_crds::{
 use multinet_runtime::ObjectKey;
 
 use self::metadata::{CommonMetadata, controller_of, label};
-use self::pack::{Entry, Identity};
+use self::pack::{Identity, PackEntry};
 pub use self::planner::PackOptions;
 use self::planner::{DesiredSlices, Slice};
 use crate::name_summary::NameSummary;
@@ -231,7 +231,7 @@ impl Slice for MultiNetworkEndpointSlice {
     }
 }
 
-impl Entry for Endpoint {
+impl PackEntry for Endpoint {
     fn identity(&self) -> Option<Identity<'_>> {
         let [address] = self.addresses.as_slice() else {
             return None;

@@ -32,12 +32,12 @@ use multinet_runtime::ObjectKey;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-pub use self::core::{NetworkAttachmentDefinition, Node, Service};
+pub use self::core::{NetworkAttachmentDefinition, NodeView, ServiceView};
 pub use self::dra::{
     DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice, V1, V1Beta1, V1Beta2, Version,
 };
 use self::metadata::Metadata;
-pub use self::pod::Pod;
+pub use self::pod::PodView;
 use crate::sources::dra::nullable;
 
 /// A kind of Kubernetes object, and the parts of it that the controller reads.

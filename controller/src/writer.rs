@@ -68,12 +68,12 @@ pub struct Writer {
     requests: Arc<Permits>,
     /// Permit for planning, of which there is one, since planning holds the index's lock.
     planning: Arc<Permits>,
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
 }
 
 /// State of the writer that outlives a service's turn.
 #[derive(Debug, Default)]
-struct State {
+struct WriterState {
     outages: Outages,
     pace: StatusPacer,
     repack: Repack,

@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 
 /// Limit of a server's open connections, beyond which older ones are evicted. Clones share it.
 #[derive(Debug, Clone)]
-pub struct ConnectionLimit(Arc<Shared>);
+pub struct ConnectionLimit(Arc<LimitState>);
 
 #[derive(Debug)]
-struct Shared {
+struct LimitState {
     /// Largest number of open connections.
     most: usize,
     /// Metric that counts evicted connections.
@@ -46,7 +46,7 @@ struct Connection {
 pub struct ConnectionSlot {
     id: u64,
     connection: Arc<Connection>,
-    shared: Arc<Shared>,
+    shared: Arc<LimitState>,
 }
 
 /// Handle that closes an admitted connection.
@@ -57,7 +57,7 @@ impl ConnectionLimit {
     /// Creates a limit of `most` connections, and at least one. `evicted` counts evicted ones.
     pub fn new(most: usize, evicted: Counter) -> Self {
         let order = Mutex::new(EvictionOrder::new());
-        Self(Arc::new(Shared { most: most.max(1), evicted, begun: Instant::now(), order }))
+        Self(Arc::new(LimitState { most: most.max(1), evicted, begun: Instant::now(), order }))
     }
 
     /// Admits a connection of `peer`. Evicts another one if the limit is exceeded.
@@ -85,7 +85,7 @@ impl ConnectionLimit {
     }
 }
 
-impl Shared {
+impl LimitState {
     fn evict(&self, order: &mut EvictionOrder<Arc<Connection>>) -> bool {
         let Some(connection) = order.evict(|connection| connection.used.load(Ordering::Relaxed)) else {
             return false;

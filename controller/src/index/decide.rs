@@ -10,7 +10,7 @@ use multinet_crds::{
 };
 use multinet_runtime::ObjectKey;
 
-use super::{Selection, Service, Settings, State};
+use super::{Selection, ServiceState, Settings, State};
 use crate::endpoints::{Collected, Inputs, collect};
 use crate::mirror::{self, DesiredMirror};
 use crate::model::{Claim, Member, Pod};
@@ -127,7 +127,7 @@ impl State {
         collect(&key.namespace, spec, self.pods.of(key), inputs)
     }
 
-    fn plan(&self, key: &ObjectKey, service: &Service, evaluation: &Evaluation, merges: bool) -> Work {
+    fn plan(&self, key: &ObjectKey, service: &ServiceState, evaluation: &Evaluation, merges: bool) -> Work {
         let owner = Owner {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
@@ -163,7 +163,7 @@ impl State {
     fn desired_mirror(
         &self,
         owner: &Owner,
-        service: &Service,
+        service: &ServiceState,
         collected: &Collected,
     ) -> Option<DesiredMirror> {
         let mirror = service.object.spec.mirror.as_ref()?;

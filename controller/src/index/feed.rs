@@ -149,7 +149,7 @@ impl Objects<EndpointSlice> for State {
     }
 }
 
-impl Objects<views::Pod> for State {
+impl Objects<views::PodView> for State {
     type Kept = Pod;
 
     fn put(&mut self, pod: Pod) {
@@ -170,7 +170,7 @@ impl Objects<views::Pod> for State {
     }
 }
 
-impl Objects<views::Node> for State {
+impl Objects<views::NodeView> for State {
     type Kept = Node;
 
     fn put(&mut self, node: Node) {
@@ -189,7 +189,7 @@ impl Objects<views::Node> for State {
     }
 }
 
-impl Objects<views::Service> for State {
+impl Objects<views::ServiceView> for State {
     type Kept = CoreService;
 
     fn put(&mut self, service: CoreService) {

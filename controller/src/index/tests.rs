@@ -74,7 +74,7 @@ fn with_status(write: &StatusWrite) -> MultiNetworkService {
 }
 
 /// Returns a ready pod with this address on the network `rdma-a`.
-fn pod(name: &str, app: &str, address: &str, change: impl FnOnce(&mut Value)) -> views::Pod {
+fn pod(name: &str, app: &str, address: &str, change: impl FnOnce(&mut Value)) -> views::PodView {
     let report = json!([{"name": "vision/rdma-a", "interface": "net1", "ips": [address]}]).to_string();
     let mut object = json!({
         "metadata": {
@@ -117,7 +117,7 @@ fn write(index: &ClusterIndex, service: &str, version: u64) -> Outcome {
 }
 
 fn commit(index: &ClusterIndex) {
-    Index::<views::Pod>::commit(index);
+    Index::<views::PodView>::commit(index);
 }
 
 /// Returns the names of the pods that a service publishes.
@@ -284,7 +284,7 @@ fn a_change_queues_the_affected_services_at_its_commit() {
     index.apply(pod("b", "track", "10.0.0.1", |_| {}));
     commit(&index);
     assert_eq!(queued(), [key("detect"), key("track")], "the old and the new service");
-    Index::<views::Pod>::delete(&index, &key("a"));
+    Index::<views::PodView>::delete(&index, &key("a"));
     commit(&index);
     assert_eq!(queued(), [key("infer"), key("track")], "the remaining pod holds the address alone");
     index.apply(pod("b", "track", "10.0.0.1", |_| {}));

@@ -11,14 +11,14 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const LENGTH: usize = 5;
 
 /// Generator of names for new slices, which no existing slice has.
-pub(crate) struct Names<'a> {
+pub(crate) struct SliceNames<'a> {
     prefix: &'a str,
     uid: &'a str,
     seed: u64,
     taken: HashSet<String>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> SliceNames<'a> {
     /// Creates a generator of names with the prefix `prefix` for slices of the owner `uid`. If
     /// another writer took a name first, the caller tries again with another seed.
     pub(crate) fn new(prefix: &'a str, uid: &'a str, seed: u64, taken: HashSet<String>) -> Self {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn names(uid: &str, seed: u64, group: &str, count: usize) -> Vec<String> {
-        let mut names = Names::new("infer", uid, seed, HashSet::new());
+        let mut names = SliceNames::new("infer", uid, seed, HashSet::new());
         (0..count).map(|_| names.next(&group)).collect()
     }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn an_existing_name_is_not_generated() {
         let existing = names("uid", 0, "rail0", 2);
-        let mut names = Names::new("infer", "uid", 0, existing.iter().cloned().collect());
+        let mut names = SliceNames::new("infer", "uid", 0, existing.iter().cloned().collect());
         for _ in 0..3 {
             let name = names.next(&"rail0");
             assert!(!existing.contains(&name));

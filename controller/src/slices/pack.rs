@@ -16,7 +16,7 @@
 //! Endpoints are never moved between slices to balance them.
 
 use std::cmp::Reverse;
-use std::collections::hash_map::Entry as Slot;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::vec::IntoIter;
@@ -24,7 +24,7 @@ use std::vec::IntoIter;
 use multinet_crds::IpFamily;
 
 /// The properties of an endpoint that packing needs.
-pub(crate) trait Entry {
+pub(crate) trait PackEntry {
     /// Returns the identity of the endpoint; `None` if it does not have exactly one valid address.
     /// Such an endpoint is never wanted.
     fn identity(&self) -> Option<Identity<'_>>;
@@ -91,7 +91,7 @@ pub(crate) struct Content<'a, E> {
 /// Packs the wanted endpoints into slices of at most `limit` endpoints. The order of `found`
 /// decides ties, so it must be fixed, such as the order of names. With `merges`, small slices of a
 /// group are merged into one that has room.
-pub(crate) fn pack<'a, E: Entry>(
+pub(crate) fn pack<'a, E: PackEntry>(
     wanted: &[Wanted<'a, E>],
     found: &[Found<'a, E>],
     limit: usize,
@@ -142,7 +142,7 @@ pub(crate) fn pack<'a, E: Entry>(
 /// Returns the group that adopts a slice without a wanted group: the one that wants most of its
 /// endpoints, if any. A network thus keeps its slices if the reference to it is changed, or if
 /// another writer edits the slice.
-fn adopter<E: Entry>(groups: &[GroupEntries<'_, E>], slice: &Found<'_, E>) -> Option<usize> {
+fn adopter<E: PackEntry>(groups: &[GroupEntries<'_, E>], slice: &Found<'_, E>) -> Option<usize> {
     let family = slice.family?;
     let identities: Vec<_> = slice.entries.iter().filter_map(E::identity).collect();
     (groups.iter().enumerate())
@@ -185,13 +185,13 @@ struct SliceContents {
     changed: bool,
 }
 
-impl<'a, E: Entry> GroupEntries<'a, E> {
+impl<'a, E: PackEntry> GroupEntries<'a, E> {
     fn new(wanted: &Wanted<'a, E>) -> Self {
         let mut entries = Vec::with_capacity(wanted.entries.len());
         let mut places = HashMap::with_capacity(wanted.entries.len());
         for &entry in &wanted.entries {
             if let Some(identity) = entry.identity()
-                && let Slot::Vacant(vacant) = places.entry(identity)
+                && let Entry::Vacant(vacant) = places.entry(identity)
             {
                 vacant.insert(entries.len());
                 entries.push((identity, entry));

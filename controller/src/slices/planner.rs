@@ -8,14 +8,14 @@ use kube::Resource;
 use multinet_crds::{IpFamily, Port};
 
 use super::metadata::CommonMetadata;
-use super::names::Names;
-use super::pack::{Content, Entry, Fate, Found, Wanted, pack};
+use super::names::SliceNames;
+use super::pack::{Content, Fate, Found, PackEntry, Wanted, pack};
 use super::{Plan, SliceId};
 
 /// A kind of slice, as the planner reads and builds it.
 pub(crate) trait Slice: Resource<DynamicType = ()> + Clone {
     /// Type of an endpoint.
-    type Entry: Entry + Clone;
+    type Entry: PackEntry + Clone;
 
     /// Properties, other than ports, that all endpoints of a slice have in common.
     type Group: Hash;
@@ -72,7 +72,7 @@ impl<S: Slice> DesiredSlices<'_, S> {
     pub(crate) fn plan(&self, existing: &[Arc<S>], packing: PackOptions) -> Plan<S> {
         let PackOptions { limit, seed, merges } = packing;
         let taken = existing.iter().filter_map(|slice| slice.meta().name.clone()).collect();
-        let mut names = Names::new(self.prefix, &self.common.owner.uid, seed, taken);
+        let mut names = SliceNames::new(self.prefix, &self.common.owner.uid, seed, taken);
         let existing = alive(existing);
 
         let wanted: Vec<_> = (self.groups.iter())

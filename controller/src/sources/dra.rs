@@ -192,20 +192,20 @@ where
 #[serde(default)]
 struct Spec {
     #[serde(deserialize_with = "nullable")]
-    devices: Requests,
+    devices: DeviceRequests,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Requests {
+struct DeviceRequests {
     #[serde(deserialize_with = "nullable")]
-    requests: Vec<Request>,
+    requests: Vec<DeviceRequest>,
 }
 
 /// A request for devices of one class, or of the first available of several classes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+struct DeviceRequest {
     name: String,
     /// Request for devices of one DeviceClass, in v1 and v1beta2.
     exactly: Option<ExactRequest>,

@@ -39,7 +39,7 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 use serde_json::value::RawValue;
 
-use super::requests::{self, Meaning, Requests, definition};
+use super::requests::{self, Meaning, NetworkRequests, definition};
 use super::{PodAnnotations, Source};
 pub use crate::limits::pods::MAX_ATTACHMENTS;
 use crate::model::{Addressless, Attachment, Interfaces, Network, Report, Unreadable};
@@ -71,14 +71,14 @@ pub struct Multus;
 
 impl Source for Multus {
     fn read(&self, pod: &PodAnnotations<'_>, report: &mut Report) {
-        let requests = Requests::of(pod);
+        let requests = NetworkRequests::of(pod);
         report.requested.extend(requests.networks());
         let annotation = |key| Some((key, pod.get(key)?));
         let Some((key, text)) = annotation(KEY).or_else(|| annotation(OLD_KEY)) else { return };
         let mut problems = Problems::default();
         match parse(text, &mut problems) {
             Ok(entries) => {
-                let names = Names::new(&entries, requests, pod);
+                let names = NetworkNames::new(&entries, requests, pod);
                 let found = interfaces(&entries, &names, &mut problems);
                 report.interfaces.attachments.extend(found.attachments);
                 report.interfaces.addressless.extend(found.addressless);
@@ -93,7 +93,7 @@ impl Source for Multus {
 /// field is a `RawValue`.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Entry<'a> {
+struct StatusEntry<'a> {
     name: Option<String>,
     default: Option<bool>,
     #[serde(default, deserialize_with = "ips")]
@@ -143,7 +143,7 @@ fn ips<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Err
 }
 
 /// Parses the annotation's entries. Reports each invalid entry as a problem, and leaves it out.
-fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<Entry<'a>>> {
+fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<StatusEntry<'a>>> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
@@ -168,9 +168,9 @@ fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<E
 }
 
 /// Resolver of network names in a pod's annotation.
-struct Names<'a> {
+struct NetworkNames<'a> {
     own_namespace: &'a str,
-    requests: Requests,
+    requests: NetworkRequests,
     /// Names of the entries that are marked as default network.
     defaults: HashSet<&'a str>,
     /// Namespace and name of the NetworkAttachmentDefinition that replaces the pod's default
@@ -178,13 +178,13 @@ struct Names<'a> {
     default_network: Option<(&'a str, &'a str)>,
 }
 
-impl<'a> Names<'a> {
-    fn new(entries: &'a [Entry<'_>], requests: Requests, pod: &PodAnnotations<'a>) -> Self {
+impl<'a> NetworkNames<'a> {
+    fn new(entries: &'a [StatusEntry<'_>], requests: NetworkRequests, pod: &PodAnnotations<'a>) -> Self {
         let defaults = entries.iter().filter(|entry| entry.is_default());
         Self {
             own_namespace: pod.namespace,
             requests,
-            defaults: defaults.map(Entry::name).collect(),
+            defaults: defaults.map(StatusEntry::name).collect(),
             default_network: pod.get(DEFAULT_NETWORK).and_then(|name| name.trim().split_once('/')),
         }
     }
@@ -192,7 +192,7 @@ impl<'a> Names<'a> {
     /// Returns the network of an entry; `None` if it is not a NetworkAttachmentDefinition.
     fn network(
         &self,
-        entry: &Entry<'_>,
+        entry: &StatusEntry<'_>,
         interface: Option<&str>,
         problems: &mut Problems,
     ) -> Option<Network> {
@@ -224,7 +224,7 @@ impl<'a> Names<'a> {
     }
 }
 
-fn interfaces(entries: &[Entry<'_>], names: &Names<'_>, problems: &mut Problems) -> Interfaces {
+fn interfaces(entries: &[StatusEntry<'_>], names: &NetworkNames<'_>, problems: &mut Problems) -> Interfaces {
     let mut found = Interfaces::default();
     let mut beyond = 0;
     for entry in entries {
@@ -250,7 +250,7 @@ fn interfaces(entries: &[Entry<'_>], names: &Names<'_>, problems: &mut Problems)
     found
 }
 
-impl Entry<'_> {
+impl StatusEntry<'_> {
     fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }

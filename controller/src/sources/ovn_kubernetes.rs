@@ -45,7 +45,7 @@ pub struct OvnKubernetes;
 
 /// Entry of a network in the annotation.
 #[derive(Deserialize)]
-struct Entry {
+struct NetworkEntry {
     ip_addresses: Option<Vec<String>>,
     ip_address: Option<String>,
     mac_address: Option<String>,
@@ -78,7 +78,7 @@ fn read_entry(name: &str, entry: &RawValue, report: &mut Report, problems: &mut 
     let Some(network) = name.split_once('/').and_then(|(namespace, name)| definition(namespace, name)) else {
         return;
     };
-    let entry: Entry = match serde_json::from_str(entry.get()) {
+    let entry: NetworkEntry = match serde_json::from_str(entry.get()) {
         Ok(entry) => entry,
         Err(error) => {
             let complaint = shortened(&error.to_string(), EXCERPT);

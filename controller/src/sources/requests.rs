@@ -18,10 +18,10 @@ pub(super) const KEY: &str = "k8s.v1.cni.cncf.io/networks";
 
 /// Networks that a pod requests in its annotation.
 #[derive(Debug, Default)]
-pub(super) struct Requests(Vec<Request>);
+pub(super) struct NetworkRequests(Vec<NetworkRequest>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Request {
+struct NetworkRequest {
     network: Network,
     interface: Option<String>,
 }
@@ -37,11 +37,11 @@ pub(super) enum Meaning {
     Ambiguous(Vec<Network>),
 }
 
-impl Requests {
+impl NetworkRequests {
     /// Reads the networks that a pod's annotation requests.
     pub(super) fn of(pod: &PodAnnotations<'_>) -> Self {
         let text = pod.get(KEY).unwrap_or_default().trim();
-        let requests: Vec<Request> = if text.starts_with('[') {
+        let requests: Vec<NetworkRequest> = if text.starts_with('[') {
             let entries: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
             let entries = entries.iter().take(MAX_REQUESTS);
             entries.filter_map(|entry| Element::parse(entry)?.into_request(pod.namespace)).collect()
@@ -66,7 +66,7 @@ impl Requests {
         let named = || self.0.iter().filter(|request| request.network.name == name);
         let at_interface =
             named().find(|request| interface.is_some() && request.interface.as_deref() == interface);
-        if let Some(Request { network, .. }) = at_interface {
+        if let Some(NetworkRequest { network, .. }) = at_interface {
             return Meaning::of([network]);
         }
         // A request for another interface cannot be meant.
@@ -104,20 +104,20 @@ impl Element {
         serde_json::from_str(text.get()).ok()
     }
 
-    fn into_request(self, own: &str) -> Option<Request> {
+    fn into_request(self, own: &str) -> Option<NetworkRequest> {
         let namespace = self.namespace.filter(|namespace| !namespace.is_empty());
         let network = definition(namespace.as_deref().unwrap_or(own), &self.name)?;
-        Some(Request { network, interface: self.interface.filter(|interface| !interface.is_empty()) })
+        Some(NetworkRequest { network, interface: self.interface.filter(|interface| !interface.is_empty()) })
     }
 }
 
-fn shorthand(text: &str, own: &str) -> Option<Request> {
+fn shorthand(text: &str, own: &str) -> Option<NetworkRequest> {
     let (name, interface) = match text.split_once('@') {
         Some((name, interface)) => (name, Some(interface.to_owned())),
         None => (text, None),
     };
     let (namespace, name) = name.split_once('/').unwrap_or((own, name));
-    Some(Request { network: definition(namespace, name)?, interface })
+    Some(NetworkRequest { network: definition(namespace, name)?, interface })
 }
 
 /// Returns the NetworkAttachmentDefinition with this name; `None` if the name is invalid.
@@ -133,9 +133,9 @@ pub(super) fn definition(namespace: &str, name: &str) -> Option<Network> {
 mod tests {
     use super::*;
 
-    fn requests(text: &str) -> Requests {
+    fn requests(text: &str) -> NetworkRequests {
         let annotations = [(KEY.to_owned(), text.to_owned())].into();
-        Requests::of(&PodAnnotations { namespace: "own", annotations: &annotations })
+        NetworkRequests::of(&PodAnnotations { namespace: "own", annotations: &annotations })
     }
 
     fn networks(text: &str) -> Vec<String> {

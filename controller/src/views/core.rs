@@ -12,9 +12,9 @@ use crate::sources::dra::nullable;
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// View of a node, with its zone.
-pub type Node = View<NodeKind>;
+pub type NodeView = View<NodeKind>;
 
-/// The kind of [`Node`].
+/// The kind of [`NodeView`].
 #[derive(Clone, Debug)]
 pub struct NodeKind;
 
@@ -29,8 +29,8 @@ impl Kind for NodeKind {
     type Status = IgnoredAny;
 }
 
-impl From<Node> for model::Node {
-    fn from(node: Node) -> Self {
+impl From<NodeView> for model::Node {
+    fn from(node: NodeView) -> Self {
         let key = node.key();
         let zone = node.metadata.labels.and_then(|mut labels| labels.remove(ZONE));
         Self { key, zone: zone.filter(|zone| !zone.is_empty()) }
@@ -56,9 +56,9 @@ impl Kind for NetworkAttachmentDefinitionKind {
 }
 
 /// View of a core Service, with the fields that decide whether it can have a mirror.
-pub type Service = View<ServiceKind>;
+pub type ServiceView = View<ServiceKind>;
 
-/// The kind of [`Service`].
+/// The kind of [`ServiceView`].
 #[derive(Clone, Debug)]
 pub struct ServiceKind;
 
@@ -100,8 +100,8 @@ impl ServiceSpec {
     }
 }
 
-impl From<Service> for model::CoreService {
-    fn from(service: Service) -> Self {
+impl From<ServiceView> for model::CoreService {
+    fn from(service: ServiceView) -> Self {
         Self { key: service.key(), unusable: service.spec.refusal() }
     }
 }

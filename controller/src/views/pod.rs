@@ -14,9 +14,9 @@ use crate::sources::dra::nullable;
 use crate::sources::{self, PodAnnotations};
 
 /// View of a pod: its labels, its readiness, and the sources of its addresses.
-pub type Pod = View<PodKind>;
+pub type PodView = View<PodKind>;
 
-/// The kind of [`Pod`].
+/// The kind of [`PodView`].
 #[derive(Clone, Debug)]
 pub struct PodKind;
 
@@ -92,8 +92,8 @@ struct ExtendedResourceClaim {
     resource_claim_name: Option<String>,
 }
 
-impl From<Pod> for model::Pod {
-    fn from(pod: Pod) -> Self {
+impl From<PodView> for model::Pod {
+    fn from(pod: PodView) -> Self {
         let key = pod.key();
         let View { metadata, spec, status } = pod;
         let ready = status.conditions.iter().rfind(|condition| condition.kind == "Ready");

@@ -239,7 +239,7 @@ fn metadata_of_a_wrong_type_fails_to_decode() {
         json!({"metadata": {"name": "p"}, "spec": 7}),
         json!({"metadata": {"name": "p"}, "status": {"conditions": {}}}),
     ] {
-        let guarded: Guarded<Pod> = serde_json::from_str(&object.to_string()).unwrap();
+        let guarded: Guarded<PodView> = serde_json::from_str(&object.to_string()).unwrap();
         assert!(matches!(guarded, Guarded::Bad(_)), "{object}");
     }
 }

@@ -45,14 +45,14 @@ pub(super) enum Abandoned {
 }
 
 /// A kind of slice that the controller manages.
-trait OwnedSlice:
+trait ManagedSlice:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned
 {
     fn record_stored(self, index: &ClusterIndex);
     fn record_deleted(index: &ClusterIndex, id: &SliceId);
 }
 
-impl OwnedSlice for MultiNetworkEndpointSlice {
+impl ManagedSlice for MultiNetworkEndpointSlice {
     fn record_stored(self, index: &ClusterIndex) {
         index.record_stored_slice(self);
     }
@@ -62,7 +62,7 @@ impl OwnedSlice for MultiNetworkEndpointSlice {
     }
 }
 
-impl OwnedSlice for EndpointSlice {
+impl ManagedSlice for EndpointSlice {
     fn record_stored(self, index: &ClusterIndex) {
         index.record_stored_mirror(self);
     }
@@ -161,7 +161,7 @@ impl Writer {
 
     /// Sends the creates, then the updates, then the deletes. An endpoint that leaves a slice has
     /// thus been written to another one before.
-    async fn apply<S: OwnedSlice>(&self, job: Job<'_>, plan: Plan<S>) -> BatchResult {
+    async fn apply<S: ManagedSlice>(&self, job: Job<'_>, plan: Plan<S>) -> BatchResult {
         let Plan { create, update, delete } = plan;
         let created = join_all(create.iter().map(|slice| self.create(job, slice))).await;
         let updated = join_all(update.iter().map(|slice| self.update(job, slice))).await;
@@ -172,7 +172,7 @@ impl Writer {
         BatchResult::new(join_all(delete.iter().map(|id| self.delete::<S>(job, id))).await)
     }
 
-    async fn create<S: OwnedSlice>(&self, job: Job<'_>, slice: &S) -> Result<(), RequestError> {
+    async fn create<S: ManagedSlice>(&self, job: Job<'_>, slice: &S) -> Result<(), RequestError> {
         let api = self.api_of(slice);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let stored = self.send::<S, _>(job, Verb::Create, api.create(&params, slice)).await?;
@@ -182,7 +182,7 @@ impl Writer {
 
     /// Updates a slice by PUT, the cheapest request that detects another writer: it names the
     /// version that it replaces.
-    async fn update<S: OwnedSlice>(&self, job: Job<'_>, slice: &S) -> Result<(), RequestError> {
+    async fn update<S: ManagedSlice>(&self, job: Job<'_>, slice: &S) -> Result<(), RequestError> {
         let api = self.api_of(slice);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let name = slice.meta().name.as_deref().unwrap_or_default();
@@ -191,7 +191,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn delete<S: OwnedSlice>(&self, job: Job<'_>, id: &SliceId) -> Result<(), RequestError> {
+    async fn delete<S: ManagedSlice>(&self, job: Job<'_>, id: &SliceId) -> Result<(), RequestError> {
         let api = Api::<S>::namespaced(self.client.clone(), &id.key.namespace);
         let params = DeleteParams::default().preconditions(Preconditions {
             uid: Some(id.uid.clone()),
@@ -247,7 +247,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn list<S: OwnedSlice>(&self, job: Job<'_>) -> Result<Vec<S>, Abandoned> {
+    async fn list<S: ManagedSlice>(&self, job: Job<'_>) -> Result<Vec<S>, Abandoned> {
         let service = job.service;
         let api = Api::<Guarded<S>>::namespaced(self.client.clone(), &service.namespace);
         // Do not select by the label `managed-by`, which may have been removed.
@@ -273,7 +273,7 @@ impl Writer {
         }
     }
 
-    fn api_of<S: OwnedSlice>(&self, slice: &S) -> Api<S> {
+    fn api_of<S: ManagedSlice>(&self, slice: &S) -> Api<S> {
         Api::namespaced(self.client.clone(), slice.meta().namespace.as_deref().unwrap_or_default())
     }
 }

@@ -274,8 +274,8 @@ pub fn render(
     });
     match written {
         Some(written) => {
-            reply.count(Section::Answer, written.answers);
-            reply.count(Section::Additional, written.additionals);
+            reply.count(MessageSection::Answer, written.answers);
+            reply.count(MessageSection::Additional, written.additionals);
             match written.fit {
                 Fit::Whole => {}
                 Fit::Truncated => reply.set_truncated(),
@@ -284,7 +284,7 @@ pub fn render(
         }
         None => {
             let is_apex_soa = query.question.qtype == rtype::SOA && zone.labels() == name.count();
-            let section = if is_apex_soa { Section::Answer } else { Section::Authority };
+            let section = if is_apex_soa { MessageSection::Answer } else { MessageSection::Authority };
             let before = reply.out.len();
             zone.push_soa(reply.out, name.wire().len(), answers.serial());
             if reply.out.len() <= end {
@@ -326,7 +326,7 @@ pub(crate) fn is_truncated(reply: &[u8]) -> bool {
 
 /// Sections of a message, by the offset of their count in the header.
 #[derive(Clone, Copy)]
-enum Section {
+enum MessageSection {
     Answer = 6,
     Authority = 8,
     Additional = 10,
@@ -362,7 +362,7 @@ impl<'o> ReplyWriter<'o> {
         self.out[self.start + 2] |= TRUNCATED;
     }
 
-    fn count(&mut self, section: Section, records: u16) {
+    fn count(&mut self, section: MessageSection, records: u16) {
         let at = self.start + section as usize;
         self.out[at..at + 2].copy_from_slice(&records.to_be_bytes());
     }
@@ -372,7 +372,7 @@ impl<'o> ReplyWriter<'o> {
         let code = rcode as u16;
         self.out[self.start + 3] |= (code & 0xf) as u8;
         let Some(edns) = edns else { return rcode };
-        let additional = self.start + Section::Additional as usize;
+        let additional = self.start + MessageSection::Additional as usize;
         let records = u16::from_be_bytes([self.out[additional], self.out[additional + 1]]) + 1;
         self.out[additional..additional + 2].copy_from_slice(&records.to_be_bytes());
         edns.push(self.out, (self.start, limit), code, error);
@@ -430,7 +430,7 @@ mod tests {
                 for reply in negative_replies(&answers, &name_of(MAX_NAME, &apex.to_string())) {
                     assert!(reply.len() <= MIN_UDP, "{} bytes for {apex} with {bytes}", reply.len());
                     // Either the reply has the SOA record, or the TC bit.
-                    let authorities = reply[Section::Authority as usize + 1];
+                    let authorities = reply[MessageSection::Authority as usize + 1];
                     assert_eq!(authorities == 0, is_truncated(&reply), "{apex} with {bytes}");
                     assert!(authorities == 1 || !always_fits, "no SOA record for {apex} with {bytes}");
                 }

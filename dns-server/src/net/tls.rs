@@ -27,7 +27,7 @@ use crate::limits::tcp::CERTIFICATE_INTERVAL;
 /// The server's certificate chain and key, which all encrypted listeners share.
 #[derive(Debug, Clone)]
 pub struct Certificates {
-    files: Files,
+    files: CertificateFiles,
     /// Contents of the files from which the first certificate was loaded.
     loaded: Contents,
     current: Arc<CurrentCertificate>,
@@ -40,7 +40,7 @@ impl Certificates {
     ///
     /// If a file cannot be read or used. The message names the file, the problem and the remedy.
     pub fn load(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, CertificateError> {
-        let files = Files { cert: cert.into(), key: key.into() };
+        let files = CertificateFiles { cert: cert.into(), key: key.into() };
         let loaded = files.read()?;
         let certified = files.parse(&loaded)?;
         if let Some(problem) = multinet_pem::validity_problem(&certified.cert, UnixTime::now()) {
@@ -113,7 +113,7 @@ impl ResolvesServerCert for CurrentCertificate {
 
 /// Reads the certificate files every few seconds, and installs a pair that has changed.
 struct Follower {
-    files: Files,
+    files: CertificateFiles,
     current: Arc<CurrentCertificate>,
     /// Contents that the last read found, or its error.
     last_read: Result<Contents, String>,
@@ -184,12 +184,12 @@ impl std::fmt::Debug for Contents {
 
 /// Paths of the certificate file and of the key file.
 #[derive(Debug, Clone)]
-struct Files {
+struct CertificateFiles {
     cert: PathBuf,
     key: PathBuf,
 }
 
-impl Files {
+impl CertificateFiles {
     fn read(&self) -> Result<Contents, CertificateError> {
         let read = |flag, file: &Path| {
             multinet_pem::read(file).map_err(|problem| CertificateError::new(flag, file, problem))

@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use file::Severity;
-use files::{Changes, Content, FileKey, Files, Report, Transition, Update};
+use files::{Changes, Content, FileKey, ManifestFiles, Report, Transition, Update};
 use objects::{Kind, ObjectId};
 use read::ReadOutcome;
 use scan::{FileStamp, FileState, Scan};
@@ -75,7 +75,7 @@ pub enum ManifestsError {
 /// Manifest files that were read, and can be followed.
 pub struct Manifests {
     roots: Vec<PathBuf>,
-    files: Files,
+    files: ManifestFiles,
     tracker: Tracker,
     /// Hashes of the contents last read, to recognize a file that was only touched.
     contents: HashMap<FileKey, u64>,
@@ -108,7 +108,7 @@ pub fn load(
     check_roots(paths, &scan)?;
     let mut manifests = Manifests {
         roots: paths.to_vec(),
-        files: Files::default(),
+        files: ManifestFiles::default(),
         tracker: Tracker::default(),
         contents: HashMap::new(),
         devices: BTreeMap::new(),
@@ -150,7 +150,7 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
 /// Returns how many objects of a file with these contents are served. For fuzzing.
 #[doc(hidden)]
 pub fn count_served(bytes: &[u8]) -> usize {
-    let mut files = Files::default();
+    let mut files = ManifestFiles::default();
     files.set(&FileKey::new(0, Path::new("file.yaml")), Content::of(bytes));
     files.take_changes();
     files.served().count()

@@ -29,13 +29,13 @@ pub struct RecordItem<'a> {
     service: &'a ServiceAnswers,
     /// Alias of the records' network in wire format; empty for all networks together.
     alias: &'a [u8],
-    section: Section<'a>,
+    section: ItemSection<'a>,
     content: ItemContent<'a>,
 }
 
 /// Part of a group's list of records. Items are sorted by section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Section<'a> {
+enum ItemSection<'a> {
     /// The records of one type at the base name, by the position of the type in
     /// [`NameKind::types`].
     Base(usize),
@@ -57,7 +57,7 @@ enum ItemContent<'a> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ItemKey<'a> {
     alias: &'a [u8],
-    section: Section<'a>,
+    section: ItemSection<'a>,
     record: RecordKey<'a>,
 }
 
@@ -84,7 +84,7 @@ pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option
 fn section<'a>(
     group: GroupView<'a>,
     &Cursor { section, at, .. }: &Cursor,
-) -> Option<(Section<'a>, Option<(usize, ItemContent<'a>)>)> {
+) -> Option<(ItemSection<'a>, Option<(usize, ItemContent<'a>)>)> {
     let [base, ports] = [NameKind::Base, NameKind::Port].map(NameKind::types);
     let record = |owner: Owner<'a>, rtype: u16| {
         let set = owner.records(rtype)?;
@@ -92,16 +92,16 @@ fn section<'a>(
         Some((at + 1, ItemContent::Record(owner, rtype, set, at)))
     };
     Some(match section.checked_sub(base.len()) {
-        None => (Section::Base(section), record(Owner::Base(group), base[section])),
+        None => (ItemSection::Base(section), record(Owner::Base(group), base[section])),
         Some(0) => {
             let hosts = group.hosts_from(at as u32); // positions have 32 bits
             let item = (!hosts.is_empty()).then(|| (at + hosts.len(), ItemContent::Host(hosts)));
-            (Section::Hosts, item)
+            (ItemSection::Hosts, item)
         }
         Some(number) => {
             let (position, index) = ((number - 1) / ports.len(), (number - 1) % ports.len());
             let port = group.ports().get(position)?;
-            let section = Section::Port(port.protocol, &port.label()[1..], index);
+            let section = ItemSection::Port(port.protocol, &port.label()[1..], index);
             (section, record(Owner::Port(group, port), ports[index]))
         }
     })

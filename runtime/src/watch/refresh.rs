@@ -15,11 +15,11 @@ use tokio::time::{Instant, timeout};
 /// Handle to ask a group of watches for new lists. Clones are for the same group.
 #[derive(Clone, Debug)]
 pub struct Refresh {
-    shared: Arc<Shared>,
+    shared: Arc<RefreshState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RefreshState {
     lists: Mutex<ListTimes>,
     /// Earliest start of a list that is young enough. Also notifies of complete lists and ended
     /// watches.
@@ -43,7 +43,7 @@ struct LastList {
 
 impl Default for Refresh {
     fn default() -> Self {
-        Self { shared: Arc::new(Shared { lists: Mutex::default(), wanted: watch::Sender::new(None) }) }
+        Self { shared: Arc::new(RefreshState { lists: Mutex::default(), wanted: watch::Sender::new(None) }) }
     }
 }
 
@@ -74,7 +74,7 @@ impl Refresh {
     }
 }
 
-impl Shared {
+impl RefreshState {
     /// Returns the resources without a list that began at `since` or later, sorted.
     fn resources_older_than(&self, since: Instant) -> Vec<String> {
         let lists = self.lists.lock();
@@ -89,7 +89,7 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct RefreshMember {
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<RefreshState>,
     listed: Option<Instant>,
 }
 

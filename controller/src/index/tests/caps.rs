@@ -58,7 +58,7 @@ fn a_service_keeps_its_published_addresses_then_those_of_older_pods() {
     assert_eq!(reason.as_deref(), Some("AddressesPerService"));
     let status = index.lock().services[&key("infer")].status.clone().unwrap();
     assert_eq!(status.networks[0].missing, 1);
-    Index::<views::Pod>::delete(&index, &key("c"));
+    Index::<views::PodView>::delete(&index, &key("c"));
     assert_eq!(
         written(&index, "infer", 3),
         (["10.0.0.2", "10.0.0.8", "10.0.0.9"].map(String::from).into(), None)
@@ -81,7 +81,7 @@ fn a_service_that_waits_for_room_is_queued_when_room_appears() {
     assert_eq!((addresses.len(), reason.as_deref()), (1, Some("AddressesPerNamespace")));
     assert!(queued(&index).is_empty());
 
-    Index::<views::Pod>::delete(&index, &key("infer-0"));
+    Index::<views::PodView>::delete(&index, &key("infer-0"));
     assert_eq!(queued(&index), ["infer"]);
     write(&index, "infer", 2);
     assert_eq!(queued(&index), ["detect"], "the slices are written");

@@ -130,7 +130,7 @@ fn a_pod_without_sandbox_has_no_address() {
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     write(&index, "infer", 3);
     assert_eq!((published(&index, "infer"), index.totals().conflicts), (vec!["b".to_owned()], 1));
-    Index::<views::Pod>::delete(&index, &key("b"));
+    Index::<views::PodView>::delete(&index, &key("b"));
     write(&index, "infer", 4);
     assert_eq!(published(&index, "infer"), ["a"]);
 }
@@ -209,6 +209,6 @@ fn a_virtual_machine_that_migrates_keeps_its_address_without_a_conflict() {
     index.apply(launcher("source", "n1", "n2", "True"));
     index.apply(launcher("target", "n2", "n2", "True"));
     assert_eq!(published(3), ("target".to_owned(), 0));
-    Index::<views::Pod>::delete(&index, &key("source"));
+    Index::<views::PodView>::delete(&index, &key("source"));
     assert_eq!(published(4), ("target".to_owned(), 0));
 }

@@ -7,7 +7,7 @@ use crate::slices::Plan;
 fn mirrored() -> ClusterIndex {
     let index = index();
     let core = json!({"metadata": {"name": "fast", "namespace": "vision"}, "spec": {"clusterIP": "None"}});
-    index.apply(serde_json::from_str::<views::Service>(&core.to_string()).unwrap());
+    index.apply(serde_json::from_str::<views::ServiceView>(&core.to_string()).unwrap());
     index.apply(service("infer", 1, |service| service["spec"]["mirror"] = json!({"serviceName": "fast"})));
     index
 }

@@ -32,14 +32,14 @@ fn a_problem_of_a_pod_is_reported_once() {
         [("a", "NetworkStatusUnreadable")],
         "something else"
     );
-    Index::<views::Pod>::delete(&index, &key("a"));
+    Index::<views::PodView>::delete(&index, &key("a"));
     index.apply(pod("a", "infer", "", annotate("{}")));
     assert_eq!(
         reasons(&write(&index, "infer", 5).notices),
         [("a", "NetworkStatusUnreadable")],
         "another pod"
     );
-    Index::<views::Pod>::reset(&index, &HashSet::new());
+    Index::<views::PodView>::reset(&index, &HashSet::new());
     assert!(index.lock().notified.is_empty(), "deleted pods leave no entry");
 }
 
@@ -195,7 +195,7 @@ fn a_growing_conflict_is_reported_once() {
 
     // The conflict ends, and starts again.
     stored(&restarted, &status, 11);
-    ["b", "y"].iter().for_each(|name| Index::<views::Pod>::delete(&restarted, &key(name)));
+    ["b", "y"].iter().for_each(|name| Index::<views::PodView>::delete(&restarted, &key(name)));
     let ended = write(&restarted, "infer", 10).status.unwrap();
     assert!(ended.urgent);
     stored(&restarted, &ended, 12);

@@ -11,7 +11,7 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Letter(char);
 
-impl Entry for Letter {
+impl PackEntry for Letter {
     fn identity(&self) -> Option<Identity<'_>> {
         let address = IpAddr::from(Ipv4Addr::from(u32::from(self.0.to_ascii_lowercase())));
         self.0.is_alphabetic().then_some(Identity { address, hostname: "", namespace: "", name: "" })

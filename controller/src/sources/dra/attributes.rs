@@ -38,14 +38,14 @@ pub struct SliceSpec {
     #[serde(deserialize_with = "nullable")]
     driver: String,
     #[serde(deserialize_with = "nullable")]
-    pool: Pool,
+    pool: PoolSpec,
     #[serde(deserialize_with = "nullable")]
     devices: Vec<SliceDevice>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Pool {
+struct PoolSpec {
     #[serde(deserialize_with = "nullable")]
     name: String,
     #[serde(deserialize_with = "nullable")]
@@ -86,7 +86,7 @@ impl SliceSpec {
                 devices.insert(device.name, known);
             }
         }
-        let Pool { name: pool, generation, slice_count } = self.pool;
+        let PoolSpec { name: pool, generation, slice_count } = self.pool;
         DeviceSlice { key, driver: self.driver, pool, generation, slice_count, devices }
     }
 }

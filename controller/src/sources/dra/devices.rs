@@ -10,7 +10,7 @@ use crate::model::{DeviceId, DeviceSlice};
 use crate::multimap::MultiMap;
 
 /// Names of a driver and of one of its pools.
-pub(crate) type Pool = (String, String);
+pub(crate) type PoolKey = (String, String);
 
 /// All ResourceSlices, and the known details of devices in use.
 ///
@@ -20,7 +20,7 @@ pub(crate) type Pool = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     slices: HashMap<ObjectKey, DeviceSlice>,
-    by_pool: MultiMap<Pool, ObjectKey>,
+    by_pool: MultiMap<PoolKey, ObjectKey>,
     in_use: HashMap<DeviceId, InUse>,
 }
 
@@ -33,12 +33,12 @@ struct InUse {
 
 impl Devices {
     /// Adds or replaces a ResourceSlice. Returns the pools that have changed.
-    pub(crate) fn apply(&mut self, slice: DeviceSlice) -> Vec<Pool> {
+    pub(crate) fn apply(&mut self, slice: DeviceSlice) -> Vec<PoolKey> {
         if self.slices.get(&slice.key) == Some(&slice) {
             return Vec::new();
         }
         let pool = (slice.driver.clone(), slice.pool.clone());
-        let mut changed: Vec<Pool> = self.delete(&slice.key).into_iter().collect();
+        let mut changed: Vec<PoolKey> = self.delete(&slice.key).into_iter().collect();
         self.by_pool.insert(pool.clone(), slice.key.clone());
         self.slices.insert(slice.key.clone(), slice);
         if !changed.contains(&pool) {
@@ -48,7 +48,7 @@ impl Devices {
     }
 
     /// Removes a ResourceSlice. Returns its pool, if the slice was known.
-    pub(crate) fn delete(&mut self, key: &ObjectKey) -> Option<Pool> {
+    pub(crate) fn delete(&mut self, key: &ObjectKey) -> Option<PoolKey> {
         let slice = self.slices.remove(key)?;
         let pool = (slice.driver, slice.pool);
         self.by_pool.remove(&pool, key);

@@ -167,7 +167,7 @@ impl Report {
 }
 
 impl Object for Pod {
-    type View = views::Pod;
+    type View = views::PodView;
 
     fn json(&self, key: &ObjectKey, version: u64) -> Value {
         let mut metadata = metadata(key, version);
@@ -312,7 +312,7 @@ pub(crate) struct Node {
 }
 
 impl Object for Node {
-    type View = views::Node;
+    type View = views::NodeView;
 
     fn json(&self, key: &ObjectKey, version: u64) -> Value {
         let mut metadata = metadata(key, version);
@@ -353,7 +353,7 @@ pub(crate) enum CoreService {
 }
 
 impl Object for CoreService {
-    type View = views::Service;
+    type View = views::ServiceView;
 
     fn json(&self, key: &ObjectKey, version: u64) -> Value {
         let spec = match self {

@@ -139,7 +139,7 @@ async fn a_kind_that_cannot_be_listed_delays_writing_only_for_a_while() {
     let (client, _silent) = FakeApi::new();
     let nodes = WatchConfig {
         refresh: refresh.clone(),
-        ..WatchConfig::new(Api::<Guarded<views::Node>>::all(client), "")
+        ..WatchConfig::new(Api::<Guarded<views::NodeView>>::all(client), "")
     };
     let ready = Readiness::default().register("nodes");
     let metrics = WatchMetrics::register(&mut Registry::default());

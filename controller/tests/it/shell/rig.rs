@@ -100,16 +100,16 @@ impl Rig {
     /// Delivers pods through the watch in one burst.
     pub(crate) fn pods(&self, pods: &[Value]) {
         for pod in pods {
-            let pod: views::Pod = serde_json::from_value(pod.clone()).unwrap();
+            let pod: views::PodView = serde_json::from_value(pod.clone()).unwrap();
             self.index.apply(pod);
         }
-        Index::<views::Pod>::commit(&*self.index);
+        Index::<views::PodView>::commit(&*self.index);
     }
 
     /// Delivers the deletion of a pod through the watch.
     pub(crate) fn pod_gone(&self, name: &str) {
-        Index::<views::Pod>::delete(&*self.index, &key(name));
-        Index::<views::Pod>::commit(&*self.index);
+        Index::<views::PodView>::delete(&*self.index, &key(name));
+        Index::<views::PodView>::commit(&*self.index);
     }
 
     /// Creates a service with one pod, whose slice and status have been written. The slice has

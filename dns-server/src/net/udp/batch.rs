@@ -11,7 +11,7 @@ use std::{ptr, slice};
 use libc::c_int;
 
 use super::BATCH;
-use super::control::Control;
+use super::control::ControlMessages;
 use super::gso::ReplyKey;
 use crate::limits::udp::DATAGRAM;
 use crate::net::socket::set_option;
@@ -54,7 +54,7 @@ pub(super) struct Slot {
     packet_len: usize,
     pub(super) peer: libc::sockaddr_storage,
     pub(super) peer_len: libc::socklen_t,
-    pub(super) control: Control,
+    pub(super) control: ControlMessages,
     /// The reply's range in the buffer of replies; empty if there is none.
     pub(super) reply: Range<usize>,
 }
@@ -64,7 +64,7 @@ impl Default for Slot {
         // SAFETY: a plain C structure for which all zeros are a valid value.
         let peer = unsafe { mem::zeroed() };
         let packet = [0; DATAGRAM];
-        Self { packet, packet_len: 0, peer, peer_len: 0, control: Control::default(), reply: 0..0 }
+        Self { packet, packet_len: 0, peer, peer_len: 0, control: ControlMessages::default(), reply: 0..0 }
     }
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use libc::c_int;
 
 /// Control messages that came with one received datagram, and those to send with its reply.
-pub(super) struct Control {
+pub(super) struct ControlMessages {
     buffer: Buffer,
     /// When the datagram arrived; `None` unless the socket asked for timestamps.
     arrived: Option<SystemTime>,
@@ -30,7 +30,7 @@ pub(super) struct Control {
     packet_info_len: usize,
 }
 
-impl Default for Control {
+impl Default for ControlMessages {
     fn default() -> Self {
         // SAFETY: plain C structures of numbers for which all zeros are a valid value.
         let buffer = unsafe { mem::zeroed() };
@@ -38,7 +38,7 @@ impl Default for Control {
     }
 }
 
-impl Control {
+impl ControlMessages {
     /// Returns where the kernel may write control messages, and how many bytes. `is_stamped` tells
     /// whether an arrival time comes first.
     pub(super) fn receive_buffer(&mut self, is_stamped: bool) -> (*mut u8, usize) {
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn only_link_local_replies_keep_the_interface() {
         for (asked, interface) in [("fe80::1", 3), ("fd00::1", 0), ("::ffff:10.0.0.1", 0)] {
-            let mut control = Control::default();
+            let mut control = ControlMessages::default();
             let info = &mut control.buffer.packet_info;
             info.v6.head.cmsg_level = libc::IPPROTO_IPV6;
             info.v6.head.cmsg_type = libc::IPV6_PKTINFO;
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_control_message_that_is_no_packet_info_is_not_sent_back() {
-        let mut control = Control::default();
+        let mut control = ControlMessages::default();
         control.was_received(size_of::<PacketInfo>(), false);
         assert!(control.for_reply().is_none());
     }

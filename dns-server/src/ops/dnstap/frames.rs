@@ -18,7 +18,7 @@ const FIELD_CONTENT_TYPE: u32 = 1;
 /// Types of control frames in Frame Streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum Control {
+pub(super) enum ControlFrame {
     Accept = 1,
     Start = 2,
     Stop = 3,
@@ -26,7 +26,7 @@ pub(super) enum Control {
     Finish = 5,
 }
 
-impl Control {
+impl ControlFrame {
     const ALL: [Self; 5] = [Self::Accept, Self::Start, Self::Stop, Self::Ready, Self::Finish];
 
     /// Returns this control frame's bytes, with the header.
@@ -96,13 +96,13 @@ mod tests {
     #[test]
     fn control_frames_are_encoded_as_in_the_specification() {
         let start = b"\0\0\0\0\0\0\0\x22\0\0\0\x02\0\0\0\x01\0\0\0\x16protobuf:dnstap.Dnstap";
-        assert_eq!(Control::Start.frame(), start);
-        assert_eq!(Control::Stop.frame(), b"\0\0\0\0\0\0\0\x04\0\0\0\x03");
-        for control in Control::ALL {
+        assert_eq!(ControlFrame::Start.frame(), start);
+        assert_eq!(ControlFrame::Stop.frame(), b"\0\0\0\0\0\0\0\x04\0\0\0\x03");
+        for control in ControlFrame::ALL {
             let frame = control.frame();
             let (header, payload) = frame.split_first_chunk().unwrap();
             assert_eq!(control_len(*header), Ok(payload.len()));
-            assert_eq!(Control::read(payload), Ok(control));
+            assert_eq!(ControlFrame::read(payload), Ok(control));
         }
     }
 
@@ -116,12 +116,14 @@ mod tests {
             (b"\0\0\0\x01\0\0\0\x01\0\0\0\x01x", "does not accept"),
             (b"\0\0\0\x06", "unknown"),
         ] {
-            assert!(Control::read(payload).unwrap_err().contains(reason), "{payload:?}");
+            assert!(ControlFrame::read(payload).unwrap_err().contains(reason), "{payload:?}");
         }
         // Unknown fields are ignored, and so are other content types beside ours.
-        let types =
-            [&b"\0\0\0\x01\0\0\0\x07\0\0\0\x01x\0\0\0\x01\0\0\0\x01x"[..], &Control::Ready.frame()[12..]];
-        assert_eq!(Control::read(&types.concat()), Ok(Control::Accept));
+        let types = [
+            &b"\0\0\0\x01\0\0\0\x07\0\0\0\x01x\0\0\0\x01\0\0\0\x01x"[..],
+            &ControlFrame::Ready.frame()[12..],
+        ];
+        assert_eq!(ControlFrame::read(&types.concat()), Ok(ControlFrame::Accept));
         assert!(control_len([0, 0, 0, 0, 0, 0, 2, 1]).is_err());
         assert!(control_len([0, 0, 0, 1, 0, 0, 0, 4]).is_err());
     }

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::frames::{self, Control};
+use super::frames::{self, ControlFrame};
 use super::message::Encoder;
 use super::{Collector, Exchange, TapMetrics};
 use crate::limits::dnstap::{COLLECTOR_TIMEOUT, FINISH_TIME, FIRST_PAUSE, LONGEST_PAUSE};
@@ -93,9 +93,9 @@ impl Writer {
                 Collector::Unix(path) => Box::new(UnixStream::connect(path).await?),
                 Collector::Tcp(address) => Box::new(TcpStream::connect(address).await?),
             };
-            stream.write_all(&Control::Ready.frame()).await?;
-            expect_control(&mut stream, Control::Accept).await?;
-            stream.write_all(&Control::Start.frame()).await?;
+            stream.write_all(&ControlFrame::Ready.frame()).await?;
+            expect_control(&mut stream, ControlFrame::Accept).await?;
+            stream.write_all(&ControlFrame::Start.frame()).await?;
             Ok(stream)
         };
         timeout(COLLECTOR_TIMEOUT, connect).await?
@@ -119,8 +119,8 @@ impl Writer {
                 Some(TryRecvError::Empty) => wait_interval(&mut stream).await?,
                 Some(TryRecvError::Disconnected) => {
                     let finish = async {
-                        stream.write_all(&Control::Stop.frame()).await?;
-                        expect_control(&mut stream, Control::Finish).await
+                        stream.write_all(&ControlFrame::Stop.frame()).await?;
+                        expect_control(&mut stream, ControlFrame::Finish).await
                     };
                     if !matches!(timeout(FINISH_TIME, finish).await, Ok(Ok(()))) {
                         warn!(
@@ -167,13 +167,13 @@ async fn wait_interval(stream: &mut Box<dyn Stream>) -> io::Result<()> {
 }
 
 /// Reads a control frame from the collector, which must be of the type `wanted`.
-async fn expect_control(stream: &mut Box<dyn Stream>, wanted: Control) -> io::Result<()> {
+async fn expect_control(stream: &mut Box<dyn Stream>, wanted: ControlFrame) -> io::Result<()> {
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut header = [0; 8];
     stream.read_exact(&mut header).await?;
     let mut payload = vec![0; frames::control_len(header).map_err(invalid)?];
     stream.read_exact(&mut payload).await?;
-    match Control::read(&payload).map_err(invalid)? {
+    match ControlFrame::read(&payload).map_err(invalid)? {
         control if control == wanted => Ok(()),
         _ => Err(invalid("the collector sent an unexpected control frame")),
     }

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use multinet_crds::manifest::Object;
 use multinet_crds::validate::Violation;
 
-use super::objects::{Candidate, Item, ObjectId};
+use super::objects::{Candidate, ManifestItem, ObjectId};
 
 /// The part of a manifest file that a problem concerns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,10 +69,14 @@ pub(super) struct Claim {
 impl File {
     /// Builds the state of a file from its current items and its state `before`. Passes good
     /// objects to `keep`.
-    pub(super) fn read(items: Vec<Item>, before: &Self, mut keep: impl FnMut(ObjectId, Object)) -> Self {
+    pub(super) fn read(
+        items: Vec<ManifestItem>,
+        before: &Self,
+        mut keep: impl FnMut(ObjectId, Object),
+    ) -> Self {
         let mut file = Self::default();
         let mut has_nameless = false;
-        for Item { document, line, found } in items {
+        for ManifestItem { document, line, found } in items {
             let (id, good, severity, faults) = match found {
                 Candidate::Good(id, object, doubts) => {
                     let digest = digest(&object);

@@ -16,7 +16,7 @@ use multinet_crds::manifest::Object;
 use multinet_crds::validate::Violation;
 
 use super::file::{Digest, File, Problem, Severity, Subject};
-use super::objects::{self, Item, ObjectId};
+use super::objects::{self, ManifestItem, ObjectId};
 
 /// A file. The order is that of the given paths, then that of the file paths as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +43,7 @@ impl FileKey {
 #[derive(Debug)]
 pub(super) enum Content {
     /// Possible objects in the file.
-    Items(Vec<Item>),
+    Items(Vec<ManifestItem>),
     /// The reason why the file cannot be read or parsed.
     Unreadable(String),
 }
@@ -92,7 +92,7 @@ pub(super) enum Update {
     Delete(ObjectId),
 }
 
-/// Changes of objects and problems since the last [`Files::take_changes`].
+/// Changes of objects and problems since the last [`ManifestFiles::take_changes`].
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Changes of objects, in the order in which to publish them.
@@ -105,7 +105,7 @@ pub(super) struct Changes {
 
 /// All manifest files, their claims to objects, and the objects that are served.
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(super) struct ManifestFiles {
     files: BTreeMap<FileKey, File>,
     claims: BTreeMap<ObjectId, BTreeSet<FileKey>>,
     served: BTreeMap<ObjectId, Digest>,
@@ -127,7 +127,7 @@ struct Rivals {
     others: Vec<FileKey>,
 }
 
-impl Files {
+impl ManifestFiles {
     /// Sets the current content of a file, which changes its claims.
     pub(super) fn set(&mut self, key: &FileKey, content: Content) {
         let reason = match content {
@@ -156,7 +156,7 @@ impl Files {
         self.touched.insert(id);
     }
 
-    fn replace(&mut self, key: &FileKey, items: Vec<Item>) {
+    fn replace(&mut self, key: &FileKey, items: Vec<ManifestItem>) {
         let before = self.files.remove(key).unwrap_or_default();
         let file = File::read(items, &before, |id, object| {
             self.fresh.insert((key.clone(), id), object);

@@ -63,7 +63,7 @@ pub(super) enum Candidate {
 
 /// A possible object, and its place in the manifest file.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct ManifestItem {
     /// Number of the object's document in the file, from 1.
     pub(super) document: usize,
     /// Line of the file on which the object's document begins, from 1.
@@ -72,10 +72,10 @@ pub(super) struct Item {
 }
 
 /// Returns all possible objects of a file, or the reason why it cannot be parsed.
-pub(super) fn items(bytes: &[u8]) -> Result<Vec<Item>, String> {
+pub(super) fn items(bytes: &[u8]) -> Result<Vec<ManifestItem>, String> {
     let items = documents::parse(bytes)?.into_iter().flat_map(|document| {
         let (number, line) = (document.number, document.line);
-        candidates(document).into_iter().map(move |found| Item { document: number, line, found })
+        candidates(document).into_iter().map(move |found| ManifestItem { document: number, line, found })
     });
     Ok(items.collect())
 }

@@ -8,7 +8,7 @@ use super::*;
 /// Files, and an index that they feed: the TTL of each service.
 #[derive(Default)]
 struct Served {
-    files: Files,
+    files: ManifestFiles,
     services: BTreeMap<String, Option<u16>>,
     news: Vec<String>,
     /// Contents of the files, for reading them again.
@@ -300,7 +300,7 @@ fn an_object_of_another_group_or_kind_is_passed_over() {
             &["a y1 Bad(items[1].spec) serving Nothing", "a document 1 healed"],
         ),
     ]);
-    let mut files = Files::default();
+    let mut files = ManifestFiles::default();
     files.set(&key("a"), Content::of(list.as_bytes()));
     files.take_changes();
     assert_eq!((files.count(), files.count_bad()), (1, 1));
