@@ -118,7 +118,7 @@ async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
     let has_stopped = async { drop(has_stopped.await) };
     // The lease has a client of its own, so that writes and watches cannot delay a renewal.
     let (leadership, campaign) =
-        lease(client::connect().await?.0, election, lease_metrics, shutdown.clone(), has_stopped)?;
+        lease(client::connect().await?.0, election, lease_metrics, shutdown.clone(), has_stopped);
     let (events, publisher) =
         events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
     let writer = Writer::new(

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use kube::Resource;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -114,6 +114,9 @@ impl ResultLabel {
     }
 }
 
+/// Names and values of a series' labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
 /// Upper bounds of the duration histograms, in seconds: from a request on an idle machine up to the
 /// request timeout.
 const SECONDS: [f64; 14] =
@@ -124,8 +127,8 @@ const SECONDS: [f64; 14] =
 pub struct WriterMetrics {
     syncs: Histogram,
     durations: Histogram,
-    writes: Family<WriteLabels, Counter>,
-    retries: Family<RetryLabels, Counter>,
+    writes: Family<Labels<3>, Counter>,
+    retries: Family<Labels<1>, Counter>,
     /// Events that were dropped, or that the API server did not accept.
     pub(crate) lost_events: Counter,
 }
@@ -145,11 +148,11 @@ impl Default for WriterMetrics {
         let of_slices = [slices, mirrors].into_iter().flat_map(|kind| slice_verbs.map(|verb| (kind, verb)));
         for (kind, verb) in of_slices.chain([(kind::<MultiNetworkService>(), Verb::Apply)]) {
             for answer in ResultLabel::ALL {
-                drop(metrics.writes.get_or_create(&WriteLabels::new(kind, verb, answer)));
+                drop(metrics.writes.get_or_create(&write_labels(kind, verb, answer)));
             }
         }
         for reason in Reason::all() {
-            drop(metrics.retries.get_or_create(&RetryLabels { reason: reason.label() }));
+            drop(metrics.retries.get_or_create(&[("reason", reason.label())]));
         }
         metrics
     }
@@ -164,7 +167,7 @@ impl WriterMetrics {
         took: Duration,
     ) {
         if verb != Verb::List {
-            self.writes.get_or_create(&WriteLabels::new(kind::<K>(), verb, answer)).inc();
+            self.writes.get_or_create(&write_labels(kind::<K>(), verb, answer)).inc();
             self.durations.observe(took.as_secs_f64());
         }
     }
@@ -176,7 +179,7 @@ impl WriterMetrics {
 
     /// Counts a retry of a service, by the reason of the failure.
     pub(crate) fn retry(&self, reason: Reason) {
-        self.retries.get_or_create(&RetryLabels { reason: reason.label() }).inc();
+        self.retries.get_or_create(&[("reason", reason.label())]).inc();
     }
 }
 
@@ -219,32 +222,13 @@ pub fn register(
     registry.register_collector(Box::new(StateCollector { index, queue }));
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct WriteLabels {
-    kind: &'static str,
-    verb: &'static str,
-    result: &'static str,
-}
-
-impl WriteLabels {
-    fn new(kind: &'static str, verb: Verb, answer: ResultLabel) -> Self {
-        Self { kind, verb: verb.label(), result: answer.label() }
-    }
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct RetryLabels {
-    reason: &'static str,
+fn write_labels(kind: &'static str, verb: Verb, answer: ResultLabel) -> Labels<3> {
+    [("kind", kind), ("verb", verb.label()), ("result", answer.label())]
 }
 
 /// Gauges that tell which optional API groups are served.
 #[derive(Clone, Debug, Default)]
-pub struct ApiMetrics(Family<ApiLabels, prometheus_client::metrics::gauge::Gauge>);
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ApiLabels {
-    group: &'static str,
-}
+pub struct ApiMetrics(Family<Labels<1>, Gauge>);
 
 impl ApiMetrics {
     /// Registers the gauges with the prefix `multinet_controller`. `registry` is the root registry.
@@ -261,7 +245,7 @@ impl ApiMetrics {
     }
 
     pub(crate) fn set_served(&self, api: OptionalApi, is_served: bool) {
-        self.0.get_or_create(&ApiLabels { group: api.group() }).set(is_served.into());
+        self.0.get_or_create(&[("group", api.group())]).set(is_served.into());
     }
 }
 

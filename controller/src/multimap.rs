@@ -36,7 +36,10 @@ impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
     }
 
     /// Returns the values of `key` in order.
-    pub fn of<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> impl Iterator<Item = &V> + Clone
+    pub fn of<'a, Q: Eq + Hash + ?Sized>(
+        &'a self,
+        key: &Q,
+    ) -> impl Iterator<Item = &'a V> + Clone + use<'a, Q, K, V>
     where
         K: Borrow<Q>,
     {

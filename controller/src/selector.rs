@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use kube::core::{Expression, Selector, SelectorExt as _};
 use multinet_runtime::ObjectKey;
 
+use crate::multimap::MultiMap;
+
 type Label = (String, String);
 
 /// The selectors of all services.
@@ -20,7 +22,7 @@ pub struct Selectors {
 #[derive(Debug, Default)]
 struct NamespaceSelectors {
     selectors: HashMap<String, Selector>,
-    by_label: HashMap<Label, BTreeSet<String>>,
+    by_label: MultiMap<Label, String>,
     unfiled: BTreeSet<String>,
 }
 
@@ -34,7 +36,7 @@ impl Selectors {
             namespace.unfiled.insert(service.name.clone());
         }
         for label in labels {
-            namespace.by_label.entry(label).or_default().insert(service.name.clone());
+            namespace.by_label.insert(label, service.name.clone());
         }
         namespace.selectors.insert(service.name.clone(), selector);
     }
@@ -45,12 +47,7 @@ impl Selectors {
         let Some(selector) = namespace.selectors.remove(&service.name) else { return };
         namespace.unfiled.remove(&service.name);
         for label in demanded(&selector) {
-            if let Some(names) = namespace.by_label.get_mut(&label) {
-                names.remove(&service.name);
-                if names.is_empty() {
-                    namespace.by_label.remove(&label);
-                }
-            }
+            namespace.by_label.remove(&label, &service.name);
         }
         if namespace.selectors.is_empty() {
             self.namespaces.remove(&service.namespace);
@@ -60,11 +57,11 @@ impl Selectors {
     /// Returns the names of the services in `namespace` that select a pod with these labels.
     pub fn selecting(&self, namespace: &str, labels: &BTreeMap<String, String>) -> BTreeSet<String> {
         let Some(namespace) = self.namespaces.get(namespace) else { return BTreeSet::new() };
-        let filed = labels.iter().filter_map(|(key, value)| {
+        let filed = labels.iter().flat_map(|(key, value)| {
             // A look-up needs a copy of the label. Labels are few and short.
-            namespace.by_label.get(&(key.clone(), value.clone()))
+            namespace.by_label.of(&(key.clone(), value.clone()))
         });
-        let candidates = filed.flatten().chain(&namespace.unfiled);
+        let candidates = filed.chain(&namespace.unfiled);
         candidates.filter(|name| namespace.selects(name, labels)).cloned().collect()
     }
 
@@ -172,6 +169,6 @@ mod tests {
         }
         let namespace = &selectors.namespaces["a"];
         assert!(namespace.unfiled.is_empty());
-        assert!(namespace.by_label.values().all(|names| names.len() == 1));
+        assert!(namespace.by_label.keys().all(|label| namespace.by_label.of(label).count() == 1));
     }
 }

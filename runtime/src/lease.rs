@@ -77,27 +77,12 @@ pub struct LeaseConfig {
     pub namespace: String,
     /// Name of the lease, which is created if it does not exist.
     pub name: String,
-    /// Identity of this process, such as the pod's name. No other process may have it at the same
-    /// time.
+    /// Identity of this process, such as the pod's name; not empty, since a lease with an empty
+    /// holder counts as free. No other process may have it at the same time.
     pub identity: String,
     /// Time after the last renewal until other candidates may take over: from [`MIN_DURATION`] to
     /// [`MAX_DURATION`], usually 15 s. All other times follow from it.
     pub duration: Duration,
-}
-
-/// Error of a [`LeaseConfig`] with an invalid value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LeaseError {
-    /// The duration of the lease is out of range.
-    #[error(
-        "a lease of {0:?} is not possible: choose from {min} s to {max} s",
-        min = MIN_DURATION.as_secs(),
-        max = MAX_DURATION.as_secs()
-    )]
-    Duration(Duration),
-    /// A name is empty. A lease with an empty holder would count as free.
-    #[error("the {0} of a lease is empty")]
-    Empty(&'static str),
 }
 
 /// Takes part in the election for a lease. Returns the leadership, and the future that runs the
@@ -115,18 +100,13 @@ pub enum LeaseError {
 /// If the future is dropped instead, leadership lapses as if the API server could not be reached.
 ///
 /// The [module](self) describes which process leads at what time.
-///
-/// # Errors
-///
-/// [`LeaseError`], if `config` is invalid.
 pub fn lease(
     client: Client,
     config: LeaseConfig,
     metrics: LeaseMetrics,
     shutdown: CancellationToken,
     stopped: impl Future<Output = ()> + Send,
-) -> Result<(Leadership, impl Future<Output = ()> + Send), LeaseError> {
-    config.validate()?;
+) -> (Leadership, impl Future<Output = ()> + Send) {
     let (tenure, leadership) = watch::channel(Tenure::default());
     let leadership = Leadership::new(leadership);
     let mut reporter = Reporter::new(&config, leadership.clone(), metrics);
@@ -139,20 +119,7 @@ pub fn lease(
         }
         reporter.report();
     };
-    Ok((leadership, run))
-}
-
-impl LeaseConfig {
-    fn validate(&self) -> Result<(), LeaseError> {
-        if !(MIN_DURATION..=MAX_DURATION).contains(&self.duration) {
-            return Err(LeaseError::Duration(self.duration));
-        }
-        let parts = [("namespace", &self.namespace), ("name", &self.name), ("identity", &self.identity)];
-        match parts.into_iter().find(|(_, text)| text.is_empty()) {
-            Some((part, _)) => Err(LeaseError::Empty(part)),
-            None => Ok(()),
-        }
-    }
+    (leadership, run)
 }
 
 /// Times that follow from a lease's duration, in client-go's proportions of 15 s, 10 s and 2 s.

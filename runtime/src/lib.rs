@@ -65,7 +65,7 @@ pub use self::connection_limit::{ConnectionCloser, ConnectionLimit, ConnectionSl
 pub use self::guarded::{Guarded, Undecodable};
 pub use self::hangups::Hangups;
 pub use self::index::{Index, ObjectKey};
-pub use self::lease::{Leadership, LeaseConfig, LeaseError, LeaseMetrics, lease};
+pub use self::lease::{Leadership, LeaseConfig, LeaseMetrics, lease};
 pub use self::log::{LogArgs, LogError, LogFormat, LogLevel};
 pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
 pub use self::random::{random_fraction, random_number};

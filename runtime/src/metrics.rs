@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -27,13 +26,16 @@ pub fn register_process_metrics(registry: &mut Registry, version: &'static str) 
     registry.register_collector(Box::new(ProcessCollector));
 }
 
+/// Names and values of a series' labels.
+type Labels<const N: usize> = [(&'static str, Cow<'static, str>); N];
+
 /// Metrics of all watches of a process on Kubernetes objects. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct WatchMetrics {
-    events: Family<EventLabels, Counter>,
-    errors: Family<ErrorLabels, Counter>,
-    undecodable: Family<KindLabels, Gauge>,
-    relists: Family<KindLabels, Counter>,
+    events: Family<Labels<2>, Counter>,
+    errors: Family<Labels<2>, Counter>,
+    undecodable: Family<Labels<1>, Gauge>,
+    relists: Family<Labels<1>, Counter>,
 }
 
 impl WatchMetrics {
@@ -66,8 +68,9 @@ impl WatchMetrics {
 
     /// Returns the metrics of one watch, and creates their series with the value zero.
     pub(crate) fn of_kind(&self, kind: Cow<'static, str>) -> KindMetrics {
-        let labels = KindLabels { kind: kind.clone() };
-        let events = |op| self.events.get_or_create_owned(&EventLabels { kind: kind.clone(), op });
+        let labels = [("kind", kind.clone())];
+        let events =
+            |op: &'static str| self.events.get_or_create_owned(&[("kind", kind.clone()), ("op", op.into())]);
         KindMetrics {
             listed: events("list"),
             applied: events("apply"),
@@ -88,7 +91,7 @@ pub(crate) struct KindMetrics {
     pub(crate) deleted: Counter,
     pub(crate) undecodable: Gauge,
     pub(crate) relists: Counter,
-    errors: Family<ErrorLabels, Counter>,
+    errors: Family<Labels<2>, Counter>,
     kind: Cow<'static, str>,
 }
 
@@ -96,30 +99,17 @@ impl KindMetrics {
     /// Creates the series of a possible error with the value zero. Without it, Prometheus' `rate()`
     /// would miss the first error.
     pub(crate) fn may_fail(&self, reason: &'static str) {
-        drop(self.errors.get_or_create(&ErrorLabels { kind: self.kind.clone(), reason }));
+        drop(self.errors_for(reason));
     }
 
     /// Counts a failed list or watch under `reason`, one of a few fixed words.
     pub(crate) fn error(&self, reason: &'static str) {
-        self.errors.get_or_create(&ErrorLabels { kind: self.kind.clone(), reason }).inc();
+        self.errors_for(reason).inc();
     }
-}
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct KindLabels {
-    kind: Cow<'static, str>,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct EventLabels {
-    kind: Cow<'static, str>,
-    op: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ErrorLabels {
-    kind: Cow<'static, str>,
-    reason: &'static str,
+    fn errors_for(&self, reason: &'static str) -> Counter {
+        self.errors.get_or_create_owned(&[("kind", self.kind.clone()), ("reason", reason.into())])
+    }
 }
 
 #[cfg(test)]

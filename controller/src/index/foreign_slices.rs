@@ -1,6 +1,5 @@
 //! Slices that others write: users, or other programs. DNS answers with their endpoints too.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use multinet_crds::{MultiNetworkEndpointSlice, labels};
@@ -17,8 +16,6 @@ use crate::tally::SlicePods;
 pub(super) struct ForeignSlices {
     slices: HashMap<ObjectKey, (ObjectKey, SlicePods)>,
     by_service: MultiMap<ObjectKey, ObjectKey>,
-    /// Number of endpoints in the foreign slices of each service.
-    sizes: HashMap<ObjectKey, usize>,
 }
 
 impl ForeignSlices {
@@ -35,7 +32,6 @@ impl ForeignSlices {
         }
         let mut concerned: Vec<ObjectKey> = self.observe_deleted(&key).into_iter().collect();
         self.by_service.insert(service.clone(), key.clone());
-        *self.sizes.entry(service.clone()).or_default() += new.1.len();
         self.slices.insert(key, new);
         concerned.push(service);
         concerned
@@ -43,14 +39,8 @@ impl ForeignSlices {
 
     /// Records that the watch shows a slice as deleted. Returns the affected service.
     pub(super) fn observe_deleted(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
-        let (service, rows) = self.slices.remove(key)?;
+        let (service, _) = self.slices.remove(key)?;
         self.by_service.remove(&service, key);
-        if let Entry::Occupied(mut size) = self.sizes.entry(service.clone()) {
-            *size.get_mut() -= rows.len();
-            if *size.get() == 0 {
-                size.remove();
-            }
-        }
         Some(service)
     }
 
@@ -62,7 +52,7 @@ impl ForeignSlices {
 
     /// Returns the number of endpoints in a service's foreign slices.
     pub(super) fn size(&self, service: &ObjectKey) -> usize {
-        self.sizes.get(service).copied().unwrap_or_default()
+        self.of(service).into_iter().map(SlicePods::len).sum()
     }
 
     /// Returns the pods in each foreign slice of a service.

@@ -1,6 +1,5 @@
 //! Metrics of leader election.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -12,7 +11,7 @@ use crate::METRICS_PREFIX;
 #[derive(Clone, Debug, Default)]
 pub struct LeaseMetrics {
     leader: Gauge,
-    transitions: Family<TransitionLabels, Counter>,
+    transitions: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 impl LeaseMetrics {
@@ -48,14 +47,9 @@ impl LeaseMetrics {
     }
 
     fn transition(&self, change: &'static str) -> Counter {
-        self.transitions.get_or_create_owned(&TransitionLabels { change })
+        self.transitions.get_or_create_owned(&[("change", change)])
     }
 }
 
 const GAINED: &str = "gained";
 const LOST: &str = "lost";
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct TransitionLabels {
-    change: &'static str,
-}

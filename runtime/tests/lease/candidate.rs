@@ -42,8 +42,7 @@ impl Candidate {
         let metrics = LeaseMetrics::register(&mut registry);
         let (shutdown, stopped) = (CancellationToken::new(), CancellationToken::new());
         let released = stopped.clone().cancelled_owned();
-        let (leadership, run) =
-            lease(server.client(link), config, metrics, shutdown.clone(), released).unwrap();
+        let (leadership, run) = lease(server.client(link), config, metrics, shutdown.clone(), released);
         Self { leadership, shutdown, stopped, task: tokio::spawn(run), registry }
     }
 

@@ -1,7 +1,5 @@
 //! Elections without faults, and handovers of leadership.
 
-use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
-use multinet_runtime::{LeaseConfig, LeaseError, LeaseMetrics, lease};
 use multinet_testing::fake_api::{Fate, Link};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -199,27 +197,4 @@ async fn a_lease_that_another_program_created_is_taken_over() {
         assert!(a.gains().await <= limit);
         assert_eq!(server.spec("leaseTransitions"), 1);
     }
-}
-
-#[tokio::test]
-async fn invalid_configurations_are_refused() {
-    let config = LeaseConfig {
-        namespace: "ns".into(),
-        name: "leader".into(),
-        identity: "a".into(),
-        duration: MIN_DURATION,
-    };
-    let try_it = |config: LeaseConfig| {
-        let client = server().client(good());
-        let (metrics, shutdown) = (LeaseMetrics::default(), CancellationToken::new());
-        lease(client, config, metrics, shutdown, std::future::ready(())).map(|_| ())
-    };
-    assert_eq!(try_it(config.clone()), Ok(()));
-    let short = MIN_DURATION - SECOND / 1000;
-    let error = try_it(LeaseConfig { duration: short, ..config.clone() }).unwrap_err();
-    assert_eq!(error.to_string(), "a lease of 999ms is not possible: choose from 1 s to 3600 s");
-    let long = MAX_DURATION + SECOND;
-    assert_eq!(try_it(LeaseConfig { duration: long, ..config.clone() }), Err(LeaseError::Duration(long)));
-    let anonymous = LeaseConfig { identity: String::new(), ..config };
-    assert_eq!(try_it(anonymous), Err(LeaseError::Empty("identity")));
 }

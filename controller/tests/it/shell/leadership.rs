@@ -40,7 +40,7 @@ fn election_for(duration: Duration, is_cut: &Arc<AtomicBool>) -> Leadership {
     let client = LeaseServer::new(&config.namespace, &config.name).client(link);
     let shutdown = CancellationToken::new();
     let metrics = LeaseMetrics::default();
-    let (leadership, campaign) = lease(client, config, metrics, shutdown, std::future::pending()).unwrap();
+    let (leadership, campaign) = lease(client, config, metrics, shutdown, std::future::pending());
     tokio::spawn(campaign);
     leadership
 }
