@@ -34,7 +34,7 @@ use crate::name_summary::NameSummary;
 
 /// A pod that has an address on a secondary network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Holder {
+pub(crate) struct Holder {
     /// Namespace and name of the pod.
     pub pod: ObjectKey,
     /// The pod's uid, which distinguishes pods of the same name.
@@ -43,7 +43,7 @@ pub struct Holder {
 
 /// Facts about a pod that decide whether it holds an address.
 #[derive(Clone, Debug, Default)]
-pub struct HolderState {
+pub(crate) struct HolderState {
     /// Names of the services that publish the pod's addresses on the network of the address.
     pub services: Arc<[String]>,
     /// Whether the pod is ready and not being deleted.
@@ -62,7 +62,7 @@ pub struct HolderState {
 
 /// Relation of a pod to one of its addresses: it holds the address, hands it over, or is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// The pod holds the address: it is published if a service selects the pod.
     Holds,
     /// Another pod of the namespace holds the address, without a conflict: this pod is being
@@ -77,7 +77,7 @@ pub enum Role {
 
 /// A pod's relation to an address that other pods have too.
 #[derive(Clone, Copy, Debug)]
-pub struct AddressClaim<'a> {
+pub(crate) struct AddressClaim<'a> {
     /// Role of the pod among the pods of its namespace that have the address.
     pub role: Role,
     /// Whether a pod of another namespace has the address and is not being deleted.
@@ -87,7 +87,7 @@ pub struct AddressClaim<'a> {
 
 /// The pods of a namespace that are in conflict over an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rivals<'a> {
+pub(crate) struct Rivals<'a> {
     /// The pod that holds the address.
     pub holder: &'a ObjectKey,
     /// Whether DNS answers with the address: its holder is selected and ready.
@@ -100,14 +100,14 @@ pub struct Rivals<'a> {
 
 impl<'a> AddressClaim<'a> {
     /// Returns the pods that are in conflict over the address; `None` if there is no conflict.
-    pub fn rivals(&self) -> Option<Rivals<'a>> {
+    pub(crate) fn rivals(&self) -> Option<Rivals<'a>> {
         self.side.rivals()
     }
 }
 
 /// The addresses on all networks, each with the pods that have it.
 #[derive(Debug, Default)]
-pub struct AddressLedger {
+pub(crate) struct AddressLedger {
     addresses: HashMap<Network, HashMap<IpAddr, Holders>>,
     /// The addresses that several pods have, in one namespace or in several.
     contested: BTreeSet<(Network, IpAddr)>,
@@ -130,7 +130,7 @@ struct Contest {
 impl AddressLedger {
     /// Records that a pod has an address, and updates the pod's state. Returns the services that
     /// must be planned again, except for the pod's own.
-    pub fn update(
+    pub(crate) fn update(
         &mut self,
         network: &Network,
         address: IpAddr,
@@ -165,7 +165,7 @@ impl AddressLedger {
 
     /// Records that a pod no longer has an address. Returns the services that must be planned
     /// again, except for the pod's own.
-    pub fn release(&mut self, network: &Network, address: IpAddr, holder: &Holder) -> Vec<ObjectKey> {
+    pub(crate) fn release(&mut self, network: &Network, address: IpAddr, holder: &Holder) -> Vec<ObjectKey> {
         let Some(addresses) = self.addresses.get_mut(network) else { return Vec::new() };
         let news = match addresses.get_mut(&address) {
             None => Vec::new(),
@@ -187,7 +187,12 @@ impl AddressLedger {
     }
 
     /// Returns a pod's relation to its address; `None` if no other pod has the address.
-    pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<AddressClaim<'_>> {
+    pub(crate) fn contest(
+        &self,
+        network: &Network,
+        address: IpAddr,
+        pod: &ObjectKey,
+    ) -> Option<AddressClaim<'_>> {
         // Usually no address is contested; then this is the only cost.
         if self.contested.is_empty() {
             return None;
@@ -199,12 +204,12 @@ impl AddressLedger {
     }
 
     /// Returns whether there is an address that several pods have.
-    pub fn is_contested(&self) -> bool {
+    pub(crate) fn is_contested(&self) -> bool {
         !self.contested.is_empty()
     }
 
     /// Returns the number of addresses that pods are in conflict over.
-    pub fn conflicts(&self) -> usize {
+    pub(crate) fn conflicts(&self) -> usize {
         let contests =
             self.contested.iter().filter_map(|(network, address)| self.contest_of(network, *address));
         contests.filter(|contest| contest.is_conflict()).count()
@@ -214,7 +219,7 @@ impl AddressLedger {
     /// tells whether a slice contains the address for a pod; such a pod takes precedence over other
     /// pods of its class. If no slice contains it, the current holder keeps precedence, unless this
     /// is the first call (`is_first`): the order of the initial lists means nothing.
-    pub fn adopt_published(
+    pub(crate) fn adopt_published(
         &mut self,
         is_first: bool,
         is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,

@@ -21,7 +21,7 @@ use crate::tally::Tally;
 
 /// Inputs of [`collect`] other than the service and its pods.
 #[derive(Clone, Copy)]
-pub struct Inputs<'a> {
+pub(crate) struct Inputs<'a> {
     /// The addresses on all networks, with the pods that have each address.
     pub ledger: &'a AddressLedger,
     /// The topology zone of each node that has one, by the node's name.
@@ -34,7 +34,7 @@ pub struct Inputs<'a> {
 
 /// Endpoints of a service, and the facts that its status reports about them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Collected {
+pub(crate) struct Collected {
     /// Endpoints by network and family, in the order of the spec.
     pub groups: Vec<Group>,
     /// Numbers of the service's pods that have endpoints, over all networks and on each.
@@ -56,7 +56,7 @@ pub struct Collected {
 
 /// Conflict over an address between pods of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     /// The pod that holds the address.
     pub holder: ObjectKey,
     /// Whether DNS answers with the address: its holder is selected and ready.
@@ -78,7 +78,7 @@ struct NetworkPresence {
 
 /// Collects the endpoints of a service in the namespace `own`. Skips pods that have ended.
 /// Endpoints are in the order of `members`.
-pub fn collect<'a>(
+pub(crate) fn collect<'a>(
     own: &str,
     spec: &MultiNetworkServiceSpec,
     members: impl Iterator<Item = Member<'a>>,
@@ -389,7 +389,7 @@ impl Collected {
     /// Returns the endpoints of the service's mirror: the ready ones of the network `alias`, or of
     /// all networks, with each address once. Leaves out [those that Kubernetes
     /// rejects](is_refused_by_core), since one of them would invalidate its whole slice.
-    pub fn mirrored(&self, alias: Option<&str>) -> Vec<(IpFamily, Endpoint)> {
+    pub(crate) fn mirrored(&self, alias: Option<&str>) -> Vec<(IpFamily, Endpoint)> {
         let endpoints = self.ready(alias).filter(|(_, endpoint)| !is_refused_by_core(endpoint));
         endpoints.map(|(family, endpoint)| (family, endpoint.clone())).collect()
     }

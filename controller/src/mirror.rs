@@ -30,7 +30,7 @@ const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trig
 
 /// Desired content of a mirror's slices.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DesiredMirror {
+pub(crate) struct DesiredMirror {
     /// The MultiNetworkService that is mirrored.
     pub owner: Owner,
     /// Name of the core Service that the MultiNetworkService is mirrored to.
@@ -45,7 +45,7 @@ pub struct DesiredMirror {
 /// Plans the writes that turn `existing` into the desired slices. Without desired slices, plans to
 /// delete all of them. `existing` must be the slices that [belong](service_of) to this service. See
 /// [`slices::plan`](crate::slices::plan) for the other arguments.
-pub fn plan(
+pub(crate) fn plan(
     desired: Option<&DesiredMirror>,
     existing: &[Arc<EndpointSlice>],
     packing: PackOptions,
@@ -76,7 +76,7 @@ pub fn plan(
 /// controller decides. A slice with another `managed-by` label belongs to another writer:
 /// Kubernetes tells writers of EndpointSlices apart by that label. It stays until its owner is
 /// deleted.
-pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
+pub(crate) fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
     let name = match label(metadata, labels::CORE_MANAGED_BY) {
         Some(labels::MANAGED_BY_CONTROLLER) => {

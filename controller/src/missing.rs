@@ -9,7 +9,7 @@ const DEVICES: usize = 4;
 
 /// Reason why a selected pod has no address on a network, or fewer than expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Missing {
+pub(crate) enum Missing {
     /// The pod uses its node's network.
     HostNetwork,
     /// The pod is not bound to a node yet.
@@ -50,7 +50,7 @@ pub enum Missing {
 
 impl Missing {
     /// Returns the description of the problem, which follows "2 of 9 pods" in a message.
-    pub fn message(self) -> &'static str {
+    pub(crate) fn message(self) -> &'static str {
         match self {
             Self::HostNetwork => "use their node's network (hostNetwork)",
             Self::NotScheduled => "are not scheduled yet",
@@ -76,7 +76,7 @@ impl Missing {
     }
 
     /// Returns advice to the user: how the pods get the missing addresses.
-    pub fn remedy(self) -> &'static str {
+    pub(crate) fn remedy(self) -> &'static str {
         match self {
             Self::HostNetwork => "remove hostNetwork from the pod",
             Self::NotScheduled | Self::NoSandbox => "if that lasts, see the pod's events",

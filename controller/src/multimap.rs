@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 /// Map from each key to a set of values.
 #[derive(Clone, Debug)]
-pub struct MultiMap<K, V> {
+pub(crate) struct MultiMap<K, V> {
     sets: HashMap<K, BTreeSet<V>>,
 }
 
@@ -18,12 +18,12 @@ impl<K, V> Default for MultiMap<K, V> {
 
 impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
     /// Adds `value` to the set of `key`.
-    pub fn insert(&mut self, key: K, value: V) {
+    pub(crate) fn insert(&mut self, key: K, value: V) {
         self.sets.entry(key).or_default().insert(value);
     }
 
     /// Removes `value` from the set of `key`.
-    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, value: &V)
+    pub(crate) fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, value: &V)
     where
         K: Borrow<Q>,
     {
@@ -36,7 +36,7 @@ impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
     }
 
     /// Returns the values of `key` in order.
-    pub fn of<'a, Q: Eq + Hash + ?Sized>(
+    pub(crate) fn of<'a, Q: Eq + Hash + ?Sized>(
         &'a self,
         key: &Q,
     ) -> impl Iterator<Item = &'a V> + Clone + use<'a, Q, K, V>
@@ -47,7 +47,7 @@ impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
     }
 
     /// Returns the keys that have values.
-    pub fn keys(&self) -> impl Iterator<Item = &K> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
         self.sets.keys()
     }
 }

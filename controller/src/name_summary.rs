@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Number of names that a message contains before it counts the others.
-pub const MAX_NAMED: usize = 3;
+pub(crate) const MAX_NAMED: usize = 3;
 
 /// The first few of many names, with the number of all names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ const FEW: usize = 64;
 
 /// Rate limiter with one token bucket per key.
 #[derive(Debug)]
-pub struct RateLimiter<K> {
+pub(crate) struct RateLimiter<K> {
     burst: u32,
     interval: Duration,
     /// Time at which the bucket of each key is full again.
@@ -25,19 +25,19 @@ pub struct RateLimiter<K> {
 
 impl<K: Eq + Hash> RateLimiter<K> {
     /// Returns a limiter that allows `burst` actions in a row for each key, then one per interval.
-    pub fn new(burst: u32, interval: Duration) -> Self {
+    pub(crate) fn new(burst: u32, interval: Duration) -> Self {
         Self { burst, interval, full: HashMap::new(), room: FEW }
     }
 
     /// Returns the next time at which an action is allowed for `key`: `now`, or a later time.
-    pub fn next(&self, key: &K, now: Instant) -> Instant {
+    pub(crate) fn next(&self, key: &K, now: Instant) -> Instant {
         let Some(&full) = self.full.get(key) else { return now };
         // The bucket is full at `full`; it holds its first token `burst - 1` intervals earlier.
         full.checked_sub(self.interval * self.burst.saturating_sub(1)).map_or(now, |next| next.max(now))
     }
 
     /// Takes a token for an action on `key`.
-    pub fn consume(&mut self, key: K, now: Instant) {
+    pub(crate) fn consume(&mut self, key: K, now: Instant) {
         let full = self.full.entry(key).or_insert(now);
         *full = (*full).max(now) + self.interval;
         if self.full.len() > self.room {
@@ -47,7 +47,7 @@ impl<K: Eq + Hash> RateLimiter<K> {
     }
 
     /// Refills all buckets.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.full.clear();
     }
 }

@@ -15,7 +15,7 @@ type Label = (String, String);
 /// values. It is evaluated only for pods that have one of them. Selectors that require no value
 /// (`Exists`, `NotIn`, or an empty selector) are evaluated for every pod of their namespace.
 #[derive(Debug, Default)]
-pub struct Selectors {
+pub(crate) struct Selectors {
     namespaces: HashMap<String, NamespaceSelectors>,
 }
 
@@ -28,7 +28,7 @@ struct NamespaceSelectors {
 
 impl Selectors {
     /// Sets the selector of a service.
-    pub fn insert(&mut self, service: &ObjectKey, selector: Selector) {
+    pub(crate) fn insert(&mut self, service: &ObjectKey, selector: Selector) {
         self.remove(service);
         let namespace = self.namespaces.entry(service.namespace.clone()).or_default();
         let labels = demanded(&selector);
@@ -42,7 +42,7 @@ impl Selectors {
     }
 
     /// Removes the selector of a service.
-    pub fn remove(&mut self, service: &ObjectKey) {
+    pub(crate) fn remove(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
         let Some(selector) = namespace.selectors.remove(&service.name) else { return };
         namespace.unfiled.remove(&service.name);
@@ -55,7 +55,7 @@ impl Selectors {
     }
 
     /// Returns the names of the services in `namespace` that select a pod with these labels.
-    pub fn selecting(&self, namespace: &str, labels: &BTreeMap<String, String>) -> BTreeSet<String> {
+    pub(crate) fn selecting(&self, namespace: &str, labels: &BTreeMap<String, String>) -> BTreeSet<String> {
         let Some(namespace) = self.namespaces.get(namespace) else { return BTreeSet::new() };
         let filed = labels.iter().flat_map(|(key, value)| {
             // A look-up needs a copy of the label. Labels are few and short.
@@ -66,7 +66,7 @@ impl Selectors {
     }
 
     /// Returns whether a service selects a pod with these labels.
-    pub fn selects(&self, service: &ObjectKey, labels: &BTreeMap<String, String>) -> bool {
+    pub(crate) fn selects(&self, service: &ObjectKey, labels: &BTreeMap<String, String>) -> bool {
         self.namespaces
             .get(&service.namespace)
             .is_some_and(|namespace| namespace.selects(&service.name, labels))

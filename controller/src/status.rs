@@ -20,7 +20,7 @@ use crate::tally::Tally;
 
 /// A reference in a service that cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unresolved {
+pub(crate) enum Unresolved {
     /// The API server does not serve the network's kind.
     NotServed(Network),
     /// The network does not exist.
@@ -35,7 +35,7 @@ pub enum Unresolved {
 
 /// Result of planning a service, which its status reports.
 #[derive(Clone, Debug)]
-pub enum Evaluation {
+pub(crate) enum Evaluation {
     /// The service breaks rules. Its slices stay as they were.
     Invalid(Vec<Violation>),
     /// The service has no selector. Others write its slices, which contain these endpoints.
@@ -46,7 +46,7 @@ pub enum Evaluation {
 
 /// Returns the status of a service. `written` tells whether the slices could be written, or why
 /// not. Conditions of types that the controller does not own are kept.
-pub fn status(
+pub(crate) fn status(
     service: &MultiNetworkService,
     evaluation: &Evaluation,
     written: Result<(), &str>,
@@ -117,7 +117,10 @@ pub fn status(
 
 /// Returns whether two statuses differ only in details that change with every pod: numbers and
 /// names of pods and addresses, and condition EndpointsReady. Such changes may wait a moment.
-pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetworkServiceStatus) -> bool {
+pub(crate) fn differ_in_counts_only(
+    old: &MultiNetworkServiceStatus,
+    new: &MultiNetworkServiceStatus,
+) -> bool {
     let essence = |status: &MultiNetworkServiceStatus| {
         let mut status = status.clone();
         status.endpoints = status.endpoints.map(|_| EndpointCounts::default());
@@ -135,7 +138,7 @@ pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetwork
 
 /// Returns the parts of a condition whose change is worth an event: the reason, and the message
 /// unless it contains counts.
-pub fn event_content(condition: &Condition) -> (&str, &str) {
+pub(crate) fn event_content(condition: &Condition) -> (&str, &str) {
     (&condition.reason, if counts(condition) { "" } else { &condition.message })
 }
 
@@ -167,7 +170,7 @@ fn resolved_refs(
 
 impl Unresolved {
     /// Returns the reason of condition ResolvedRefs for this reference.
-    pub fn reason(&self) -> ResolvedRefsReason {
+    pub(crate) fn reason(&self) -> ResolvedRefsReason {
         match self {
             Self::NotServed(_) => ResolvedRefsReason::NetworkKindNotServed,
             Self::NoNetwork(_) => ResolvedRefsReason::NetworkNotFound,
@@ -178,7 +181,7 @@ impl Unresolved {
     }
 
     /// Returns the message: what is missing, and what to do.
-    pub fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::NotServed(network) => {
                 let install = match network.kind {

@@ -8,7 +8,7 @@ use crate::name_summary::NameSummary;
 
 /// Numbers of pods of a service that have endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Number of pods with endpoints on any network.
     pub endpoints: EndpointCounts,
     /// Numbers of pods on each network, in the order of the spec.
@@ -19,13 +19,13 @@ pub struct Tally {
 
 impl Tally {
     /// Creates a tally of zero pods on the networks with these aliases.
-    pub fn of<'a>(aliases: impl Iterator<Item = &'a str>) -> Self {
+    pub(crate) fn of<'a>(aliases: impl Iterator<Item = &'a str>) -> Self {
         let counts = |alias: &str| NetworkCounts { alias: alias.to_owned(), ..NetworkCounts::default() };
         Self { networks: aliases.map(counts).collect(), ..Self::default() }
     }
 
     /// Counts a pod on the network `alias`: whether it has endpoints, ready ones, or lacks them.
-    pub fn count_on_network(&mut self, alias: &str, is_there: bool, is_ready: bool, is_missing: bool) {
+    pub(crate) fn count_on_network(&mut self, alias: &str, is_there: bool, is_ready: bool, is_missing: bool) {
         if let Some(counts) = self.networks.iter_mut().find(|counts| counts.alias == alias) {
             counts.total += u32::from(is_there);
             counts.ready += u32::from(is_ready);
@@ -34,7 +34,7 @@ impl Tally {
     }
 
     /// Counts a pod over all networks: whether it has endpoints, and ready ones.
-    pub fn count_pod(&mut self, name: &str, is_there: bool, is_ready: bool) {
+    pub(crate) fn count_pod(&mut self, name: &str, is_there: bool, is_ready: bool) {
         self.endpoints.total += u32::from(is_there);
         self.endpoints.ready += u32::from(is_ready);
         if is_there && !is_ready {
@@ -44,7 +44,7 @@ impl Tally {
 
     /// Replaces the counts by those of the pods in `slices`, each pod once. Keeps the numbers of
     /// missing pods.
-    pub fn recount<'a>(&mut self, slices: impl Iterator<Item = &'a SlicePods>) {
+    pub(crate) fn recount<'a>(&mut self, slices: impl Iterator<Item = &'a SlicePods>) {
         let mut pods: BTreeMap<&str, bool> = BTreeMap::new();
         let mut by_network: BTreeMap<(&str, &str), bool> = BTreeMap::new();
         for rows in slices {
@@ -68,7 +68,7 @@ impl Tally {
 
 /// The network of a slice, and the pods that its endpoints belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlicePods {
+pub(crate) struct SlicePods {
     alias: String,
     /// Name and readiness of each endpoint's pod. For an endpoint without a pod, the host name or
     /// the address stands for it.
@@ -77,7 +77,7 @@ pub struct SlicePods {
 
 impl SlicePods {
     /// Reads the endpoints of a slice on the network `alias`.
-    pub fn of(alias: &str, endpoints: &[Endpoint]) -> Self {
+    pub(crate) fn of(alias: &str, endpoints: &[Endpoint]) -> Self {
         let pods = endpoints.iter().map(|endpoint| {
             let target = endpoint.target_ref.as_ref().and_then(|target| target.name.as_ref());
             let name = target.or(endpoint.hostname.as_ref()).or_else(|| endpoint.addresses.first());
@@ -87,12 +87,7 @@ impl SlicePods {
     }
 
     /// Returns the number of endpoints.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pods.len()
-    }
-
-    /// Returns whether the slice has no endpoints.
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
     }
 }

@@ -1,6 +1,6 @@
 //! Turns the bytes of a query into those of its reply, without a socket.
 
-pub mod compose;
+mod compose;
 pub mod cookie;
 mod edns;
 pub mod limit;

@@ -32,7 +32,8 @@ use crate::store::state::State;
 use crate::store::zone::{ZoneSettings, Zones};
 
 /// Runs the server until SIGTERM or SIGINT. Returns an error if it cannot start.
-pub fn run(config: Config) -> Result<()> {
+pub fn run(args: Args) -> Result<()> {
+    let config = Config::new(args)?;
     let log_level = log::init(&config.args.log)?;
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         warn!(%error, "could not raise the limit of open files");

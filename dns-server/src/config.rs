@@ -254,7 +254,7 @@ Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line t
 
 /// Order of the address records in an answer (`--answer-order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AnswerOrder {
+pub(crate) enum AnswerOrder {
     /// Each answer begins with another record than the one before.
     Rotate,
     /// Each answer has its records in ascending order.
@@ -263,7 +263,7 @@ pub enum AnswerOrder {
 
 /// The server's configuration: flags that were checked against each other.
 #[derive(Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// Source of the services and slices to serve.
     pub source: Source,
     /// Addresses and protocols to listen on; at least one.
@@ -274,7 +274,7 @@ pub struct Config {
 
 /// A conflict between flags of the command line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
+pub(crate) enum ConfigError {
     /// `--zone` or `--reverse-zone` names the same zone twice.
     #[error("--zone/--reverse-zone {0}: given twice; name each zone once")]
     DuplicateZone(Name),
@@ -294,7 +294,7 @@ pub enum ConfigError {
 
 impl Config {
     /// Checks the flags against each other, and fills in those that are not given.
-    pub fn new(args: Args) -> Result<Self, ConfigError> {
+    pub(crate) fn new(args: Args) -> Result<Self, ConfigError> {
         check_zones(&args.zone, &args.reverse_zone)?;
         let source = match args.manifests.as_slice() {
             [] => Source::Kubernetes,

@@ -79,10 +79,10 @@ pub mod net;
 
 pub mod source;
 
-pub mod config;
+mod config;
 
-pub mod secrets;
+mod secrets;
 
-pub mod listeners;
+mod listeners;
 
 pub mod app;

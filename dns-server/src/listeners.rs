@@ -24,7 +24,7 @@ use crate::net::udp::UdpListener;
 use crate::ops::metrics::ConnectionMetrics;
 
 /// Bound sockets of all listeners, with their certificate and limits on connections.
-pub struct Listeners {
+pub(crate) struct Listeners {
     bound: Vec<Bound>,
     certificates: Option<Certificates>,
     connections: Connections,
@@ -87,7 +87,7 @@ impl Bound {
 
 impl Listeners {
     /// Loads the certificate, if one is given, and binds the address of every listener.
-    pub fn bind(config: &Config, metrics: ConnectionMetrics) -> Result<Self> {
+    pub(crate) fn bind(config: &Config, metrics: ConnectionMetrics) -> Result<Self> {
         let Config { listen, args, .. } = config;
         let files = args.tls_cert.as_ref().zip(args.tls_key.as_ref());
         let certificates = files.map(|(cert, key)| Certificates::load(cert, key)).transpose()?;
@@ -111,19 +111,24 @@ impl Listeners {
     }
 
     /// Returns the bound addresses of all listeners.
-    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.bound.iter().map(|bound| bound.listen.addr)
     }
 
     /// Returns the bound addresses of the listeners for plain DNS.
-    pub fn dns_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn dns_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let dns = self.bound.iter().filter(|bound| bound.listen.proto == ListenProto::Dns);
         dns.map(|bound| bound.listen.addr)
     }
 
     /// Serves until `shutdown`, and then until queries in progress are answered. All tasks are
     /// tracked in `tasks`.
-    pub fn serve(self, engine: &Engine, tasks: &TaskTracker, shutdown: &CancellationToken) -> Result<()> {
+    pub(crate) fn serve(
+        self,
+        engine: &Engine,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Result<()> {
         let Self { bound, certificates, connections, https, quic, shortfall } = self;
         if let Some(Shortfall { most, files }) = shortfall {
             warn!(

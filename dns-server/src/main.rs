@@ -5,9 +5,8 @@
 use std::process::ExitCode;
 
 use multinet_dns::app;
-use multinet_dns::config::Config;
 use multinet_runtime::command_line;
 
 fn main() -> ExitCode {
-    command_line::main("multinet-dns", |args| app::run(Config::new(args)?))
+    command_line::main("multinet-dns", app::run)
 }

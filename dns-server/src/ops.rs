@@ -2,4 +2,4 @@
 
 pub mod dnstap;
 pub mod metrics;
-pub mod top;
+mod top;

@@ -1,5 +1,5 @@
 //! Zone transfers to secondaries, and the notifications that tell them of changes.
 
-pub mod notifier;
+pub(crate) mod notifier;
 pub mod transfer;
 pub mod tsig;

@@ -16,7 +16,7 @@ use crate::store::name::Name;
 
 /// TSIG keys and cookie secrets, with the files that they were read from.
 #[derive(Debug, Clone)]
-pub struct Secrets {
+pub(crate) struct Secrets {
     /// TSIG keys of `--tsig-key-file`, among them all that other flags name.
     pub keys: Keyring,
     /// Secrets of DNS cookies: those of the file, or without a file a random one.
@@ -29,7 +29,7 @@ pub struct Secrets {
 
 impl Secrets {
     /// Reads the secrets from the files that the flags name.
-    pub fn load(args: &Args) -> Result<Self> {
+    pub(crate) fn load(args: &Args) -> Result<Self> {
         let allowed = args.transfer_to.iter().filter_map(|allowed| match allowed {
             AllowedClient::Key(name) => Some((format!("--transfer-to key:{name}"), name.clone())),
             _ => None,
@@ -67,7 +67,7 @@ impl Secrets {
 
     /// Reads the files again on every SIGHUP until `shutdown`. If a file cannot be used, the old
     /// secrets stay in use.
-    pub async fn follow(self, mut hangups: Hangups, shutdown: CancellationToken) {
+    pub(crate) async fn follow(self, mut hangups: Hangups, shutdown: CancellationToken) {
         while shutdown.run_until_cancelled(hangups.next()).await.is_some() {
             let secrets = self.clone();
             // Reading may block, on a network file system even forever.

@@ -1,9 +1,9 @@
 //! Sources of objects. Each source feeds [`State`] through the calls of
 //! [`multinet_runtime::Index`].
 
-pub mod kube;
+pub(crate) mod kube;
 pub mod manifests;
-pub mod persist;
+pub(crate) mod persist;
 pub mod snapshot;
 
 use std::path::PathBuf;

@@ -4,20 +4,20 @@
 //! services that changed, and [`publisher`] puts them into [`answers`], the maps that queries read.
 
 pub mod answers;
-pub mod build;
+pub(crate) mod build;
 pub mod endpoints;
-pub mod group;
+pub(crate) mod group;
 pub mod index;
 pub mod journal;
-pub mod lookup;
+pub(crate) mod lookup;
 pub mod name;
-pub mod publisher;
-pub mod records;
-pub mod reverse;
+pub(crate) mod publisher;
+pub(crate) mod records;
+pub(crate) mod reverse;
 pub mod rrset;
 pub mod schema;
 pub mod slice;
 pub mod state;
-pub mod txt;
+pub(crate) mod txt;
 pub mod zone;
 pub mod zone_copy;

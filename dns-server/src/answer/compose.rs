@@ -301,7 +301,7 @@ fn push_service(out: &mut Vec<u8>, ttl: u32, record: &SrvRecord, label: &[u8], b
 }
 
 /// Appends an A or AAAA record of class IN.
-pub fn push_address(out: &mut Vec<u8>, owner: &[u8], ttl: u32, address: IpAddr) {
+pub(crate) fn push_address(out: &mut Vec<u8>, owner: &[u8], ttl: u32, address: IpAddr) {
     match address {
         IpAddr::V4(address) => rrset::push_record(out, owner, rtype::A, ttl, &address.octets()),
         IpAddr::V6(address) => rrset::push_record(out, owner, rtype::AAAA, ttl, &address.octets()),

@@ -15,7 +15,7 @@ mod merge;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher};
 
-pub use merge::{Top, merge};
+pub(crate) use merge::merge;
 
 use crate::answer::query::Rcode;
 use crate::limits::debug::MAX_CAPACITY;
@@ -23,7 +23,7 @@ use crate::store::name::MAX_NAME;
 
 /// Counters of one worker's most frequent queries.
 #[derive(Debug)]
-pub struct Sketch {
+pub(crate) struct Sketch {
     capacity: usize,
     total: u64,
     hasher: foldhash::fast::RandomState,
@@ -51,7 +51,7 @@ struct Counter {
 
 /// Key by which the most frequent queries are counted: queries with equal keys count as one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueryKey {
+pub(crate) struct QueryKey {
     /// Lowercased name that was asked for, in wire format.
     pub name: Box<[u8]>,
     /// Number of the record type that was asked for.
@@ -62,7 +62,7 @@ pub struct QueryKey {
 
 /// Estimate of how often a query came.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Estimate {
+pub(crate) struct Estimate {
     /// Upper bound: the query came at most this often.
     pub count: u64,
     /// Greatest error of `count`: the query came at least `count` minus `error` times.
@@ -71,7 +71,7 @@ pub struct Estimate {
 
 /// Counts of a [`Sketch`] at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct SketchSnapshot {
+pub(crate) struct SketchSnapshot {
     /// Number of all queries that were counted, also of those without a counter now.
     pub total: u64,
     /// Estimates for the queries that have a counter, by falling count.
@@ -82,7 +82,7 @@ pub struct SketchSnapshot {
 
 impl Sketch {
     /// Returns a sketch with this many counters, 1 to [`MAX_CAPACITY`].
-    pub fn new(capacity: u16) -> Self {
+    pub(crate) fn new(capacity: u16) -> Self {
         let capacity = usize::from(capacity.clamp(1, MAX_CAPACITY));
         Self {
             capacity,
@@ -96,7 +96,7 @@ impl Sketch {
     }
 
     /// Counts a query by name, type and response code. Ignores a name longer than DNS allows.
-    pub fn count(&mut self, name: &[u8], qtype: u16, rcode: Rcode) {
+    pub(crate) fn count(&mut self, name: &[u8], qtype: u16, rcode: Rcode) {
         if name.len() > MAX_NAME {
             return;
         }
@@ -153,7 +153,7 @@ impl Sketch {
     }
 
     /// Returns all counts at this moment.
-    pub fn snapshot(&self) -> SketchSnapshot {
+    pub(crate) fn snapshot(&self) -> SketchSnapshot {
         let counts = self.order.iter().map(|&number| {
             let counter = &self.counters[usize::from(number)];
             let name = counter.name[..usize::from(counter.name_len)].into();

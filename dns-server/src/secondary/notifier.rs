@@ -22,8 +22,8 @@ use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-pub use metrics::NotifierMetrics;
-pub use secondary::Secondary;
+pub(crate) use metrics::NotifierMetrics;
+pub(crate) use secondary::Secondary;
 
 use crate::limits::transfers::WARN_AFTER;
 use crate::secondary::tsig::{self, Keyring};
@@ -37,7 +37,7 @@ use schedule::{DueNotify, NotifyReply, Schedule};
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Notifies one secondary of changes in the zones, by NOTIFY over UDP.
-pub struct Notifier {
+pub(crate) struct Notifier {
     secondary: Secondary,
     /// Local address that notifications are sent from. Port 0 lets the kernel choose.
     source: SocketAddr,
@@ -48,7 +48,7 @@ pub struct Notifier {
 impl Notifier {
     /// Makes a notifier for a secondary. It signs with the secondary's key, if that is in `keys`.
     /// `listening` are the addresses on which this server serves plain DNS.
-    pub fn new(
+    pub(crate) fn new(
         secondary: Secondary,
         listening: &[SocketAddr],
         keys: Keyring,
@@ -59,7 +59,7 @@ impl Notifier {
     }
 
     /// Notifies the secondary of all zones in `state`, and of their changes, until `shutdown`.
-    pub async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
         let mut changes = state.changes();
         let mut socket = NotifySocket::new(self.source, self.secondary.address);
         let mut schedule = Schedule::default();

@@ -28,7 +28,7 @@ pub struct Watches {
 }
 
 /// Prepares the watches from the client configuration. Sends nothing to the API server yet.
-pub async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Watches> {
+pub(crate) async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Watches> {
     let (client, server) = client::connect()
         .await
         .map_err(|error| anyhow!("{error}; to serve files instead, give --manifests PATH"))?;

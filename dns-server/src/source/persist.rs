@@ -23,7 +23,7 @@ use crate::store::state::{Objects, State};
 /// # Errors
 ///
 /// If it cannot. The message states the problem and the remedy in one line.
-pub fn check(file: &Path) -> anyhow::Result<()> {
+pub(crate) fn check(file: &Path) -> anyhow::Result<()> {
     let shown = file.display();
     let folder = snapshot::folder_of(file);
     let shown_folder = folder.display();
@@ -39,7 +39,7 @@ pub fn check(file: &Path) -> anyhow::Result<()> {
 }
 
 /// Loads the snapshot of an earlier run. Logs the reason if the file is missing or cannot be used.
-pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
+pub(crate) fn load(file: &Path, max_age: Duration) -> Option<Objects> {
     match snapshot::read(file, Timestamp::now(), max_age) {
         Ok(Some(objects)) => {
             let (services, slices) = (objects.services.len(), objects.slices.len());
@@ -60,7 +60,7 @@ pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
 /// Rewrites the file after changes until `shutdown`, but only while everything is synced. Without
 /// changes it still rewrites the file now and then, so that a true snapshot does not exceed its
 /// maximum age.
-pub async fn run(
+pub(crate) async fn run(
     file: PathBuf,
     max_age: Duration,
     state: Arc<State>,

@@ -45,7 +45,7 @@ struct NamedGroup {
 
 /// Builds the answers of a service. Returns `None` if it has no ready endpoint: then it has no
 /// names (Kubernetes DNS specification §2.4.1).
-pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
+pub(crate) fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
     let ServiceView { ttl, created, .. } = *service;
     let slices: Box<[Arc<Slice>]> = service
         .slices
@@ -170,7 +170,7 @@ impl PartialEq for ServiceAnswers {
 }
 
 /// Makes a lowercased label in wire format. Returns `None` if DNS cannot express the label.
-pub fn wire_label(text: &str) -> Option<Box<[u8]>> {
+pub(crate) fn wire_label(text: &str) -> Option<Box<[u8]>> {
     let length = u8::try_from(text.len()).ok().filter(|&length| (1..=MAX_LABEL as u8).contains(&length))?;
     Some(std::iter::once(length).chain(text.bytes().map(|byte| byte.to_ascii_lowercase())).collect())
 }

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use self::ports::Ports;
-pub use self::ports::{NamedPort, SrvRecord, SrvRecords};
-pub use self::view::{GroupView, Hosts};
+pub(crate) use self::ports::{NamedPort, SrvRecord, SrvRecords};
+pub(crate) use self::view::{GroupView, Hosts};
 use crate::store::endpoints::PackedEndpoint;
 use crate::store::rrset::{self, rtype};
 use crate::store::slice::Slice;
@@ -38,7 +38,7 @@ const NAMELESS: u32 = u32::MAX;
 
 /// The endpoints below a base name. It is read by way of a [`GroupView`].
 #[derive(Debug, Default)]
-pub struct Group {
+pub(crate) struct Group {
     a: Box<[u8]>,
     aaaa: Box<[u8]>,
     hosts: Box<[EndpointRef]>,
@@ -48,7 +48,7 @@ pub struct Group {
 
 /// Reference to an endpoint in one of the service's slices, with the hash of its label.
 #[derive(Debug, Clone, Copy)]
-pub struct EndpointRef {
+pub(crate) struct EndpointRef {
     hash: u32,
     slice: u32,
     entry: u32,
@@ -58,12 +58,12 @@ impl Group {
     /// Builds the group of all endpoints in `slices`, or of those on one network. Endpoints with
     /// the same network, label and address are one: it has the ports of all slices that contain it,
     /// and the TXT data of the first.
-    pub fn new(ttl: u32, slices: &[Arc<Slice>], network: Option<&str>) -> Self {
+    pub(crate) fn new(ttl: u32, slices: &[Arc<Slice>], network: Option<&str>) -> Self {
         Self::of(ttl, slices, &mentions(slices, network))
     }
 
     /// Builds a group from references to endpoints, sorted as [`mentions`] sorts them.
-    pub fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef]) -> Self {
+    pub(crate) fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[EndpointRef]) -> Self {
         // For each mention, the position of the first host with its label.
         let mut labels = Vec::with_capacity(mentions.len());
         let mut hosts: Vec<EndpointRef> = Vec::with_capacity(mentions.len());
@@ -84,14 +84,14 @@ impl Group {
     }
 
     /// Shares the port table of another group, if both have equal ones, to save memory.
-    pub fn share_ports(&mut self, other: &Self) {
+    pub(crate) fn share_ports(&mut self, other: &Self) {
         self.ports.share(&other.ports);
     }
 }
 
 impl EndpointRef {
     /// Returns the endpoint that this refers to, from the slices that the group was built from.
-    pub fn endpoint<'a>(&self, slices: &'a [Arc<Slice>]) -> PackedEndpoint<'a> {
+    pub(crate) fn endpoint<'a>(&self, slices: &'a [Arc<Slice>]) -> PackedEndpoint<'a> {
         slices[self.slice as usize].endpoints.get(self.entry as usize)
     }
 
@@ -131,7 +131,7 @@ fn count_leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
 
 /// Returns a reference for each occurrence of an endpoint in `slices`, or in those of one network,
 /// sorted. An endpoint that is in several slices is returned once for each.
-pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<EndpointRef> {
+pub(crate) fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<EndpointRef> {
     let chosen = |slice: &Slice| network.is_none_or(|network| *slice.network == *network);
     let mut mentions = Vec::with_capacity(slices.iter().map(|slice| slice.endpoints.len()).sum());
     for (slice_number, slice) in slices.iter().enumerate().filter(|(_, slice)| chosen(slice)) {

@@ -55,7 +55,7 @@ impl<'a> LookupResult<'a> {
 }
 
 /// Looks up a name whose first `below` labels are in front of the service's name.
-pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> LookupResult<'a> {
+pub(crate) fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> LookupResult<'a> {
     match below.checked_sub(1) {
         None => LookupResult::service(service, Owner::Base(service.all()), 0),
         Some(last) if name.label(last) == ZONES => find_zone(service, name, last),

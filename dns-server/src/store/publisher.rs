@@ -21,7 +21,7 @@ use crate::sync::Entry;
 
 /// Applies changes of services to the [`Answers`], which it alone writes, and to the journal.
 #[derive(Debug)]
-pub struct Publisher {
+pub(crate) struct Publisher {
     answers: Arc<Answers>,
     /// Changes of all zones for incremental transfers; `None` unless enabled.
     journal: Option<Journal>,
@@ -39,12 +39,12 @@ struct PointerChanges {
 
 impl Publisher {
     /// Makes a publisher that has published nothing yet.
-    pub fn new(answers: Arc<Answers>) -> Self {
+    pub(crate) fn new(answers: Arc<Answers>) -> Self {
         Self { answers, journal: None }
     }
 
     /// Starts to record changes in a journal. Must be called before anything is published.
-    pub fn enable_journal(&mut self, limits: JournalLimits) {
+    pub(crate) fn enable_journal(&mut self, limits: JournalLimits) {
         let zones = self.answers.zones();
         let mut journal = Journal::new(zones.iter().map(|zone| zone.apex().clone()), limits);
         for (name, node) in zones.iter().flat_map(Zone::fixed_names) {
@@ -59,18 +59,16 @@ impl Publisher {
     }
 
     /// Returns the journal of changes; `None` unless it was enabled.
-    pub fn journal(&mut self) -> Option<&mut Journal> {
+    pub(crate) fn journal(&mut self) -> Option<&mut Journal> {
         self.journal.as_mut()
-    }
-
-    /// Returns the answers that this publisher writes to.
-    pub fn answers(&self) -> &Arc<Answers> {
-        &self.answers
     }
 
     /// Replaces the answers of some services; a service without answers is withdrawn. The serial
     /// rises once if any answer has changed.
-    pub fn publish(&mut self, services: impl IntoIterator<Item = (ObjectKey, Option<ServiceAnswers>)>) {
+    pub(crate) fn publish(
+        &mut self,
+        services: impl IntoIterator<Item = (ObjectKey, Option<ServiceAnswers>)>,
+    ) {
         let mut changed = false;
         for (key, answers) in services {
             // A service whose name DNS cannot express has no names.
@@ -232,7 +230,7 @@ impl Publisher {
 
     /// Returns every service that has names. Publishing takes `&mut self`, so the result is one
     /// version of all zones.
-    pub fn services(&self) -> Vec<(ServiceKey, Arc<ServiceAnswers>)> {
+    pub(crate) fn services(&self) -> Vec<(ServiceKey, Arc<ServiceAnswers>)> {
         let services = self.answers.services.iter();
         services.map(|entry| (Arc::clone(entry.key()), Arc::clone(entry.value()))).collect()
     }
@@ -240,7 +238,7 @@ impl Publisher {
 
 /// Returns the addresses of a service that have a PTR record, with the label that it points at,
 /// sorted by address. Addresses are left out if the target below `apex` would be too long for DNS.
-pub fn pointers<'a>(
+pub(crate) fn pointers<'a>(
     service: &[u8],
     answers: &'a ServiceAnswers,
     apex: &[u8],

@@ -17,7 +17,7 @@ use crate::store::slice::ProtocolLabel;
 
 /// Position in the list of a service's records at which [`next_item`] goes on.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     group: usize,
     section: usize,
     at: usize,
@@ -25,7 +25,7 @@ pub struct Cursor {
 
 /// Records of a service that change only together: one record, or all of a host.
 #[derive(Debug, Clone, Copy)]
-pub struct RecordItem<'a> {
+pub(crate) struct RecordItem<'a> {
     service: &'a ServiceAnswers,
     /// Alias of the records' network in wire format; empty for all networks together.
     alias: &'a [u8],
@@ -55,14 +55,14 @@ enum ItemContent<'a> {
 
 /// Sort key of items. No two items of a service have the same.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ItemKey<'a> {
+pub(crate) struct ItemKey<'a> {
     alias: &'a [u8],
     section: ItemSection<'a>,
     record: RecordKey<'a>,
 }
 
 /// Returns the item of a service's records at `cursor`, and moves `cursor` behind it.
-pub fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<RecordItem<'a>> {
+pub(crate) fn next_item<'a>(service: &'a ServiceAnswers, cursor: &mut Cursor) -> Option<RecordItem<'a>> {
     let mut groups = iter::once((&[][..], service.all())).chain(service.networks()).skip(cursor.group);
     let (mut alias, mut group) = groups.next()?;
     loop {
@@ -108,14 +108,14 @@ fn section<'a>(
 }
 
 /// Returns all records of a service as items, sorted by key.
-pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = RecordItem<'_>> {
+pub(crate) fn items(service: &ServiceAnswers) -> impl Iterator<Item = RecordItem<'_>> {
     let mut cursor = Cursor::default();
     iter::from_fn(move || next_item(service, &mut cursor))
 }
 
 impl<'a> RecordItem<'a> {
     /// Returns the key by which the items of a service are sorted.
-    pub fn key(&self) -> ItemKey<'a> {
+    pub(crate) fn key(&self) -> ItemKey<'a> {
         let record = match self.content {
             ItemContent::Record(_, _, set, at) => set.key(at),
             ItemContent::Host(hosts) => RecordKey::of_host(hosts),
@@ -126,7 +126,7 @@ impl<'a> RecordItem<'a> {
     }
 
     /// Tells whether this item and another version's item with the same key have the same records.
-    pub fn has_same_records(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_records(&self, other: &Self) -> bool {
         self.service.ttl == other.service.ttl
             && match (self.content, other.content) {
                 (ItemContent::Host(one), ItemContent::Host(two)) => one.iter().eq(two.iter()),
@@ -148,7 +148,7 @@ impl<'a> RecordItem<'a> {
 
 /// Writes the records of a service under its name in one zone.
 #[derive(Debug)]
-pub struct RecordWriter<'b> {
+pub(crate) struct RecordWriter<'b> {
     /// Name of the service in the zone, in wire format.
     service: &'b [u8],
     owner: Vec<u8>,
@@ -159,14 +159,14 @@ pub struct RecordWriter<'b> {
 
 impl<'b> RecordWriter<'b> {
     /// Makes a writer for the service whose name is `service`, in wire format.
-    pub fn new(service: &'b [u8]) -> Self {
+    pub(crate) fn new(service: &'b [u8]) -> Self {
         let [owner, base, data] = [const { 2 * MAX_NAME }; 3].map(Vec::with_capacity);
         Self { service, owner, base, data }
     }
 
     /// Calls `each` with every record of an item. Records whose names are too long for DNS are left
     /// out.
-    pub fn records(&mut self, item: &RecordItem<'_>, each: &mut impl FnMut(Record<'_>)) {
+    pub(crate) fn records(&mut self, item: &RecordItem<'_>, each: &mut impl FnMut(Record<'_>)) {
         let labels = match item.content {
             ItemContent::Record(owner, ..) => owner.labels(),
             ItemContent::Host(hosts) => Owner::Host(hosts).labels(),
@@ -209,7 +209,7 @@ impl<'b> RecordWriter<'b> {
 
 /// Merges two sorted sequences. Calls `each` with every pair of items with equal keys, and with
 /// every item that only one sequence has, in order.
-pub fn merge<T, K: Ord>(
+pub(crate) fn merge<T, K: Ord>(
     one: impl Iterator<Item = T>,
     two: impl Iterator<Item = T>,
     key: impl Fn(&T) -> K,
@@ -230,6 +230,6 @@ pub fn merge<T, K: Ord>(
 }
 
 /// Appends a record in uncompressed wire format.
-pub fn push(out: &mut Vec<u8>, record: Record<'_>) {
+pub(crate) fn push(out: &mut Vec<u8>, record: Record<'_>) {
     rrset::push_record(out, record.owner, record.rtype, record.ttl, record.data);
 }

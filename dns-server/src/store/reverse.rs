@@ -20,14 +20,15 @@ use crate::store::name::Labels;
 use crate::sync::RwLock;
 
 /// Private ranges (RFC 1918, RFC 6598, RFC 4193), whose addresses have PTR records by default.
-pub const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+pub(crate) const PRIVATE: [&str; 5] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
 /// Key of a service: its two labels `<service>.<namespace>` in wire format.
-pub type ServiceKey = Arc<[u8]>;
+pub(crate) type ServiceKey = Arc<[u8]>;
 
 /// The addresses that a reverse name stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ReverseName {
+pub(crate) enum ReverseName {
     /// The reverse name of one address.
     Address(IpAddr),
     /// A name above the reverse names of the addresses in this range.
@@ -37,7 +38,7 @@ pub enum ReverseName {
 impl ReverseName {
     /// Parses a name that is `in-addr.arpa`, `ip6.arpa` or below these. Returns `None` for any
     /// other name, and for one that no address can have.
-    pub fn of(name: Labels<'_>) -> Option<Self> {
+    pub(crate) fn of(name: Labels<'_>) -> Option<Self> {
         let count = name.count().checked_sub(2)?;
         if name.label(count + 1) != b"\x04arpa" {
             return None;
@@ -70,7 +71,7 @@ impl ReverseName {
     }
 
     /// Tells whether the reverse name of an address is this name or below it.
-    pub fn contains(&self, address: &IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: &IpAddr) -> bool {
         match self {
             Self::Address(own) => own == address,
             Self::Range(range) => range.contains(address),
@@ -126,7 +127,7 @@ fn nibble(label: &[u8]) -> Option<u128> {
 
 /// For each address, the services that publish it, the oldest first.
 #[derive(Debug, Default)]
-pub struct AddressIndex(RwLock<BTreeSet<AddressEntry>>);
+pub(crate) struct AddressIndex(RwLock<BTreeSet<AddressEntry>>);
 
 /// An address and a service that publishes it. Entries of an address are sorted by the service's
 /// age.
@@ -147,7 +148,7 @@ impl AddressEntry {
 
 impl AddressIndex {
     /// Calls `read` with the services that publish an address, the oldest first.
-    pub fn with_services<R>(
+    pub(crate) fn with_services<R>(
         &self,
         address: IpAddr,
         read: impl FnOnce(&mut dyn Iterator<Item = &ServiceKey>) -> R,
@@ -160,14 +161,19 @@ impl AddressIndex {
     }
 
     /// Tells whether a service publishes any address in the range.
-    pub fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
+    pub(crate) fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
         let entries = self.0.read();
         let first = entries.range(AddressEntry::before_all_of(*range.start())..).next();
         first.is_some_and(|entry| entry.address <= *range.end())
     }
 
     /// Adds a service, which was created at `created`, to each of these addresses.
-    pub fn insert(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
+    pub(crate) fn insert(
+        &self,
+        addresses: impl Iterator<Item = IpAddr>,
+        created: Created,
+        service: &ServiceKey,
+    ) {
         for address in addresses {
             self.change(|entries| {
                 entries.insert(AddressEntry { address, created, service: Some(Arc::clone(service)) });
@@ -176,7 +182,12 @@ impl AddressIndex {
     }
 
     /// Removes a service, which was created at `created`, from each of these addresses.
-    pub fn remove(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
+    pub(crate) fn remove(
+        &self,
+        addresses: impl Iterator<Item = IpAddr>,
+        created: Created,
+        service: &ServiceKey,
+    ) {
         let mut entry = AddressEntry { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
         for address in addresses {
             entry.address = address;
@@ -188,7 +199,7 @@ impl AddressIndex {
 
     /// Moves entries of a service to another creation time. Each address keeps the service at every
     /// moment.
-    pub fn reorder(
+    pub(crate) fn reorder(
         &self,
         addresses: impl Iterator<Item = IpAddr>,
         (before, now): (Created, Created),

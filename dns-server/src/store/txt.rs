@@ -1,7 +1,7 @@
 //! Data of TXT records: character strings, each with a length byte (RFC 1035 §3.3).
 
 /// Appends `key=value` as a character string. A pair that is longer than 255 bytes is left out.
-pub fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
+pub(crate) fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
     if let Ok(length) = u8::try_from(key.len() + 1 + value.len()) {
         txt.push(length);
         txt.extend_from_slice(key.as_bytes());
@@ -11,12 +11,12 @@ pub fn push_pair(txt: &mut Vec<u8>, key: &str, value: &str) {
 }
 
 /// Returns the value of `key` in TXT data that consist of `key=value` strings.
-pub fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
+pub(crate) fn value<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
     split(txt).find_map(|string| string.strip_prefix(key)?.strip_prefix(b"="))
 }
 
 /// Returns the character strings of TXT data as text; bytes that are not UTF-8 are replaced.
-pub fn strings(txt: &[u8]) -> Vec<String> {
+pub(crate) fn strings(txt: &[u8]) -> Vec<String> {
     split(txt).map(|string| String::from_utf8_lossy(string).into_owned()).collect()
 }
 

@@ -12,7 +12,7 @@ use crate::store::name::Presented;
 
 /// The most frequent queries of all workers together.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Top {
+pub(crate) struct Top {
     /// Number of all queries that were counted.
     pub total: u64,
     /// Estimates for the most frequent queries, by falling count.
@@ -21,7 +21,7 @@ pub struct Top {
 
 /// Merges sketches. A worker without a counter for a query may have seen it up to `rest` times. The
 /// result has `capacity` queries, and beyond that all that may make up more than one in `capacity`.
-pub fn merge(sketches: &[SketchSnapshot], capacity: u16) -> Top {
+pub(crate) fn merge(sketches: &[SketchSnapshot], capacity: u16) -> Top {
     let total = sketches.iter().map(|seen| seen.total).sum::<u64>();
     let rest: u64 = sketches.iter().map(|seen| seen.rest).sum();
     // Starts from the bound for a query that has no counter anywhere, then corrects it for the
@@ -45,7 +45,7 @@ pub fn merge(sketches: &[SketchSnapshot], capacity: u16) -> Top {
 
 impl Top {
     /// Returns the list as the JSON of `/debug/top`.
-    pub fn describe(&self) -> Value {
+    pub(crate) fn describe(&self) -> Value {
         let names = self.counts.iter().map(|(key, count)| {
             json!({
                 "name": Presented(&key.name).to_string(),

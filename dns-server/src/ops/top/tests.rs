@@ -80,7 +80,7 @@ proptest! {
 fn names_that_fit_are_counted_exactly() {
     let top = merge(&[sketch_of(&[1, 2, 1], 3).snapshot(), sketch_of(&[3, 1], 3).snapshot()], 3);
     let of = |name, count| (key(name), Estimate { count, error: 0 });
-    assert_eq!(top, Top { total: 5, counts: vec![of(1, 3), of(2, 1), of(3, 1)] });
+    assert_eq!(top, merge::Top { total: 5, counts: vec![of(1, 3), of(2, 1), of(3, 1)] });
 }
 
 #[test]

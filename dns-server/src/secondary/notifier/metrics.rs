@@ -8,7 +8,7 @@ type BySecondary = Family<[(&'static str, String); 1], Counter>;
 
 /// Counters of NOTIFY messages, by secondary.
 #[derive(Debug, Clone, Default)]
-pub struct NotifierMetrics {
+pub(crate) struct NotifierMetrics {
     sent: BySecondary,
     acknowledged: BySecondary,
     failed: BySecondary,
@@ -33,7 +33,7 @@ impl NotifierMetrics {
     }
 
     /// Registers the counters of all secondaries for `/metrics`.
-    pub fn register(&self, registry: &mut Registry) {
+    pub(crate) fn register(&self, registry: &mut Registry) {
         for (name, help, metric) in [
             ("notifies_sent", "NOTIFY messages sent", &self.sent),
             ("notifies_acknowledged", "NOTIFY messages that the secondary accepted", &self.acknowledged),

@@ -11,7 +11,7 @@ const PORT: u16 = 53;
 
 /// A secondary that is notified of changes (`--notify`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Secondary {
+pub(crate) struct Secondary {
     /// Address and port that notifications are sent to.
     pub address: SocketAddr,
     /// Name of the TSIG key that signs notifications; `None` if they are not signed.
@@ -22,7 +22,7 @@ impl Secondary {
     /// Returns the source address of notifications to it. `listening` are the addresses on which
     /// this server serves plain DNS. If exactly one of them can reach the secondary, that is the
     /// address by which the secondary knows its primary. Otherwise the kernel chooses.
-    pub fn source_address(&self, listening: &[SocketAddr]) -> SocketAddr {
+    pub(crate) fn source_address(&self, listening: &[SocketAddr]) -> SocketAddr {
         let is_ipv4 = self.address.is_ipv4();
         let mut own = listening
             .iter()

@@ -47,7 +47,7 @@ fn publish(publisher: &mut Publisher, service: &str, addresses: &[&str]) {
 /// Returns the kind of a name in a word.
 fn found(publisher: &Publisher, name: &str) -> &'static str {
     let name: Name = name.parse().unwrap();
-    let answers = publisher.answers();
+    let answers = &publisher.answers;
     name.with_labels(|labels| {
         answers.look_up(answers.zone_of(labels).unwrap(), labels, usize::MAX, |found| match found {
             LookupResult::Nothing => "nothing",
@@ -112,15 +112,15 @@ fn a_withdrawn_service_leaves_nothing_behind() {
         publish(&mut publisher, "s", &[&format!("10.0.{round}.1"), "10.9.9.9"]);
     }
     publish(&mut publisher, "s", &[]);
-    assert!(publisher.services().is_empty() && publisher.answers().addresses.pairs().is_empty());
-    assert!(publisher.answers().namespaces.is_empty());
+    assert!(publisher.services().is_empty() && publisher.answers.addresses.pairs().is_empty());
+    assert!(publisher.answers.namespaces.is_empty());
 }
 
 #[test]
 fn addresses_outside_the_reverse_zones_are_not_indexed() {
     let mut publisher = publisher();
     publish(&mut publisher, "s", &["fd00::1"]);
-    assert!(publisher.answers().addresses.pairs().is_empty());
+    assert!(publisher.answers.addresses.pairs().is_empty());
     assert_eq!(publisher.services().len(), 1);
 }
 
@@ -141,7 +141,7 @@ fn delegations_count_for_the_size_of_a_zone() {
         let forward: Vec<&str> = forward.iter().map(String::as_str).collect();
         let mut publisher = publisher_of(&forward, &["in-addr.arpa"]);
         publisher.enable_journal(JournalLimits::default());
-        let serial = publisher.answers().serial();
+        let serial = publisher.answers.serial();
         publisher.journal().unwrap().start(serial);
         publish(&mut publisher, "s", &["10.0.0.1"]);
         let steps = publisher.journal().unwrap().since(&"z".parse().unwrap(), serial, 0, usize::MAX);
@@ -162,15 +162,15 @@ fn an_address_of_two_services_has_a_ptr_record_for_each() {
 #[test]
 fn the_serial_rises_only_if_an_answer_changes() {
     let mut publisher = publisher();
-    let first = publisher.answers().serial();
+    let first = publisher.answers.serial();
     publish(&mut publisher, "s", &["10.0.0.1"]);
-    let second = publisher.answers().serial();
+    let second = publisher.answers.serial();
     assert!(is_after(second, first));
     publish(&mut publisher, "s", &["10.0.0.1"]);
     publish(&mut publisher, "t", &[]);
-    assert_eq!(publisher.answers().serial(), second);
+    assert_eq!(publisher.answers.serial(), second);
     publish(&mut publisher, "s", &["10.0.0.2"]);
-    assert!(is_after(publisher.answers().serial(), second));
+    assert!(is_after(publisher.answers.serial(), second));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
         records::push(&mut wire, record);
         assert!(all.insert(wire.clone()), "twice: {record:?}");
     };
-    let zones = publisher.answers().zones();
+    let zones = publisher.answers.zones();
     let zone = zones.iter().find(|zone| zone.apex() == apex).unwrap();
     if zone.is_forward() {
         for (key, service) in publisher.services() {
@@ -277,10 +277,10 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
         }
     }
     let addresses: BTreeSet<IpAddr> =
-        publisher.answers().addresses.pairs().into_iter().map(|(address, _)| address).collect();
+        publisher.answers.addresses.pairs().into_iter().map(|(address, _)| address).collect();
     for owner in addresses.into_iter().map(reverse_name).filter(|owner| owner.is_within(apex)) {
         owner.with_labels(|labels| {
-            publisher.answers().look_up(zone, labels, usize::MAX, |found| {
+            publisher.answers.look_up(zone, labels, usize::MAX, |found| {
                 let LookupResult::Pointers(ttl, targets) = *found else { panic!("{owner} is {found:?}") };
                 for target in targets {
                     let data = &target.concat();
@@ -316,7 +316,7 @@ fn large() -> Publisher {
         let slices = [network("r", &[("p", 1)], (0..100).map(host).collect())];
         publisher.publish([(key(&format!("large-{number}")), service(5, &slices))]);
     }
-    let serial = publisher.answers().serial();
+    let serial = publisher.answers.serial();
     publisher.journal().unwrap().start(serial);
     publisher
 }
@@ -324,7 +324,7 @@ fn large() -> Publisher {
 /// Publishes a version of a service, and compares the journal with the difference of the zones.
 fn publish_and_check(publisher: &mut Publisher, name: &str, version: Option<ServiceAnswers>) {
     let apexes = ["z", "y", "in-addr.arpa"].map(|apex| apex.parse::<Name>().unwrap());
-    let serial = publisher.answers().serial();
+    let serial = publisher.answers.serial();
     let before = apexes.each_ref().map(|apex| records(publisher, apex));
     publisher.publish([(key(name), version)]);
     for (apex, before) in apexes.iter().zip(before) {
@@ -346,7 +346,7 @@ fn the_ptr_records_of_an_address_name_its_oldest_services() {
     let of_age = |created| service_of(created, 5, &slices);
     // The numbers in the names of the services that the PTR records name.
     let named = |publisher: &Publisher| -> Vec<u8> {
-        publisher.answers().look_up_address(address, usize::MAX, |found| {
+        publisher.answers.look_up_address(address, usize::MAX, |found| {
             let LookupResult::Pointers(_, targets) = *found else { panic!("{found:?}") };
             targets.iter().map(|[_, service, ..]| service[1] - b'a').collect()
         })
@@ -365,5 +365,5 @@ fn the_ptr_records_of_an_address_name_its_oldest_services() {
     publish_and_check(&mut publisher, &name(1), of_age(Created::default()));
     publish_and_check(&mut publisher, &name(0), of_age(Created::EARLIEST));
     assert_eq!(named(&publisher), [0, 2].into_iter().chain(4..18).collect::<Vec<_>>());
-    assert_eq!(publisher.answers().addresses.with_services(address, |services| services.count()), 19);
+    assert_eq!(publisher.answers.addresses.with_services(address, |services| services.count()), 19);
 }
