@@ -23,6 +23,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result};
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, Request, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
@@ -63,8 +64,8 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`BindError`], if the address cannot be bound.
-    pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
+    /// If the address cannot be bound.
+    pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
         bind_by(TcpListener::bind, address).await
     }
 
@@ -92,22 +93,11 @@ impl Admin {
     }
 }
 
-/// Error of [`Admin::bind`]: the address cannot be bound.
-#[derive(Debug, thiserror::Error)]
-#[error("--admin {address}: cannot listen; choose another address or port")]
-pub struct BindError {
-    /// Address that cannot be bound.
-    pub address: SocketAddr,
-    /// Error of the operating system.
-    #[source]
-    pub source: io::Error,
-}
-
 /// Binds `address` through `bind`, which tests replace by a host without IPv6.
 async fn bind_by(
     bind: impl AsyncFn(SocketAddr) -> io::Result<TcpListener>,
     address: SocketAddr,
-) -> Result<TcpListener, BindError> {
+) -> Result<TcpListener> {
     let bound = match bind(address).await {
         Err(source) => match ipv4_fallback(address, &source) {
             Some(ipv4) => bind(ipv4).await,
@@ -115,7 +105,7 @@ async fn bind_by(
         },
         bound => bound,
     };
-    bound.map_err(|source| BindError { address, source })
+    bound.with_context(|| format!("--admin {address}: cannot listen; choose another address or port"))
 }
 
 async fn live() -> &'static str {

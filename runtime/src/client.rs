@@ -4,13 +4,19 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Result, anyhow, bail};
 use kube::client::ClientBuilder;
-use kube::config::{InClusterError, KubeConfigOptions, KubeconfigError};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapErrLayer;
 
 use crate::limits::api::{CONNECT_TIMEOUT, SILENCE, WRITE_TIMEOUT};
+
+/// Error if neither a kubeconfig nor a pod's service account exists.
+const NO_CONFIGURATION: &str = "no Kubernetes cluster is configured: this is not a pod \
+    (KUBERNETES_SERVICE_HOST is not set), KUBECONFIG is not set, and ~/.kube/config does not exist; \
+    set KUBECONFIG";
 
 /// Returns a client for the cluster of [`client_config`], and the API server's URL.
 ///
@@ -18,11 +24,13 @@ use crate::limits::api::{CONNECT_TIMEOUT, SILENCE, WRITE_TIMEOUT};
 ///
 /// # Errors
 ///
-/// The errors of [`client_config`]; also [`ConnectError::Client`].
-pub async fn connect() -> Result<(Client, Arc<str>), ConnectError> {
+/// The errors of [`client_config`]. Also an error if no client can be made of the configuration,
+/// for example because of an invalid certificate or key.
+pub async fn connect() -> Result<(Client, Arc<str>)> {
     let config = client_config().await?;
     let server: Arc<str> = Arc::from(config.cluster_url.to_string().trim_end_matches('/'));
-    let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
+    let builder = ClientBuilder::try_from(config)
+        .map_err(|error| anyhow!("cannot set up the Kubernetes client: {error}"))?;
     let name = Arc::clone(&server);
     let named = MapErrLayer::new(move |error: BoxError| name_server(&name, error));
     Ok((builder.with_layer(&named).build(), server))
@@ -57,9 +65,9 @@ fn name_server(server: &Arc<str>, error: BoxError) -> BoxError {
 ///
 /// # Errors
 ///
-/// [`ConnectError`], if there is no configuration, or an invalid one. An invalid KUBECONFIG is an
-/// error even if a later source exists.
-pub async fn client_config() -> Result<Config, ConnectError> {
+/// One line, if there is no configuration, or an invalid one. An invalid KUBECONFIG is an error
+/// even if a later source exists.
+pub async fn client_config() -> Result<Config> {
     let home = std::env::home_dir().map(|home| home.join(".kube/config"));
     let source = choose(
         std::env::var_os("KUBECONFIG").as_deref(),
@@ -69,34 +77,13 @@ pub async fn client_config() -> Result<Config, ConnectError> {
     let config = match source {
         Some(Source::Kubeconfig) => Config::from_kubeconfig(&KubeConfigOptions::default())
             .await
-            .map_err(|error| ConnectError::Kubeconfig(Box::new(error)))?,
+            .map_err(|error| anyhow!("cannot use the kubeconfig: {error}"))?,
         Some(Source::ServiceAccount) => {
-            Config::incluster().map_err(|error| ConnectError::ServiceAccount(Box::new(error)))?
+            Config::incluster().map_err(|error| anyhow!("cannot use the pod's service account: {error}"))?
         }
-        None => return Err(ConnectError::NoConfiguration),
+        None => bail!(NO_CONFIGURATION),
     };
     Ok(with_limits(config))
-}
-
-/// Error of [`connect`]. Each is one line.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// Neither a kubeconfig nor a pod's service account exists.
-    #[error(
-        "no Kubernetes cluster is configured: this is not a pod (KUBERNETES_SERVICE_HOST is not set), \
-         KUBECONFIG is not set, and ~/.kube/config does not exist; set KUBECONFIG"
-    )]
-    NoConfiguration,
-    /// KUBECONFIG or `~/.kube/config` cannot be used.
-    #[error("cannot use the kubeconfig: {0}")]
-    Kubeconfig(#[source] Box<KubeconfigError>),
-    /// The pod's service account (its token and certificate files) cannot be used.
-    #[error("cannot use the pod's service account: {0}")]
-    ServiceAccount(#[source] Box<InClusterError>),
-    /// The configuration was read, but no client can be made from it; for example because of an
-    /// invalid certificate or key.
-    #[error("cannot set up the Kubernetes client: {0}")]
-    Client(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,11 +144,5 @@ mod tests {
         let error = name_server(&Arc::from("https://10.0.0.1"), Box::new(refused));
         let problem = Problem::from(kube::Error::Service(error));
         assert_eq!(problem.message, "https://10.0.0.1: connection refused");
-    }
-
-    #[test]
-    fn the_error_without_a_configuration_is_one_line() {
-        let error = ConnectError::NoConfiguration.to_string();
-        assert!(error.starts_with("no Kubernetes cluster is configured") && !error.contains('\n'), "{error}");
     }
 }

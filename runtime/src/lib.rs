@@ -60,13 +60,13 @@ mod random;
 mod ready;
 mod wildcard;
 
-pub use self::admin::{Admin, BindError, Page, page};
+pub use self::admin::{Admin, Page, page};
 pub use self::connection_limit::{ConnectionCloser, ConnectionLimit, ConnectionSlot, network_of};
 pub use self::guarded::{Guarded, Undecodable};
 pub use self::hangups::Hangups;
 pub use self::index::{Index, ObjectKey};
 pub use self::lease::{Leadership, LeaseConfig, LeaseMetrics, lease};
-pub use self::log::{LogArgs, LogError, LogFormat, LogLevel};
+pub use self::log::{LogArgs, LogFormat, LogLevel};
 pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
 pub use self::random::{random_fraction, random_number};
 pub use self::ready::{Readiness, ReadyGuard};

@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
+use anyhow::{Result, anyhow};
 use multinet_stderr::Format;
 use parking_lot::Mutex;
 use tracing::Subscriber;
@@ -55,12 +56,11 @@ pub enum LogFormat {
 ///
 /// # Errors
 ///
-/// [`LogError::Filter`] if the filter of `args` does not parse, [`LogError::Initialized`] if the
-/// process already has a logger.
-pub fn init(args: &LogArgs) -> Result<LogLevel, LogError> {
+/// One line, if the filter of `args` does not parse or the process already has a logger.
+pub fn init(args: &LogArgs) -> Result<LogLevel> {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let (subscriber, level) = subscriber(args, colours, multinet_stderr::stderr())?;
-    subscriber.try_init().map_err(|_| LogError::Initialized)?;
+    subscriber.try_init()?;
     multinet_stderr::log_panics();
     Ok(level)
 }
@@ -77,14 +77,14 @@ impl LogLevel {
     ///
     /// # Errors
     ///
-    /// [`LogError::Filter`] if the new filter does not parse. The old one stays then.
-    pub fn set(&self, filter: &str, announce: impl FnOnce()) -> Result<(), LogError> {
+    /// One line, if the new filter does not parse. The old one stays then.
+    pub fn set(&self, filter: &str, announce: impl FnOnce()) -> Result<()> {
         let parsed = parse(filter)?;
         // Hold the lock while reloading, so that `current` is the filter in force if two callers
         // race.
         let mut current = self.current.lock();
         announce();
-        self.handle.reload(parsed).map_err(|_| LogError::Gone)?;
+        self.handle.reload(parsed)?;
         filter.clone_into(&mut current);
         Ok(())
     }
@@ -95,31 +95,12 @@ impl LogLevel {
     }
 }
 
-/// Error of setting up the log or changing its filter. Each is one line.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The log filter does not parse.
-    #[error("bad log filter {filter:?}: {reason}")]
-    Filter {
-        /// The log filter as given.
-        filter: String,
-        /// Reason why the log filter does not parse.
-        reason: String,
-    },
-    /// The process already has a logger.
-    #[error("the logger has been set up already; call log::init only once")]
-    Initialized,
-    /// The logger of this [`LogLevel`] has been dropped.
-    #[error("cannot change the log filter: the logger has been dropped")]
-    Gone,
-}
-
 /// Builds the process' logger and the handle to its filter, without installing them.
 fn subscriber<W>(
     args: &LogArgs,
     colours: bool,
     writer: W,
-) -> Result<(impl Subscriber + Send + Sync + use<W>, LogLevel), LogError>
+) -> Result<(impl Subscriber + Send + Sync + use<W>, LogLevel)>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -133,14 +114,14 @@ where
 }
 
 /// Parses `filter`, and adds the directives of [`QUIET`] for libraries that it does not name.
-fn parse(filter: &str) -> Result<EnvFilter, LogError> {
+fn parse(filter: &str) -> Result<EnvFilter> {
     let quiet = QUIET.iter().filter(|(library, _)| !filter.contains(library));
     multinet_stderr::filter(filter, quiet.map(|(_, directives)| *directives))
-        .map_err(|reason| LogError::Filter { filter: filter.to_owned(), reason })
+        .map_err(|reason| anyhow!("bad log filter {filter:?}: {reason}"))
 }
 
 /// Value parser of the flag `--log-level`: returns the filter if it parses.
-fn valid_filter(filter: &str) -> Result<String, LogError> {
+fn valid_filter(filter: &str) -> Result<String> {
     parse(filter).map(|_| filter.to_owned())
 }
 
