@@ -1,10 +1,12 @@
 //! The command line, and the configuration that it is checked into.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use clap::builder::FalseyValueParser;
 use clap::{Parser, ValueEnum};
 use ipnet::IpNet;
@@ -272,29 +274,13 @@ pub(crate) struct Config {
     pub args: Args,
 }
 
-/// A conflict between flags of the command line.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ConfigError {
-    /// `--zone` or `--reverse-zone` names the same zone twice.
-    #[error("--zone/--reverse-zone {0}: given twice; name each zone once")]
-    DuplicateZone(Name),
-    /// A zone lies below `svc`, `dns` or `dns-version` in another zone, among that zone's names.
-    #[error("--zone {0}: lies among the services of --zone {1}; choose zones that do not overlap")]
-    OverlappingZone(Name, Name),
-    /// A zone's name is so long that no service's name fits below it.
-    #[error("--zone {0}: too long, no service name fits below it; choose a shorter zone")]
-    LongZone(Name),
-    /// A listener needs a certificate, and none is given.
-    #[error("--listen {0}: needs a certificate; give --tls-cert FILE and --tls-key FILE")]
-    NoCertificate(Listen),
-    /// Two listeners need the same port of the same address.
-    #[error("--listen {0}: takes the same port as --listen {1}; give each listener a port of its own")]
-    OverlappingListen(Listen, Listen),
-}
-
 impl Config {
     /// Checks the flags against each other, and fills in those that are not given.
-    pub(crate) fn new(args: Args) -> Result<Self, ConfigError> {
+    ///
+    /// # Errors
+    ///
+    /// One line that names the flags that conflict.
+    pub(crate) fn new(args: Args) -> Result<Self> {
         check_zones(&args.zone, &args.reverse_zone)?;
         let source = match args.manifests.as_slice() {
             [] => Source::Kubernetes,
@@ -314,48 +300,49 @@ fn default_listen(source: &Source) -> Listen {
     Listen { proto: ListenProto::Dns, addr }
 }
 
-fn check_zones(forward: &[Name], reverse: &[Name]) -> Result<(), ConfigError> {
-    let all: Vec<&Name> = forward.iter().chain(reverse).collect();
-    for (position, zone) in all.iter().enumerate() {
-        if all[..position].contains(zone) {
-            return Err(ConfigError::DuplicateZone((*zone).clone()));
-        }
+fn check_zones(forward: &[Name], reverse: &[Name]) -> Result<()> {
+    let mut all = HashSet::new();
+    if let Some(zone) = forward.iter().chain(reverse).find(|zone| !all.insert(*zone)) {
+        bail!("--zone/--reverse-zone {zone}: given twice; name each zone once");
     }
     for outer in forward {
         // The shortest service name, `a.b.svc.<zone>`, and the server's own names must fit.
         if outer.as_wire().len() + "hostmaster".len() + 1 > crate::store::name::MAX_NAME {
-            return Err(ConfigError::LongZone(outer.clone()));
+            bail!("--zone {outer}: too long, no service name fits below it; choose a shorter zone");
         }
         let taken = ["svc", "dns", "dns-version"].map(|label| outer.child(label));
-        for inner in forward {
-            if taken.iter().flatten().any(|taken| inner.is_within(taken)) {
-                return Err(ConfigError::OverlappingZone(inner.clone(), outer.clone()));
-            }
+        let is_taken = |inner: &&Name| taken.iter().flatten().any(|taken| inner.is_within(taken));
+        if let Some(inner) = forward.iter().find(is_taken) {
+            bail!(
+                "--zone {inner}: lies among the services of --zone {outer}; choose zones that do not overlap"
+            );
         }
     }
     Ok(())
 }
 
-fn check_listen(listen: &[Listen], has_certificate: bool) -> Result<(), ConfigError> {
+fn check_listen(listen: &[Listen], has_certificate: bool) -> Result<()> {
     for (position, one) in listen.iter().enumerate() {
         if let Some(other) = listen[..position].iter().find(|other| other.overlaps(one)) {
-            return Err(ConfigError::OverlappingListen(*one, *other));
+            bail!(
+                "--listen {one}: takes the same port as --listen {other}; give each listener a port of its own"
+            );
         }
         if one.proto != ListenProto::Dns && !has_certificate {
-            return Err(ConfigError::NoCertificate(*one));
+            bail!("--listen {one}: needs a certificate; give --tls-cert FILE and --tls-key FILE");
         }
     }
     Ok(())
 }
 
 fn zone(text: &str) -> Result<Name, String> {
-    let name: Name = text.parse().map_err(|error| format!("{error}"))?;
+    let name: Name = text.parse()?;
     let is_reverse = ["in-addr.arpa", "ip6.arpa"].iter().any(|top| is_below(&name, top));
     if is_reverse { Err("a reverse zone: give it as --reverse-zone".to_owned()) } else { Ok(name) }
 }
 
 fn reverse_zone(text: &str) -> Result<Name, String> {
-    let name: Name = text.parse().map_err(|error| format!("{error}"))?;
+    let name: Name = text.parse()?;
     match name.with_labels(ReverseName::of) {
         Some(ReverseName::Range(_)) => Ok(name),
         // The name of a single address owns PTR records, so it cannot be the apex of a zone.

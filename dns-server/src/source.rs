@@ -66,9 +66,7 @@ impl Prepared {
     /// answers would become outdated unnoticed.
     pub async fn follow(self, state: Arc<State>, shutdown: CancellationToken) {
         let outcome = match self {
-            Self::Manifests(manifests) => {
-                manifests.follow(state, shutdown).await.map_err(anyhow::Error::from)
-            }
+            Self::Manifests(manifests) => manifests.follow(state, shutdown).await,
             Self::Kubernetes(watches) => watches.follow(state, shutdown).await.map_err(anyhow::Error::from),
         };
         if let Err(error) = outcome {

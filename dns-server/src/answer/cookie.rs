@@ -13,9 +13,10 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Result, anyhow};
 use arc_swap::ArcSwap;
 use siphasher::sip::SipHasher24;
 
@@ -135,7 +136,7 @@ impl CookieSigner {
     /// # Errors
     ///
     /// Fails if the file cannot be read or has another content.
-    pub fn load(file: &Path) -> Result<Self, SecretError> {
+    pub fn load(file: &Path) -> Result<Self> {
         CookieSecrets::load(file).map(Self::from)
     }
 
@@ -144,7 +145,7 @@ impl CookieSigner {
     /// # Errors
     ///
     /// Fails like [`load`](Self::load); the secrets then stay unchanged.
-    pub fn reload(&self, file: &Path) -> Result<(), SecretError> {
+    pub fn reload(&self, file: &Path) -> Result<()> {
         self.0.store(Arc::new(CookieSecrets::load(file)?));
         Ok(())
     }
@@ -173,10 +174,16 @@ impl From<CookieSecrets> for CookieSigner {
 }
 
 impl CookieSecrets {
-    fn load(file: &Path) -> Result<Self, SecretError> {
-        let error = |problem| SecretError { file: file.to_owned(), problem };
-        let text = multinet_pem::read_text(file).map_err(|problem| error(problem.into()))?;
-        secrets(&text).ok_or_else(|| error(SecretProblem::Form))
+    fn load(file: &Path) -> Result<Self> {
+        let flag = || format!("--cookie-secret-file {}", file.display());
+        let text = multinet_pem::read_text(file).map_err(|problem| anyhow!("{}: {problem}", flag()))?;
+        // The message does not repeat the content, which may be a part of a secret.
+        secrets(&text).ok_or_else(|| {
+            anyhow!(
+                "{}: write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them",
+                flag()
+            )
+        })
     }
 
     /// Checks a client's server cookie. Returns `None` if it is forged, expired or of another
@@ -251,23 +258,6 @@ fn secret(line: &str) -> Option<[u8; 16]> {
         return None;
     }
     Some(u128::from_str_radix(line, 16).ok()?.to_be_bytes())
-}
-
-/// Reason why the file of `--cookie-secret-file` cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("--cookie-secret-file {}: {problem}", file.display())]
-pub struct SecretError {
-    file: PathBuf,
-    problem: SecretProblem,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum SecretProblem {
-    #[error(transparent)]
-    File(#[from] multinet_pem::FileProblem),
-    // The message does not repeat the content, which may be a part of a secret.
-    #[error("write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them")]
-    Form,
 }
 
 #[cfg(test)]

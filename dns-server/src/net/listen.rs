@@ -93,31 +93,22 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Error in a value of `--listen`.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    /// The part before `://` is no known scheme.
-    #[error("unknown scheme {0:?}; {FORM}")]
-    Scheme(String),
-    /// The address is not numeric, or has no valid port.
-    #[error("{0:?} is not a numeric address with a port, IPv6 in brackets; {FORM}")]
-    Address(String),
-}
-
 impl FromStr for Listen {
-    type Err = ListenError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, ListenError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let (proto, address) = match text.split_once("://") {
             None => (ListenProto::Dns, text),
             Some((scheme, address)) => {
                 let proto = ListenProto::ALL.into_iter().find(|proto| proto.scheme() == scheme);
-                (proto.ok_or_else(|| ListenError::Scheme(scheme.to_owned()))?, address)
+                (proto.ok_or_else(|| format!("unknown scheme {scheme:?}; {FORM}"))?, address)
             }
         };
         let with_default_port = || format!("{address}:{}", proto.default_port()).parse();
-        let addr = address.parse().or_else(|_| with_default_port());
-        Ok(Self { proto, addr: addr.map_err(|_| ListenError::Address(address.to_owned()))? })
+        let addr = address.parse().or_else(|_| with_default_port()).map_err(|_| {
+            format!("{address:?} is not a numeric address with a port, IPv6 in brackets; {FORM}")
+        })?;
+        Ok(Self { proto, addr })
     }
 }
 
@@ -163,7 +154,7 @@ mod tests {
             ("[::1", "[::1"),
             ("53", "53"),
         ] {
-            let error = text.parse::<Listen>().unwrap_err().to_string();
+            let error = text.parse::<Listen>().unwrap_err();
             assert!(error.contains(&format!("{bad:?}")), "{text}: {error}");
             assert!(error.contains("write [dns://]ADDR:PORT") && !error.contains('\n'), "{text}: {error}");
         }

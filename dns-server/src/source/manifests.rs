@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow, bail};
 use multinet_crds::manifest::Object;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::{Index, Readiness};
@@ -56,22 +57,6 @@ const YOUNG: Duration = Duration::from_millis(40);
 /// How often the start waits for files that may be incomplete.
 const MAX_WAITS: usize = 10;
 
-/// Error that ends the manifests source.
-#[derive(Debug, thiserror::Error)]
-pub enum ManifestsError {
-    /// A path given by `--manifests` cannot be read at the start.
-    #[error("--manifests {}: {reason}; name a file or folder that is there and may be read", path.display())]
-    Unreadable {
-        /// The path that cannot be read.
-        path: PathBuf,
-        /// The system's description of the error.
-        reason: String,
-    },
-    /// The thread that follows the files could not be started, or has panicked.
-    #[error("the thread that reads changed manifests failed: {0}")]
-    Thread(String),
-}
-
 /// Manifest files that were read, and can be followed.
 pub struct Manifests {
     roots: Vec<PathBuf>,
@@ -91,11 +76,7 @@ pub struct Manifests {
 /// path that cannot be read is an error.
 ///
 /// If a path becomes unreadable later, its objects are still served, and `readiness` shows that.
-pub fn load(
-    paths: &[PathBuf],
-    readiness: &Readiness,
-    metrics: ManifestMetrics,
-) -> Result<Manifests, ManifestsError> {
+pub fn load(paths: &[PathBuf], readiness: &Readiness, metrics: ManifestMetrics) -> Result<Manifests> {
     let mut scan = scan::scan(paths);
     for _ in 0..MAX_WAITS {
         let is_young = |seen: &FileState| matches!(seen, FileState::File(stamp) if stamp.age() < YOUNG);
@@ -130,7 +111,7 @@ pub fn load(
 }
 
 /// Returns an error for the first path of `--manifests` that cannot be read.
-fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
+fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<()> {
     for (root, path) in roots.iter().enumerate() {
         let key = FileKey::new(root, path);
         let reason = match scan.seen.get(&key) {
@@ -142,7 +123,10 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
             },
             None => continue,
         };
-        return Err(ManifestsError::Unreadable { path: path.clone(), reason });
+        bail!(
+            "--manifests {}: {reason}; name a file or folder that is there and may be read",
+            path.display()
+        );
     }
     Ok(())
 }
@@ -185,7 +169,7 @@ impl Manifests {
 
     /// Publishes everything, and then every change, until `shutdown` or until the future is
     /// dropped.
-    pub async fn follow<I>(mut self, index: Arc<I>, shutdown: CancellationToken) -> Result<(), ManifestsError>
+    pub async fn follow<I>(mut self, index: Arc<I>, shutdown: CancellationToken) -> Result<()>
     where
         I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice> + 'static,
     {
@@ -201,10 +185,10 @@ impl Manifests {
                 // The receiver may be gone after a shutdown.
                 let _ = ended.send(());
             })
-            .map_err(|error| ManifestsError::Thread(error.to_string()))?;
+            .map_err(|error| anyhow!("the thread that reads changed manifests failed: {error}"))?;
         tokio::select! {
             () = shutdown.cancelled() => Ok(()),
-            end = end => end.map_err(|_| ManifestsError::Thread("it panicked".to_owned())),
+            end = end => end.map_err(|_| anyhow!("the thread that reads changed manifests failed: it panicked")),
         }
     }
 

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
 use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
@@ -33,31 +34,6 @@ const MAGIC: &str = "multinet-dns snapshot 3 ";
 
 /// Largest length of a snapshot's header line in bytes.
 const MAX_HEADER: u64 = 128;
-
-/// Reason why a snapshot file is not used.
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
-    /// The file is no snapshot of this version: it does not begin with [`MAGIC`].
-    #[error("not a snapshot of this version")]
-    Foreign,
-    /// The file is truncated or altered.
-    #[error("damaged: {0}")]
-    Damaged(&'static str),
-    /// A row of the file has the right length but cannot be decoded.
-    #[error("damaged: {0}")]
-    Row(#[from] postcard::Error),
-    /// The file cannot be read.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The snapshot is older than allowed, or from the future.
-    #[error("taken at {taken}, which is {}", if *is_future { "in the future" } else { "too long ago" })]
-    Age {
-        /// Time at which the snapshot was taken.
-        taken: Timestamp,
-        /// Whether `taken` is in the future.
-        is_future: bool,
-    },
-}
 
 /// A row to be written into a snapshot: namespace, name and object.
 #[derive(Serialize)]
@@ -101,14 +77,15 @@ pub fn encode(out: impl Write, taken: Timestamp, objects: &Objects) -> io::Resul
 ///
 /// # Errors
 ///
-/// If they are not; [`SnapshotError`] states the reason.
-pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Result<Objects, SnapshotError> {
+/// If they are not. The message states the reason.
+pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Result<Objects> {
     let line = header_line(&mut input)?;
-    let header = Header::parse(&line).ok_or(SnapshotError::Damaged("unreadable header"))?;
+    let header = Header::parse(&line).context("damaged: unreadable header")?;
     let age = now.duration_since(header.taken);
     let is_future = age < -SignedDuration::from_secs(SKEW_SECONDS);
     if is_future || age.unsigned_abs() > max_age && age.is_positive() {
-        return Err(SnapshotError::Age { taken: header.taken, is_future });
+        let when = if is_future { "in the future" } else { "too long ago" };
+        bail!("taken at {}, which is {when}", header.taken);
     }
     let mut input = Checksummed::new(input);
     input.sum.update(&line);
@@ -119,15 +96,13 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
         match length {
             0 => break,
             1..=MAX_ROW => {}
-            _ => return Err(SnapshotError::Damaged("a row is too long")),
+            _ => bail!("damaged: a row is too long"),
         }
         row.clear();
         // The length may be damaged, so memory grows only with the data that are there.
         let read = Read::take(&mut input, length.into()).read_to_end(&mut row)?;
-        if read < length as usize {
-            return Err(TRUNCATED);
-        }
-        match postcard::from_bytes(&row)? {
+        ensure!(read == length as usize, TRUNCATED);
+        match postcard::from_bytes(&row).map_err(|error| anyhow!("damaged: {error}"))? {
             Row::Service(namespace, name, service) => {
                 objects.services.push((ObjectKey { namespace, name }, service));
             }
@@ -137,25 +112,20 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
         }
     }
     let crc = input.sum.clone().finalize();
-    if u32::from_le_bytes(input.read_array()?) != crc {
-        return Err(SnapshotError::Damaged("wrong checksum"));
-    }
-    if input.read(&mut [0])? > 0 {
-        return Err(SnapshotError::Damaged("data after the checksum"));
-    }
+    ensure!(u32::from_le_bytes(input.read_array()?) == crc, "damaged: wrong checksum");
+    ensure!(input.read(&mut [0])? == 0, "damaged: data after the checksum");
     Ok(objects)
 }
 
-const TRUNCATED: SnapshotError = SnapshotError::Damaged("cut off");
+const TRUNCATED: &str = "damaged: cut off";
 
 /// Returns the header line of a snapshot, including its end.
-fn header_line(input: impl BufRead) -> Result<Vec<u8>, SnapshotError> {
+fn header_line(input: impl BufRead) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     input.take(MAX_HEADER).read_until(b'\n', &mut line)?;
-    if !line.starts_with(MAGIC.as_bytes()) {
-        return Err(SnapshotError::Foreign);
-    }
-    if line.ends_with(b"\n") { Ok(line) } else { Err(SnapshotError::Damaged("no header")) }
+    ensure!(line.starts_with(MAGIC.as_bytes()), "not a snapshot of this version");
+    ensure!(line.ends_with(b"\n"), "damaged: no header");
+    Ok(line)
 }
 
 struct Header {
@@ -186,11 +156,11 @@ impl<T> Checksummed<T> {
 }
 
 impl<T: Read> Checksummed<T> {
-    fn read_array(&mut self) -> Result<[u8; 4], SnapshotError> {
+    fn read_array(&mut self) -> Result<[u8; 4]> {
         let mut bytes = [0; 4];
         match self.read_exact(&mut bytes) {
             Ok(()) => Ok(bytes),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(TRUNCATED),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => bail!(TRUNCATED),
             Err(error) => Err(error.into()),
         }
     }
@@ -221,7 +191,7 @@ impl<T: Write> Write for Checksummed<T> {
 /// # Errors
 ///
 /// If the file exists and cannot be read or used.
-pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Objects>, SnapshotError> {
+pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Objects>> {
     if !exists(file)? {
         return Ok(None);
     }

@@ -109,7 +109,7 @@ impl Slice {
     ///
     /// Fails if the address of an endpoint does not parse. The API server and the manifests source
     /// reject such slices earlier.
-    pub fn parse(slice: &MultiNetworkEndpointSlice) -> Result<Option<Self>, BadAddress> {
+    pub fn parse(slice: &MultiNetworkEndpointSlice) -> Result<Option<Self>, String> {
         let label = |key| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key));
         let Some(service) =
             label(labels::SERVICE_NAME).filter(|_| slice.metadata.deletion_timestamp.is_none())
@@ -139,7 +139,9 @@ impl Slice {
                 continue;
             }
             for text in &endpoint.addresses {
-                let address = text.parse().map_err(|_| BadAddress { position, text: text.clone() })?;
+                let address = text.parse().map_err(|_| {
+                    format!("spec.endpoints[{position}].addresses: {text:?} is not an IP address")
+                })?;
                 let made = || name::address_label(address);
                 endpoints.push(&Endpoint {
                     address,
@@ -158,14 +160,6 @@ impl Slice {
 /// time is not part of [`Slice`], so that two versions that differ only in it are equal.
 pub fn trigger_time(slice: &MultiNetworkEndpointSlice) -> Option<Timestamp> {
     slice.metadata.annotations.as_ref()?.get(labels::LAST_CHANGE_TRIGGER_TIME)?.parse().ok()
-}
-
-/// Error in a slice: an endpoint's address is no IP address.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("spec.endpoints[{position}].addresses: {text:?} is not an IP address")]
-pub struct BadAddress {
-    position: usize,
-    text: String,
 }
 
 /// Makes the TXT data of an endpoint: one character string for each known property. A property that

@@ -33,7 +33,7 @@ impl FromStr for AllowedClient {
     /// Parses a network or a single address of clients, or `key:NAME`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(name) = text.strip_prefix("key:") {
-            return name.parse().map(Self::Key).map_err(|error| format!("{error}"));
+            return name.parse().map(Self::Key);
         }
         network(text)
             .map(Self::Network)
