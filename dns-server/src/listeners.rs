@@ -33,14 +33,6 @@ pub(crate) struct Listeners {
     https: Connections,
     /// QUIC has a limit of its own, for the same reasons as HTTPS.
     quic: Connections,
-    shortfall: Option<Shortfall>,
-}
-
-/// How many connections the limit of open files allows, if that is less than half of the
-/// configured.
-struct Shortfall {
-    most: usize,
-    files: usize,
 }
 
 /// Bound sockets of one listener.
@@ -100,13 +92,19 @@ impl Listeners {
         let files = rlimit::Resource::NOFILE.get_soft().map_or(usize::MAX, |files| files as usize);
         let sockets: usize = bound.iter().map(Bound::files).sum();
         let most = connection_limit(wanted, files.saturating_sub(sockets));
+        if most < wanted / 2 {
+            warn!(
+                most,
+                files,
+                "the limit of open files allows less than half of --tcp-max-connections; raise it (ulimit -n)"
+            );
+        }
         Ok(Self {
             bound,
             certificates,
             connections: Connections::new(most, metrics.clone()),
             https: Connections::new(most / HTTPS_SHARE, metrics.clone()),
             quic: Connections::new(most / QUIC_SHARE, metrics),
-            shortfall: (most < wanted / 2).then_some(Shortfall { most, files }),
         })
     }
 
@@ -129,14 +127,7 @@ impl Listeners {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Result<()> {
-        let Self { bound, certificates, connections, https, quic, shortfall } = self;
-        if let Some(Shortfall { most, files }) = shortfall {
-            warn!(
-                most,
-                files,
-                "the limit of open files allows less than half of --tcp-max-connections; raise it (ulimit -n)"
-            );
-        }
+        let Self { bound, certificates, connections, https, quic } = self;
         let certificates_for = |listen: Listen| {
             certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
         };
