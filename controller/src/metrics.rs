@@ -16,6 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use strum::{IntoStaticStr, VariantArray};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
@@ -25,8 +26,9 @@ use crate::index::{ClusterIndex, Totals};
 use crate::queue::Queue;
 use crate::work::OptionalApi;
 
-/// Kind of request to the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Kind of request to the API server. Converts into a value of the label `verb`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Verb {
     Create,
     Update,
@@ -38,55 +40,40 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Returns the value of the label `verb`.
-    fn label(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Delete => "delete",
-            Self::Apply => "apply",
-            Self::List => "list",
-        }
-    }
-
     /// Returns the verb of the RBAC rule that permits the request.
     pub(crate) fn rbac(self) -> &'static str {
         match self {
             Self::Apply => "patch",
-            _ => self.label(),
+            _ => self.into(),
         }
     }
 }
 
-/// Reason why a request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why a request failed. Converts into a value of the label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Reason {
     /// Other writers kept changing the objects that the request was for.
     Conflict,
     /// The API server rejects the object as invalid.
     Invalid,
     /// Another problem, which any request can have, such as a missing permission.
+    #[strum(transparent)]
     Problem(ProblemKind),
 }
 
 impl Reason {
     /// Returns all reasons.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        [Self::Conflict, Self::Invalid].into_iter().chain(ProblemKind::ALL.map(Self::Problem))
-    }
-
-    /// Returns the value of the label `reason`.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Conflict => "conflict",
-            Self::Invalid => "invalid",
-            Self::Problem(kind) => kind.label(),
-        }
+        [Self::Conflict, Self::Invalid]
+            .into_iter()
+            .chain(ProblemKind::VARIANTS.iter().copied().map(Self::Problem))
     }
 }
 
 /// Value of the label `result` of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum ResultLabel {
     /// The request succeeded.
     Ok,
@@ -98,20 +85,6 @@ pub(crate) enum ResultLabel {
     Failed,
     /// Leadership ended before the answer arrived.
     GivenUp,
-}
-
-impl ResultLabel {
-    const ALL: [Self; 5] = [Self::Ok, Self::Conflict, Self::Refused, Self::Failed, Self::GivenUp];
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Conflict => "conflict",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-            Self::GivenUp => "given_up",
-        }
-    }
 }
 
 /// Names and values of a series' labels.
@@ -147,12 +120,12 @@ impl Default for WriterMetrics {
         let slice_verbs = [Verb::Create, Verb::Update, Verb::Delete];
         let of_slices = [slices, mirrors].into_iter().flat_map(|kind| slice_verbs.map(|verb| (kind, verb)));
         for (kind, verb) in of_slices.chain([(kind::<MultiNetworkService>(), Verb::Apply)]) {
-            for answer in ResultLabel::ALL {
+            for &answer in ResultLabel::VARIANTS {
                 drop(metrics.writes.get_or_create(&write_labels(kind, verb, answer)));
             }
         }
         for reason in Reason::all() {
-            drop(metrics.retries.get_or_create(&[("reason", reason.label())]));
+            drop(metrics.retries.get_or_create(&[("reason", reason.into())]));
         }
         metrics
     }
@@ -179,7 +152,7 @@ impl WriterMetrics {
 
     /// Counts a retry of a service, by the reason of the failure.
     pub(crate) fn retry(&self, reason: Reason) {
-        self.retries.get_or_create(&[("reason", reason.label())]).inc();
+        self.retries.get_or_create(&[("reason", reason.into())]).inc();
     }
 }
 
@@ -223,7 +196,7 @@ pub fn register(
 }
 
 fn write_labels(kind: &'static str, verb: Verb, answer: ResultLabel) -> Labels<3> {
-    [("kind", kind), ("verb", verb.label()), ("result", answer.label())]
+    [("kind", kind), ("verb", verb.into()), ("result", answer.into())]
 }
 
 /// Gauges that tell which optional API groups are served.

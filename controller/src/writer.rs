@@ -262,7 +262,7 @@ impl Writer {
     /// debugging.
     fn failed(&self, service: &ObjectKey, failure: &Failure) {
         self.metrics.retry(failure.reason);
-        let is_news = self.state.lock().outages.failed(service, failure.reason.label(), Instant::now());
+        let is_news = self.state.lock().outages.failed(service, failure.reason.into(), Instant::now());
         let service = service.to_string();
         let service = TerminalSafe(&service);
         if is_news {

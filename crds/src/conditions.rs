@@ -4,11 +4,12 @@
 //! wrongly. Types, and reasons for the good status, are those of the Gateway API where it has them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::schema::MESSAGE_LENGTH;
 
-/// Type of a condition of a MultiNetworkService.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Type of a condition of a MultiNetworkService. Conditions of other types belong to other writers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 pub enum ConditionType {
     /// Whether the object is valid.
     Accepted,
@@ -27,31 +28,14 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    /// All types. Conditions of other types belong to other writers.
-    pub const ALL: [Self; 6] = [
-        Self::Accepted,
-        Self::ResolvedRefs,
-        Self::Programmed,
-        Self::EndpointsReady,
-        Self::AddressConflict,
-        Self::Capped,
-    ];
-
     /// Returns the type's name in the API.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "Accepted",
-            Self::ResolvedRefs => "ResolvedRefs",
-            Self::Programmed => "Programmed",
-            Self::EndpointsReady => "EndpointsReady",
-            Self::AddressConflict => "AddressConflict",
-            Self::Capped => "Capped",
-        }
+        self.into()
     }
 }
 
 /// Status of a condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
 pub enum Status {
     /// `True`: the condition holds.
     True,
@@ -64,21 +48,15 @@ pub enum Status {
 impl Status {
     /// Returns the status' name in the API.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
+        self.into()
     }
 }
 
 /// Reason of a condition, which implies the condition's type and status.
-pub trait Reason: Copy {
+/// Converts into its name in the API, in CamelCase.
+pub trait Reason: Copy + Into<&'static str> {
     /// Type of the condition.
     const TYPE: ConditionType;
-
-    /// Returns the reason's name in the API, in CamelCase.
-    fn as_str(self) -> &'static str;
 
     /// Returns the status of the condition.
     fn status(self) -> Status;
@@ -88,19 +66,13 @@ pub trait Reason: Copy {
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident for $type:ident { $($(#[$reason_doc:meta])* $reason:ident => $status:ident,)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
         pub enum $name {
             $($(#[$reason_doc])* $reason,)*
         }
 
         impl Reason for $name {
             const TYPE: ConditionType = ConditionType::$type;
-
-            fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$reason => stringify!($reason),)*
-                }
-            }
 
             fn status(self) -> Status {
                 match self {
@@ -212,10 +184,11 @@ pub fn upsert<R: Reason>(
     generation: Option<i64>,
     now: &Time,
 ) -> bool {
+    let name: &str = reason.into();
     let mut new = Condition {
         type_: R::TYPE.as_str().to_owned(),
         status: reason.status().as_str().to_owned(),
-        reason: reason.as_str().to_owned(),
+        reason: name.to_owned(),
         message: message.chars().take(MESSAGE_LENGTH).collect(),
         observed_generation: generation,
         last_transition_time: now.clone(),

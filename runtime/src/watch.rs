@@ -59,6 +59,7 @@ use futures::{FutureExt, StreamExt};
 use kube::Resource;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use serde::de::DeserializeOwned;
+use strum::VariantArray as _;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -140,7 +141,7 @@ pub async fn watch<K, I>(
     let kind = K::kind(&());
     let span = tracing::info_span!("watch", %kind);
     let metrics = metrics.of_kind(kind);
-    ProblemKind::ALL.iter().for_each(|problem| metrics.may_fail(problem.label()));
+    ProblemKind::VARIANTS.iter().for_each(|problem| metrics.may_fail(problem.into()));
     let watch = async move {
         let mut watch = Watch {
             api: config.api,

@@ -9,6 +9,7 @@ use multinet_crds::{
     NetworkReference, labels,
 };
 use multinet_runtime::ObjectKey;
+use strum::VariantArray as _;
 
 use super::{Selection, ServiceState, Settings, State};
 use crate::endpoints::{Collected, Inputs, collect};
@@ -251,7 +252,7 @@ pub(super) fn own_status(service: &MultiNetworkService) -> MultiNetworkServiceSt
 
 fn without_foreign_conditions(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
     let conditions =
-        ConditionType::ALL.into_iter().filter_map(|kind| find(&status.conditions, kind).cloned());
+        ConditionType::VARIANTS.iter().filter_map(|&kind| find(&status.conditions, kind).cloned());
     status.conditions = conditions.collect();
     status
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// Address of the client that sent a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
@@ -31,7 +33,8 @@ impl fmt::Display for Peer {
 }
 
 /// Transport protocol that a query came by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Proto {
     Udp,
@@ -42,17 +45,9 @@ pub enum Proto {
 }
 
 impl Proto {
-    pub(crate) const ALL: [Self; 5] = [Self::Udp, Self::Tcp, Self::Tls, Self::Https, Self::Quic];
-
     /// Returns the transport's name, as in the metrics' label `proto`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-            Self::Https => "https",
-            Self::Quic => "quic",
-        }
+        self.into()
     }
 
     /// Returns the number of the transport in dnstap (`SocketProtocol`).

@@ -12,6 +12,8 @@
 //! the caller reuses. Nothing else is allocated, except for PTR queries for an address that several
 //! services publish.
 
+use strum::{FromRepr, IntoStaticStr, VariantArray};
+
 use crate::answer::compose::{Composer, Fit};
 use crate::answer::cookie::Cookie;
 use crate::answer::edns::{self, ExtendedError, MIN_UDP};
@@ -23,9 +25,10 @@ use crate::store::rrset::{HEADER, rtype};
 /// The TC bit in the third byte of a header (RFC 1035 §4.1.1).
 const TRUNCATED: u8 = 0x02;
 
-/// Response codes (RFC 1035, RFC 6895).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Response codes that this server sends (RFC 1035, RFC 6895).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromRepr, IntoStaticStr, VariantArray)]
 #[expect(missing_docs, reason = "the IANA mnemonics say it")]
+#[strum(serialize_all = "UPPERCASE")]
 #[repr(u16)]
 pub enum Rcode {
     NoError = 0,
@@ -40,32 +43,9 @@ pub enum Rcode {
 }
 
 impl Rcode {
-    /// All response codes that this server sends.
-    pub const ALL: [Self; 9] = [
-        Self::NoError,
-        Self::FormErr,
-        Self::ServFail,
-        Self::NxDomain,
-        Self::NotImp,
-        Self::Refused,
-        Self::NotAuth,
-        Self::BadVers,
-        Self::BadCookie,
-    ];
-
     /// Returns the code's IANA mnemonic, such as NXDOMAIN.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::NoError => "NOERROR",
-            Self::FormErr => "FORMERR",
-            Self::ServFail => "SERVFAIL",
-            Self::NxDomain => "NXDOMAIN",
-            Self::NotImp => "NOTIMP",
-            Self::Refused => "REFUSED",
-            Self::NotAuth => "NOTAUTH",
-            Self::BadVers => "BADVERS",
-            Self::BadCookie => "BADCOOKIE",
-        }
+        self.into()
     }
 }
 

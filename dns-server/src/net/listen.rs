@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use strum::{Display, EnumString};
+
 pub use bind::{BindError, BoundDns, bind_dns, bind_tcp, bind_udp};
 
 /// Syntax of `--listen`, for error messages.
@@ -13,7 +15,8 @@ const FORM: &str = "write [dns://]ADDR:PORT, tls://ADDR:PORT, https://ADDR:PORT 
                     as in dns://10.0.0.1:53 or tls://[::]:853";
 
 /// Protocol of a listener, given by the scheme of `--listen`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum ListenProto {
     /// DNS over UDP and TCP.
     Dns,
@@ -26,17 +29,6 @@ pub enum ListenProto {
 }
 
 impl ListenProto {
-    const ALL: [Self; 4] = [Self::Dns, Self::Tls, Self::Https, Self::Quic];
-
-    fn scheme(self) -> &'static str {
-        match self {
-            Self::Dns => "dns",
-            Self::Tls => "tls",
-            Self::Https => "https",
-            Self::Quic => "quic",
-        }
-    }
-
     fn default_port(self) -> u16 {
         match self {
             Self::Dns => 53,
@@ -89,7 +81,7 @@ fn is_covered(address: IpAddr, wildcard: IpAddr) -> bool {
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.proto.scheme(), self.addr)
+        write!(f, "{}://{}", self.proto, self.addr)
     }
 }
 
@@ -100,8 +92,7 @@ impl FromStr for Listen {
         let (proto, address) = match text.split_once("://") {
             None => (ListenProto::Dns, text),
             Some((scheme, address)) => {
-                let proto = ListenProto::ALL.into_iter().find(|proto| proto.scheme() == scheme);
-                (proto.ok_or_else(|| format!("unknown scheme {scheme:?}; {FORM}"))?, address)
+                (scheme.parse().map_err(|_| format!("unknown scheme {scheme:?}; {FORM}"))?, address)
             }
         };
         let with_default_port = || format!("{address}:{}", proto.default_port()).parse();

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::hmac;
+use strum::IntoStaticStr;
 
 pub use keys::{Algorithm, Keyring, TsigKey};
 
@@ -37,26 +38,15 @@ pub fn now() -> u64 {
 }
 
 /// Errors of a TSIG signature (RFC 8945 §3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
 #[expect(missing_docs, reason = "the IANA mnemonics say it")]
+#[strum(serialize_all = "UPPERCASE")]
 #[repr(u16)]
 pub enum TsigError {
     BadSig = 16,
     BadKey = 17,
     BadTime = 18,
     BadTrunc = 22,
-}
-
-impl TsigError {
-    /// Returns the error's IANA mnemonic, such as BADSIG.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::BadSig => "BADSIG",
-            Self::BadKey => "BADKEY",
-            Self::BadTime => "BADTIME",
-            Self::BadTrunc => "BADTRUNC",
-        }
-    }
 }
 
 /// A query whose TSIG signature is valid.

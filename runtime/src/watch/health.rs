@@ -71,7 +71,7 @@ impl Health {
 
     /// Reports that a list or watch failed. Returns the pause before the next attempt.
     pub(super) fn failed(&mut self, problem: &Problem) -> Duration {
-        self.metrics.error(problem.kind.label());
+        self.metrics.error(problem.kind.into());
         let text = self.explain(problem);
         if let Some(ready) = &self.ready {
             ready.waiting_for(&text);

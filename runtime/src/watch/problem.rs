@@ -6,6 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use kube::core::Status;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::client::Unanswered;
 
@@ -48,8 +49,10 @@ pub struct Problem {
     pub retry_after: Option<Duration>,
 }
 
-/// Kind of failure. Each calls for another reaction of this process or of the operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Kind of failure. Each calls for another reaction of this process or of the operator. Converts
+/// into a value of the metric label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum ProblemKind {
     /// 404: the API server does not know the kind.
     Missing,
@@ -134,42 +137,6 @@ impl From<kube::Error> for Problem {
 }
 
 impl ProblemKind {
-    /// All kinds of failure, so that metrics can have a series of each from the start.
-    pub const ALL: [Self; 13] = [
-        Self::Missing,
-        Self::Undefined,
-        Self::Forbidden,
-        Self::Unauthorized,
-        Self::Busy,
-        Self::Failing,
-        Self::Refused,
-        Self::Expired,
-        Self::Restored,
-        Self::Garbled,
-        Self::Unreachable,
-        Self::Silent,
-        Self::Cut,
-    ];
-
-    /// Returns the kind as a value of the metric label `reason`.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Undefined => "undefined",
-            Self::Forbidden => "forbidden",
-            Self::Unauthorized => "unauthorized",
-            Self::Busy => "busy",
-            Self::Failing => "failing",
-            Self::Refused => "refused",
-            Self::Expired => "expired",
-            Self::Restored => "restored",
-            Self::Garbled => "garbled",
-            Self::Unreachable => "unreachable",
-            Self::Silent => "silent",
-            Self::Cut => "cut",
-        }
-    }
-
     /// Returns whether the watch cannot resume from its last version and has to list anew.
     pub fn needs_list(self) -> bool {
         matches!(

@@ -6,6 +6,8 @@
 //!  ─> START(content type), data …, STOP    <─ FINISH
 //! ```
 
+use strum::FromRepr;
+
 /// Content type of the data frames, which both ends must agree on.
 pub(super) const CONTENT_TYPE: &[u8] = b"protobuf:dnstap.Dnstap";
 
@@ -16,7 +18,7 @@ const MAX_CONTROL: u32 = 512;
 const FIELD_CONTENT_TYPE: u32 = 1;
 
 /// Types of control frames in Frame Streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromRepr)]
 #[repr(u32)]
 pub(super) enum ControlFrame {
     Accept = 1,
@@ -27,8 +29,6 @@ pub(super) enum ControlFrame {
 }
 
 impl ControlFrame {
-    const ALL: [Self; 5] = [Self::Accept, Self::Start, Self::Stop, Self::Ready, Self::Finish];
-
     /// Returns this control frame's bytes, with the header.
     pub(super) fn frame(self) -> Vec<u8> {
         let mut payload = (self as u32).to_be_bytes().to_vec();
@@ -47,10 +47,7 @@ impl ControlFrame {
     pub(super) fn read(payload: &[u8]) -> Result<Self, &'static str> {
         let (kind, mut fields) =
             number(payload).ok_or("the collector sent a control frame without a type")?;
-        let control = Self::ALL
-            .into_iter()
-            .find(|&control| control as u32 == kind)
-            .ok_or("the collector sent a control frame of an unknown type")?;
+        let control = Self::from_repr(kind).ok_or("the collector sent a control frame of an unknown type")?;
         let mut types = Vec::new();
         while !fields.is_empty() {
             let field = number(fields).and_then(|(field, rest)| {
@@ -98,7 +95,7 @@ mod tests {
         let start = b"\0\0\0\0\0\0\0\x22\0\0\0\x02\0\0\0\x01\0\0\0\x16protobuf:dnstap.Dnstap";
         assert_eq!(ControlFrame::Start.frame(), start);
         assert_eq!(ControlFrame::Stop.frame(), b"\0\0\0\0\0\0\0\x04\0\0\0\x03");
-        for control in ControlFrame::ALL {
+        for control in (1..=5).map(|kind| ControlFrame::from_repr(kind).unwrap()) {
             let frame = control.frame();
             let (header, payload) = frame.split_first_chunk().unwrap();
             assert_eq!(control_len(*header), Ok(payload.len()));

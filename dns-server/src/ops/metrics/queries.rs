@@ -9,6 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Unit;
+use strum::VariantArray as _;
 
 use super::histogram::{BYTES, Histogram, NANOSECONDS};
 use super::tallies::Tallies;
@@ -26,7 +27,7 @@ impl Collector for QueryMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let tallies = self.tallies.all();
         let of = |proto: Proto| tallies.iter().filter(move |tally| tally.proto == proto);
-        let protos = || Proto::ALL.into_iter().filter(|&proto| of(proto).next().is_some());
+        let protos = || Proto::VARIANTS.iter().copied().filter(|&proto| of(proto).next().is_some());
         let total = |proto: Proto, pick: &dyn Fn(&Tally) -> &AtomicU64| {
             of(proto).map(|tally| pick(tally).load(Ordering::Relaxed)).sum::<u64>()
         };
@@ -46,7 +47,7 @@ impl Collector for QueryMetrics {
         }
         let mut metric = encoder.encode_descriptor("responses", "Replies by code", None, counter)?;
         for proto in protos() {
-            for rcode in Rcode::ALL {
+            for &rcode in Rcode::VARIANTS {
                 let count = total(proto, &|tally| &tally.responses[rcode as usize]);
                 if count > 0 {
                     let labels = [("proto", proto.name()), ("rcode", rcode.name())];
@@ -120,7 +121,7 @@ fn encode_histogram<const N: usize>(
     (bounds, scale, pick): HistogramOf<N>,
 ) -> Result<(), fmt::Error> {
     let mut metric = encoder.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
-    for proto in Proto::ALL {
+    for &proto in Proto::VARIANTS {
         let of_proto: Vec<&Histogram<N>> =
             tallies.iter().filter(|tally| tally.proto == proto).map(|tally| pick(tally)).collect();
         if of_proto.is_empty() {

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use strum::VariantArray as _;
 
 use super::tally::Tally;
 use crate::answer::peer::Proto;
@@ -29,7 +30,7 @@ struct Pool {
     /// Number of most frequent queries that each tally counts; 0 for none (`--debug-top`).
     top: u16,
     workers: Mutex<WorkerTallies>,
-    connections: [OnceLock<Arc<ThreadTallies>>; Proto::ALL.len()],
+    connections: [OnceLock<Arc<ThreadTallies>>; Proto::VARIANTS.len()],
 }
 
 /// Tallies of UDP workers, one for each worker thread.
@@ -102,7 +103,7 @@ impl Default for Tallies {
 impl Tallies {
     /// Returns tallies that count `top` of the most frequent queries each; 0 for none.
     pub fn new(top: u16) -> Self {
-        let (workers, connections) = (Mutex::default(), [const { OnceLock::new() }; Proto::ALL.len()]);
+        let (workers, connections) = (Mutex::default(), [const { OnceLock::new() }; Proto::VARIANTS.len()]);
         Self(Arc::new(Pool { top, workers, connections }))
     }
 

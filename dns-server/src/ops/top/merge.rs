@@ -67,5 +67,5 @@ fn type_name(qtype: u16) -> String {
 }
 
 fn rcode_name(rcode: u16) -> &'static str {
-    Rcode::ALL.into_iter().find(|&known| known as u16 == rcode).map_or("", Rcode::name)
+    Rcode::from_repr(rcode).map_or("", Rcode::name)
 }

@@ -61,5 +61,5 @@ impl TransferMetrics {
 }
 
 fn name(error: Option<TsigError>) -> &'static str {
-    error.map_or("FORMERR", TsigError::name)
+    error.map_or("FORMERR", Into::into)
 }

@@ -7,6 +7,7 @@ use multinet_crds::manifest::{self, Manifest, Object};
 use multinet_crds::validate::Violation;
 use multinet_runtime::ObjectKey;
 use serde_json::Value;
+use strum::{Display, EnumString};
 
 use super::documents::{self, Document};
 
@@ -18,23 +19,12 @@ const GROUP: &str = "multinetwork.numaproj.io";
 const VERSION: &str = "v1alpha1";
 
 /// Kinds of objects that are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString)]
 pub(super) enum Kind {
+    #[strum(to_string = "MultiNetworkService")]
     Service,
+    #[strum(to_string = "MultiNetworkEndpointSlice")]
     Slice,
-}
-
-impl Kind {
-    fn of(name: &str) -> Option<Self> {
-        [Self::Service, Self::Slice].into_iter().find(|kind| kind.name() == name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Service => "MultiNetworkService",
-            Self::Slice => "MultiNetworkEndpointSlice",
-        }
-    }
 }
 
 /// Identity of an object, whichever file defines it.
@@ -46,7 +36,7 @@ pub(super) struct ObjectId {
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind.name(), self.key.namespace, self.key.name)
+        write!(f, "{} {}/{}", self.kind, self.key.namespace, self.key.name)
     }
 }
 
@@ -93,7 +83,7 @@ fn collect_candidates(mut value: Value, listed: Option<Kind>, path: &str, found:
     if let Some(kind) = listed
         && let Some(object) = value.as_object_mut()
     {
-        object.entry("kind").or_insert_with(|| kind.name().into());
+        object.entry("kind").or_insert_with(|| kind.to_string().into());
         object.entry("apiVersion").or_insert_with(|| format!("{GROUP}/{VERSION}").into());
     }
     let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -101,18 +91,17 @@ fn collect_candidates(mut value: Value, listed: Option<Kind>, path: &str, found:
     if let Some(of) = kind.strip_suffix("List")
         && let Some(Value::Array(items)) = value.get_mut("items").map(Value::take)
     {
-        let listed = Kind::of(of).filter(|_| is_ours(&version));
+        let listed: Option<Kind> = of.parse().ok().filter(|_| is_ours(&version));
         for (position, item) in items.into_iter().enumerate() {
             collect_candidates(item, listed, &format!("{path}items[{position}]."), found);
         }
         return;
     }
-    match Kind::of(&kind) {
+    match kind.parse::<Kind>().ok() {
         Some(kind) if is_ours(&version) => found.push(parse_object(kind, value, path)),
         Some(kind) => {
             let field = format!("{path}apiVersion");
-            let message =
-                format!("a {} is served if it says {GROUP}/{VERSION}, not {version:?}", kind.name());
+            let message = format!("a {kind} is served if it says {GROUP}/{VERSION}, not {version:?}");
             found.push(Candidate::Unsupported(Violation::new(field, message)));
         }
         None if version.split('/').next() == Some(GROUP) => {
