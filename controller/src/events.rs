@@ -231,7 +231,6 @@ fn identity(regarding: &ObjectReference) -> ObjectKey {
 fn event(notice: Notice, namespace: String, instance: &str, now: Timestamp) -> Event {
     let suffix = format!(".{:x}", now.as_nanosecond());
     let name = notice.regarding.name.as_deref().unwrap_or(CONTROLLER);
-    let kind = if notice.warning { "Warning" } else { "Normal" };
     Event {
         metadata: ObjectMeta {
             name: Some(format!(
@@ -248,7 +247,7 @@ fn event(notice: Notice, namespace: String, instance: &str, now: Timestamp) -> E
         regarding: Some(notice.regarding),
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(instance.to_owned()),
-        type_: Some(kind.to_owned()),
+        type_: Some("Warning".to_owned()),
         ..Event::default()
     }
 }
@@ -265,8 +264,7 @@ mod tests {
     #[test]
     fn an_event_stays_within_the_limits_of_the_api_server() {
         let regarding = ObjectReference { name: Some("x.".repeat(126) + "y"), ..ObjectReference::default() };
-        let notice =
-            Notice { regarding, warning: true, reason: "AddressConflict".into(), note: "é".repeat(1000) };
+        let notice = Notice { regarding, reason: "AddressConflict".into(), note: "é".repeat(1000) };
         let event = event(notice, "vision".into(), "pod", Timestamp::UNIX_EPOCH);
         let name = event.metadata.name.unwrap();
         assert!(name.len() <= MAX_NAME && name.ends_with("x.0"), "{name}");

@@ -50,13 +50,11 @@ pub struct StatusWrite {
     pub urgent: bool,
 }
 
-/// A message for people, to be published as an event of an object.
+/// A message for people, to be published as a warning about an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
     /// The object that the event is about, with its uid.
     pub regarding: ObjectReference,
-    /// Whether the event is a warning.
-    pub warning: bool,
     /// Reason of the event, in CamelCase.
     pub reason: String,
     /// Text of the event: one line that tells what is wrong and what to do.

@@ -292,7 +292,6 @@ fn notices_of_service(
         notified.push(said);
         notices.push(Notice {
             regarding: service.object_ref(&()),
-            warning: true,
             reason: condition.reason.clone(),
             note: condition.message.clone(),
         });
@@ -326,7 +325,6 @@ fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Not
     };
     let notice = |(reason, note): (&str, String)| Notice {
         regarding: regarding.clone(),
-        warning: true,
         reason: reason.to_owned(),
         note,
     };

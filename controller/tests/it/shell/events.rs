@@ -39,7 +39,7 @@ fn notice(note: &str) -> Notice {
         uid: Some("u".into()),
         ..ObjectReference::default()
     };
-    Notice { regarding, warning: true, reason: "DuplicateAddress".into(), note: note.into() }
+    Notice { regarding, reason: "DuplicateAddress".into(), note: note.into() }
 }
 
 #[tokio::test(start_paused = true)]
