@@ -64,7 +64,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use self::health::{Health, resource};
+use self::health::Health;
+pub use self::health::resource;
 pub use self::problem::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 pub use self::refresh::Refresh;
 use self::refresh::RefreshMember;

@@ -1,12 +1,11 @@
 //! Classifies failed requests: what they mean for the work, and how long to wait before a retry.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use kube::Resource;
 use kube::core::Status;
 use multinet_runtime::TerminalSafe;
-use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
+use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause, resource};
 
 use crate::metrics::{Reason, Verb};
 use crate::queue::Backoff;
@@ -159,12 +158,6 @@ fn invalid<K: Resource<DynamicType = ()>>(verb: Verb, status: &Status) -> Failur
 fn request<K: Resource<DynamicType = ()>>(verb: Verb) -> String {
     let status = if verb == Verb::Apply { "/status" } else { "" };
     format!("{} of {}{status}", verb.rbac(), resource::<K>())
-}
-
-/// Returns `plural.group`, as roles and kubectl spell it.
-fn resource<K: Resource<DynamicType = ()>>() -> String {
-    let (plural, group): (Cow<'_, str>, Cow<'_, str>) = (K::plural(&()), K::group(&()));
-    if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") }
 }
 
 #[cfg(test)]

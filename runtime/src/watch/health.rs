@@ -117,7 +117,7 @@ impl Health {
 }
 
 /// Returns `plural.group` of a kind, the name that roles and kubectl use.
-pub(super) fn resource<K: Resource<DynamicType = ()>>() -> String {
+pub fn resource<K: Resource<DynamicType = ()>>() -> String {
     let (plural, group) = (K::plural(&()), K::group(&()));
     if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") }
 }
