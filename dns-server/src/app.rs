@@ -66,7 +66,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         None => None,
     };
     // A SIGHUP that arrives while files are loaded is not lost.
-    let hangups = Hangups::new();
+    let hangups = Hangups::subscribe();
     let secrets = Secrets::load(args)?;
     if let Some(file) = &args.snapshot {
         persist::check(file)?;

@@ -8,15 +8,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 #[derive(Debug)]
 pub struct Hangups(Option<Signal>);
 
-impl Default for Hangups {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Hangups {
     /// Starts to receive SIGHUP. Must be called within a tokio runtime.
-    pub fn new() -> Self {
+    pub fn subscribe() -> Self {
         let hangups = signal(SignalKind::hangup());
         let warn = |error: &_| tracing::warn!(%error, "cannot handle SIGHUP: it will end this process");
         Self(hangups.inspect_err(warn).ok())

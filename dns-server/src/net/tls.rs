@@ -78,7 +78,7 @@ impl Certificates {
             files: self.files,
             current: self.current,
         };
-        let mut hangups = Hangups::new();
+        let mut hangups = Hangups::subscribe();
         let mut ticks = tokio::time::interval(CERTIFICATE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
