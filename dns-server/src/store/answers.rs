@@ -365,7 +365,7 @@ mod tests {
         for number in 0..100u8 {
             let key = ServiceKey::from([2, b's', number, 1, b'n']);
             answers.services.insert(Arc::clone(&key), Arc::clone(&service));
-            answers.addresses.insert([address].into_iter(), Created::at(number.into()), &key);
+            answers.addresses.replace(&[address], &key, None, Some(Created::at(number.into())));
         }
         let gathered = |room| {
             answers.look_up_address(address, room, |found| match found {

@@ -199,13 +199,12 @@ impl Publisher {
             .get(service)
             .map_or_else(|| Arc::clone(service), |entry| Arc::clone(entry.key()));
         let PointerChanges { gone, come, changed } = pointers;
-        answers.addresses.insert(come.iter().copied(), now.created, &service);
+        answers.addresses.replace(come, &service, None, Some(now.created));
         let Some(before) = before else { return };
         if before.created != now.created {
-            let ages = (before.created, now.created);
-            answers.addresses.reorder(changed.iter().copied(), ages, &service);
+            answers.addresses.replace(changed, &service, Some(before.created), Some(now.created));
         }
-        answers.addresses.remove(gone.iter().copied(), before.created, &service);
+        answers.addresses.replace(gone, &service, Some(before.created), None);
     }
 
     fn withdraw(
@@ -219,7 +218,7 @@ impl Publisher {
         let answers = &self.answers;
         // The addresses may lead to the missing service for a moment; queries skip it then.
         answers.services.remove(service);
-        answers.addresses.remove(pointers.gone.iter().copied(), before.created, service);
+        answers.addresses.replace(&pointers.gone, service, Some(before.created), None);
         if let Entry::Occupied(mut services) = answers.namespaces.entry(namespace.into()) {
             match services.get() {
                 0 | 1 => drop(services.remove()),

@@ -167,57 +167,28 @@ impl AddressIndex {
         first.is_some_and(|entry| entry.address <= *range.end())
     }
 
-    /// Adds a service, which was created at `created`, to each of these addresses.
-    pub(crate) fn insert(
+    /// Replaces a service's entry at each of these addresses: the one of creation time `before` by
+    /// one of `now`. `None` stands for no entry.
+    ///
+    /// Takes the lock for one address at a time, so that queries never wait for a whole service. An
+    /// address with an entry before and after has one at every moment.
+    pub(crate) fn replace(
         &self,
-        addresses: impl Iterator<Item = IpAddr>,
-        created: Created,
+        addresses: &[IpAddr],
         service: &ServiceKey,
+        before: Option<Created>,
+        now: Option<Created>,
     ) {
-        for address in addresses {
-            self.change(|entries| {
-                entries.insert(AddressEntry { address, created, service: Some(Arc::clone(service)) });
-            });
-        }
-    }
-
-    /// Removes a service, which was created at `created`, from each of these addresses.
-    pub(crate) fn remove(
-        &self,
-        addresses: impl Iterator<Item = IpAddr>,
-        created: Created,
-        service: &ServiceKey,
-    ) {
-        let mut entry = AddressEntry { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
-        for address in addresses {
-            entry.address = address;
-            self.change(|entries| {
-                entries.remove(&entry);
-            });
-        }
-    }
-
-    /// Moves entries of a service to another creation time. Each address keeps the service at every
-    /// moment.
-    pub(crate) fn reorder(
-        &self,
-        addresses: impl Iterator<Item = IpAddr>,
-        (before, now): (Created, Created),
-        service: &ServiceKey,
-    ) {
-        for address in addresses {
+        for &address in addresses {
             let entry = |created| AddressEntry { address, created, service: Some(Arc::clone(service)) };
-            self.change(|entries| {
-                entries.remove(&entry(before));
-                entries.insert(entry(now));
-            });
+            let mut entries = self.0.write();
+            if let Some(created) = before {
+                entries.remove(&entry(created));
+            }
+            if let Some(created) = now {
+                entries.insert(entry(created));
+            }
         }
-    }
-
-    /// Changes the entries under the lock. Callers change one address at a time, so that queries
-    /// never wait for a whole service.
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<AddressEntry>)) {
-        change(&mut self.0.write());
     }
 
     /// Returns each address with each service that publishes it, in order.
@@ -228,8 +199,6 @@ impl AddressIndex {
         entries.iter().filter_map(pair).collect()
     }
 }
-
-const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 #[cfg(test)]
 mod tests {
@@ -329,23 +298,26 @@ mod tests {
             [b"\x01b\x01n", b"\x01a\x01n", b"\x01c\x01n"].map(|key| key[..].into());
         let [early, late] = [1, 2].map(Created::at);
         let of = |address| index.with_services(address, |services| services.cloned().collect::<Vec<_>>());
-        let of_address = |created, service| index.insert([address].into_iter(), created, service);
-        of_address(late, &one);
-        of_address(early, &three);
-        of_address(late, &two);
-        of_address(late, &one);
-        index.insert([before, after].into_iter(), early, &one);
+        let insert =
+            |addresses: &[IpAddr], created, service| index.replace(addresses, service, None, Some(created));
+        let remove =
+            |addresses: &[IpAddr], created, service| index.replace(addresses, service, Some(created), None);
+        insert(&[address], late, &one);
+        insert(&[address], early, &three);
+        insert(&[address], late, &two);
+        insert(&[address], late, &one);
+        insert(&[before, after], early, &one);
         assert_eq!(of(address), [three.clone(), two.clone(), one.clone()]);
         assert_eq!((of(before), of(after)), (vec![one.clone()], vec![one.clone()]));
-        index.reorder([address].into_iter(), (late, Created::EARLIEST), &one);
+        index.replace(&[address], &one, Some(late), Some(Created::EARLIEST));
         assert_eq!(of(address), [one.clone(), three.clone(), two.clone()]);
-        index.remove([address].into_iter(), early, &three);
-        index.remove([before, address, after].into_iter(), early, &one);
+        remove(&[address], early, &three);
+        remove(&[before, address, after], early, &one);
         assert_eq!(index.pairs(), [(address, one.clone()), (address, two.clone())]);
-        index.remove([address].into_iter(), Created::EARLIEST, &one);
+        remove(&[address], Created::EARLIEST, &one);
         assert!(index.any(address..=address) && index.any(before..=after));
         assert!(!index.any(before..=before) && !index.any(after..=after));
-        index.remove([address].into_iter(), late, &two);
+        remove(&[address], late, &two);
         assert_eq!(of(address), []);
         assert!(!index.any("0.0.0.0".parse().unwrap()..="255.255.255.255".parse().unwrap()));
     }
