@@ -42,7 +42,7 @@
 //! [`client::connect`](crate::client::connect), 35 s without a byte end a list as well.
 
 mod backoff;
-mod health;
+pub(crate) mod health;
 pub(crate) mod problem;
 mod refresh;
 mod sink;

@@ -1,9 +1,8 @@
 //! Log messages about failed requests of an election.
 
-use tokio::time::Instant;
-
 use super::election::Request;
 use crate::TerminalSafe;
+use crate::watch::health::Outage;
 use crate::watch::problem::{Problem, ProblemKind};
 
 /// Logs failures of an election's requests, once per outage.
@@ -14,14 +13,9 @@ pub(super) struct LeaseHealth {
     /// Namespace and name of the lease, for logs.
     title: String,
     namespace: String,
-    outage: Option<LeaseOutage>,
+    outage: Option<Outage>,
     /// Whether a request of the current round of the election has failed.
     failed: bool,
-}
-
-struct LeaseOutage {
-    since: Instant,
-    reported: Vec<ProblemKind>,
 }
 
 impl LeaseHealth {
@@ -33,13 +27,10 @@ impl LeaseHealth {
     pub(super) fn failed(&mut self, request: &Request, problem: &Problem) {
         self.failed = true;
         let text = self.explain(request, problem);
-        let new = || LeaseOutage { since: Instant::now(), reported: Vec::new() };
-        let outage = self.outage.get_or_insert_with(new);
-        if outage.reported.contains(&problem.kind) {
-            tracing::debug!("{}", TerminalSafe(&text));
-        } else {
-            outage.reported.push(problem.kind);
+        if self.outage.get_or_insert_with(Outage::new).record(problem.kind) {
             tracing::warn!("{}", TerminalSafe(&text));
+        } else {
+            tracing::debug!("{}", TerminalSafe(&text));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Health of a watch, as its log messages, metrics and readiness show it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use kube::Resource;
@@ -27,32 +28,25 @@ pub(super) struct Health {
     outage: Option<Outage>,
 }
 
-struct Outage {
-    since: Instant,
+/// A time without success, from the first failure on.
+pub(crate) struct Outage {
+    pub(crate) since: Instant,
     /// Number of problems of each kind in this outage.
-    counts: Vec<(ProblemKind, u32)>,
+    counts: HashMap<ProblemKind, u32>,
     /// Whether a problem was logged, so that the end of the outage is logged, too.
     is_logged: bool,
 }
 
 impl Outage {
-    fn new() -> Self {
-        Self { since: Instant::now(), counts: Vec::new(), is_logged: false }
+    pub(crate) fn new() -> Self {
+        Self { since: Instant::now(), counts: HashMap::new(), is_logged: false }
     }
 
     /// Counts a problem. Returns whether to log it as a warning, once per kind and outage.
-    fn record(&mut self, kind: ProblemKind) -> bool {
-        let times = match self.counts.iter_mut().find(|(counted, _)| *counted == kind) {
-            Some((_, times)) => {
-                *times = times.saturating_add(1);
-                *times
-            }
-            None => {
-                self.counts.push((kind, 1));
-                1
-            }
-        };
-        let log = times == if kind.is_routine() { ROUTINE } else { 1 };
+    pub(crate) fn record(&mut self, kind: ProblemKind) -> bool {
+        let times = self.counts.entry(kind).or_default();
+        *times = times.saturating_add(1);
+        let log = *times == if kind.is_routine() { ROUTINE } else { 1 };
         self.is_logged |= log;
         log
     }

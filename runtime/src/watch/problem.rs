@@ -51,7 +51,7 @@ pub struct Problem {
 
 /// Kind of failure. Each calls for another reaction of this process or of the operator. Converts
 /// into a value of the metric label `reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProblemKind {
     /// 404: the API server does not know the kind.
