@@ -20,15 +20,10 @@ pub struct Readiness {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    waiting: BTreeMap<u64, Item>,
+    /// Name and reason of each part that is not ready.
+    waiting: BTreeMap<u64, (String, Option<String>)>,
     notes: BTreeMap<String, String>,
     draining: bool,
-}
-
-#[derive(Debug)]
-struct Item {
-    name: String,
-    reason: Option<String>,
 }
 
 impl Readiness {
@@ -39,7 +34,7 @@ impl Readiness {
         let mut state = self.state.lock();
         let id = state.next;
         state.next += 1;
-        state.waiting.insert(id, Item { name: name.into(), reason: None });
+        state.waiting.insert(id, (name.into(), None));
         drop(state);
         ReadyGuard { readiness: self.clone(), id }
     }
@@ -50,8 +45,7 @@ impl Readiness {
     pub fn pending(&self) -> Vec<(String, Option<String>)> {
         let state = self.state.lock();
         let draining = state.draining.then(|| ("shutdown".to_owned(), Some("draining".to_owned())));
-        let waiting = state.waiting.values().map(|item| (item.name.clone(), item.reason.clone()));
-        let mut pending: Vec<_> = waiting.chain(draining).collect();
+        let mut pending: Vec<_> = state.waiting.values().cloned().chain(draining).collect();
         drop(state);
         pending.sort();
         pending
@@ -111,8 +105,8 @@ pub struct ReadyGuard {
 impl ReadyGuard {
     /// Sets the reason that `/readyz` shows for this part, in place of the one before.
     pub fn waiting_for(&self, reason: impl Into<String>) {
-        if let Some(item) = self.readiness.state.lock().waiting.get_mut(&self.id) {
-            item.reason = Some(reason.into());
+        if let Some((_, known)) = self.readiness.state.lock().waiting.get_mut(&self.id) {
+            *known = Some(reason.into());
         }
     }
 
