@@ -16,13 +16,15 @@ use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
+use strum::EnumString;
 
 use crate::limits::transfers::MIN_SECRET;
 use crate::store::name::Name;
 
 /// A MAC algorithm for TSIG (RFC 8945 §6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
 #[expect(missing_docs, reason = "the names say it")]
+#[strum(serialize_all = "kebab-case", ascii_case_insensitive)]
 pub enum Algorithm {
     HmacSha256,
     HmacSha384,
@@ -41,11 +43,7 @@ impl Algorithm {
 
     /// Returns the length of a MAC in bytes.
     pub fn length(self) -> usize {
-        match self {
-            Self::HmacSha256 => 32,
-            Self::HmacSha384 => 48,
-            Self::HmacSha512 => 64,
-        }
+        self.ring().digest_algorithm().output_len()
     }
 
     fn ring(self) -> hmac::Algorithm {
@@ -53,19 +51,6 @@ impl Algorithm {
             Self::HmacSha256 => hmac::HMAC_SHA256,
             Self::HmacSha384 => hmac::HMAC_SHA384,
             Self::HmacSha512 => hmac::HMAC_SHA512,
-        }
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.to_ascii_lowercase().as_str() {
-            "hmac-sha256" => Ok(Self::HmacSha256),
-            "hmac-sha384" => Ok(Self::HmacSha384),
-            "hmac-sha512" => Ok(Self::HmacSha512),
-            _ => Err(format!("algorithm {text:?}: use hmac-sha256, hmac-sha384 or hmac-sha512")),
         }
     }
 }
@@ -222,7 +207,7 @@ impl<'a> Tokenizer<'a> {
         loop {
             match self.next()? {
                 Some("}") => break,
-                Some("algorithm") => algorithm = Some(self.next()?.unwrap_or_default().parse::<Algorithm>()?),
+                Some("algorithm") => algorithm = Some(read_algorithm(self.next()?.unwrap_or_default())?),
                 Some("secret") => secret = Some(read_secret(self.next()?.unwrap_or_default())?),
                 _ => {
                     return Err(format!(
@@ -237,6 +222,11 @@ impl<'a> Tokenizer<'a> {
         let secret = secret.ok_or_else(|| format!("key {name} has no secret"))?;
         Ok(TsigKey::new(name, algorithm, &secret))
     }
+}
+
+fn read_algorithm(text: &str) -> Result<Algorithm, String> {
+    let problem = |_| format!("algorithm {text:?}: use hmac-sha256, hmac-sha384 or hmac-sha512");
+    text.parse().map_err(problem)
 }
 
 fn read_secret(text: &str) -> Result<Vec<u8>, String> {
