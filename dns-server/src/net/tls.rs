@@ -51,11 +51,6 @@ impl Certificates {
         Ok(Self { files, loaded, current })
     }
 
-    /// Returns a rustls resolver that presents the current certificate in each handshake.
-    fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
-        Arc::clone(&self.current) as _
-    }
-
     /// Returns a TLS configuration for versions 1.2 and 1.3 with the current certificate. It offers
     /// the protocols of `alpn`, and also accepts clients without ALPN.
     pub fn server_config(&self, alpn: &[&[u8]]) -> Arc<ServerConfig> {
@@ -63,7 +58,7 @@ impl Certificates {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("ring has suites for TLS 1.2 and 1.3");
-        let mut config = builder.with_no_client_auth().with_cert_resolver(self.resolver());
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::clone(&self.current) as _);
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         Arc::new(config)
     }
