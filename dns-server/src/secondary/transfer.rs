@@ -17,9 +17,9 @@ pub mod metrics;
 pub mod server;
 
 use std::collections::VecDeque;
-use std::ops::Deref;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use multinet_runtime::ConnectionCloser;
 use tokio::time::Instant;
 
@@ -79,29 +79,23 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Makes the transfer that answers `query`, which was parsed from `packet`, over a stream.
-    pub fn new(packet: &[u8], query: &Query, contents: TransferContents) -> Self {
+    /// Makes the transfer that answers `query`, which was parsed from `packet`. It holds `slot`
+    /// until it ends.
+    pub fn new(packet: &[u8], query: &Query, contents: TransferContents, slot: Option<TransferSlot>) -> Self {
         let mut head = packet[..query.question.end()].to_vec();
         // Set QR and AA, and keep RD. There is one question; each message sets the other counts.
         head[2] = 0x84 | (head[2] & 0x01);
         head[3] = 0;
         head[4..HEADER].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
         let (edns, records) = (query.edns, RecordStream::new(contents));
-        Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, slot: None }
+        Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, slot }
     }
 
-    /// Makes the transfer sign each message with `signer`, if there is one.
+    /// Makes the transfer sign each message with `signer`.
     #[must_use]
-    pub fn signed(mut self, signer: Option<Signer>) -> Self {
-        self.most = MESSAGE - signer.as_ref().map_or(0, Signer::tsig_len);
-        self.signer = signer;
-        self
-    }
-
-    /// Makes the transfer hold `slot` until it ends.
-    #[must_use]
-    pub fn holding(mut self, slot: Option<TransferSlot>) -> Self {
-        self.slot = slot;
+    pub fn signed(mut self, signer: Signer) -> Self {
+        self.most = MESSAGE - signer.tsig_len();
+        self.signer = Some(signer);
         self
     }
 
@@ -168,7 +162,7 @@ struct RecordStream {
     soa: Vec<u8>,
     segments: VecDeque<Segment>,
     /// Current buffer of records in wire format, and the number of bytes that were taken from it.
-    wire: Wire,
+    wire: Bytes,
     taken: usize,
 }
 
@@ -181,13 +175,6 @@ enum Segment {
     Wire(Arc<[u8]>),
     /// The records of a whole zone that were not sent yet, without the SOA record.
     Zone(Batches),
-}
-
-/// Buffer of records in wire format, made for this transfer or shared with the journal.
-#[derive(Debug)]
-enum Wire {
-    Own(Vec<u8>),
-    Shared(Arc<[u8]>),
 }
 
 impl RecordStream {
@@ -215,7 +202,7 @@ impl RecordStream {
                 segments
             }
         };
-        Self { soa, segments, wire: Wire::Own(Vec::new()), taken: 0 }
+        Self { soa, segments, wire: Bytes::new(), taken: 0 }
     }
 
     /// Returns the bytes of the next record, without taking it; `None` after the last one.
@@ -231,16 +218,16 @@ impl RecordStream {
         self.taken += bytes;
     }
 
-    fn next_wire(&mut self) -> Option<Wire> {
+    fn next_wire(&mut self) -> Option<Bytes> {
         Some(match self.segments.pop_front()? {
-            Segment::Soa(serial) => Wire::Own(self.soa(serial)),
-            Segment::Wire(wire) => Wire::Shared(wire),
+            Segment::Soa(serial) => self.soa(serial).into(),
+            Segment::Wire(wire) => Bytes::from_owner(wire),
             Segment::Zone(mut batches) => match batches.next() {
                 Some(batch) => {
                     self.segments.push_front(Segment::Zone(batches));
-                    Wire::Own(batch)
+                    batch.into()
                 }
-                None => Wire::Own(Vec::new()),
+                None => Bytes::new(),
             },
         })
     }
@@ -253,16 +240,5 @@ impl RecordStream {
             field.copy_from_slice(&serial.to_be_bytes());
         }
         soa
-    }
-}
-
-impl Deref for Wire {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Own(wire) => wire,
-            Self::Shared(wire) => wire,
-        }
     }
 }

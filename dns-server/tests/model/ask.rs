@@ -84,7 +84,7 @@ impl Asker {
             query.add_query(Query::query(name, RecordType::AXFR));
             let packet = query.to_vec().expect("a query");
             let Some(PacketAction::Transfer(query, _)) = slow::classify(&packet) else { panic!("{apex}") };
-            for message in Transfer::new(&packet, &query, TransferContents::Whole(copy.into())) {
+            for message in Transfer::new(&packet, &query, TransferContents::Whole(copy.into()), None) {
                 let message = Message::from_vec(&message).expect("a message");
                 let names = message.answers.iter().map(|record| record.name.to_ascii());
                 owners.extend(names.map(|name| name.trim_end_matches('.').to_owned()));

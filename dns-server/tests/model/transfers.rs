@@ -26,7 +26,7 @@ fn records(apex: &Name, contents: TransferContents) -> Vec<Result<String, u32>> 
     packet.extend([0, 251, 0, 1]);
     let query = Query { question: Question::read(&packet).expect("a question"), edns: None };
     let mut records = Vec::new();
-    for message in Transfer::new(&packet, &query, contents) {
+    for message in Transfer::new(&packet, &query, contents, None) {
         let message = Message::from_vec(&message).expect("a message");
         records.extend(message.answers.iter().map(|record| match &record.data {
             RData::SOA(soa) => Err(soa.serial),

@@ -108,7 +108,7 @@ impl Worker {
                 *action.edns_mut() = edns;
                 match self.respond(&packet, peer, &action, Some(&signer), out) {
                     Outcome::Transfer(transfer) => {
-                        return Outcome::Transfer(Box::new(transfer.signed(Some(signer))));
+                        return Outcome::Transfer(Box::new(transfer.signed(signer)));
                     }
                     Outcome::Replied(rcode) => (rcode, Ok(signer)),
                 }
@@ -195,19 +195,19 @@ impl Worker {
         let Shared { state, transfer_server, .. } = &*self.shared;
         match (self.proto, wanted) {
             (Proto::Tcp | Proto::Tls, _) => {
-                let Ok((contents, slot)) = transfer_server.begin(state, zone.apex(), wanted) else {
+                let Some((contents, slot)) = transfer_server.begin(state, zone.apex(), wanted) else {
                     return error(Rcode::ServFail, out);
                 };
                 let (serial, kind) = (contents.version().serial, contents.kind());
                 let (peer, key) = (peer.to_canonical(), signer.map(|signer| display(signer.key().name())));
                 info!(target: "dns", zone = %zone.apex(), serial, kind, %peer, key, "zone transfer");
-                Outcome::Transfer(Box::new(Transfer::new(packet, query, contents).holding(slot)))
+                Outcome::Transfer(Box::new(Transfer::new(packet, query, contents, slot)))
             }
             (Proto::Udp, TransferKind::Since(known)) => {
                 let room = style.limit(query.edns);
                 if let Some(message) =
                     transfer_server.write_datagram(state, zone.apex(), known, room, |contents| {
-                        Transfer::new(packet, query, contents).within(room)
+                        Transfer::new(packet, query, contents, None).within(room)
                     })
                 {
                     out.extend_from_slice(&message);

@@ -34,10 +34,6 @@ pub struct TransferServer {
     metrics: TransferMetrics,
 }
 
-/// Error: the transfer cannot run now. The client may try again.
-#[derive(Debug)]
-pub struct Busy;
-
 impl TransferServer {
     /// Makes a server that gives transfers to the `allowed` clients only.
     pub fn new(allowed: Vec<AllowedClient>, metrics: TransferMetrics) -> Self {
@@ -55,13 +51,13 @@ impl TransferServer {
     }
 
     /// Starts a transfer of a zone over a stream. Returns its contents, and its place if it needs
-    /// one. Fails with [`Busy`] also if there is no such zone.
+    /// one. Returns `None` if too many transfers run, or if there is no such zone.
     pub fn begin(
         &self,
         state: &State,
         apex: &Name,
         wanted: TransferKind,
-    ) -> Result<(TransferContents, Option<TransferSlot>), Busy> {
+    ) -> Option<(TransferContents, Option<TransferSlot>)> {
         let taken = || {
             let known = match wanted {
                 TransferKind::Since(known) => Some(known),
@@ -78,12 +74,9 @@ impl TransferServer {
             }
             Some((contents, Some(slot)))
         };
-        let (contents, slot) = taken().ok_or_else(|| {
-            self.metrics.count_transfer("busy");
-            Busy
-        })?;
-        self.metrics.count_transfer(contents.kind());
-        Ok((contents, slot))
+        let taken = taken();
+        self.metrics.count_transfer(taken.as_ref().map_or("busy", |(contents, _)| contents.kind()));
+        taken
     }
 
     /// Answers an incremental query over UDP: calls `write` with the difference to the version
@@ -189,8 +182,8 @@ mod tests {
         let ask = |wanted| server.begin(&state, &apex, wanted);
         let under_way: Vec<_> = (0..MAX_TRANSFERS).map(|_| ask(TransferKind::Whole).unwrap()).collect();
         assert!(under_way.iter().all(|(_, slot)| slot.is_some()));
-        assert!(ask(TransferKind::Whole).is_err());
-        assert!(ask(TransferKind::Since(6)).is_err());
+        assert!(ask(TransferKind::Whole).is_none());
+        assert!(ask(TransferKind::Since(6)).is_none());
         // A slightly newer serial counts, too: it comes from a server that has been running for
         // longer.
         for known in [7, 1007] {
