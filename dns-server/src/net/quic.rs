@@ -60,9 +60,7 @@ const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(4);
 pub struct QuicListener {
     /// Runtime of the endpoint and its connections, since handshakes hold the endpoint's lock.
     runtime: CryptoRuntime,
-    endpoint: Endpoint,
-    engine: Engine,
-    connections: Connections,
+    acceptor: Acceptor,
 }
 
 impl QuicListener {
@@ -89,13 +87,13 @@ impl QuicListener {
             let _within = runtime.handle().enter();
             Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?
         };
-        Ok(Self { runtime, endpoint, engine, connections })
+        Ok(Self { runtime, acceptor: Acceptor { endpoint, engine, connections } })
     }
 
     /// Accepts connections until `shutdown`, then waits until the queries in progress are answered.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { runtime, endpoint, engine, connections } = self;
-        let running = runtime.handle().spawn(Acceptor { endpoint, engine, connections }.run(shutdown));
+        let Self { runtime, acceptor } = self;
+        let running = runtime.handle().spawn(acceptor.run(shutdown));
         // A panic is logged by its task, and ends only this listener.
         let _ = running.await;
     }
