@@ -72,7 +72,7 @@ impl Encoder {
             IpAddr::V4(ip) => (1, Bytes::copy_from_slice(&ip.octets())),
             IpAddr::V6(ip) => (2, Bytes::copy_from_slice(&ip.octets())),
         };
-        let query = Message {
+        let both = Message {
             kind: AUTH_QUERY,
             socket_family: Some(family),
             socket_protocol: Some(exchange.proto.dnstap_number()),
@@ -82,6 +82,7 @@ impl Encoder {
             query_time_nsec: Some(asked.1),
             ..Message::default()
         };
+        self.frame(Message { query_message: Some(exchange.query()), ..both.clone() }, out);
         let reply = exchange.reply();
         if !reply.is_empty() {
             let answered = since_epoch(exchange.answered_at);
@@ -90,12 +91,9 @@ impl Encoder {
                 response_time_sec: Some(answered.0),
                 response_time_nsec: Some(answered.1),
                 response_message: Some(reply),
-                ..query.clone()
+                ..both
             };
-            self.frame(Message { query_message: Some(exchange.query()), ..query }, out);
             self.frame(message, out);
-        } else {
-            self.frame(Message { query_message: Some(exchange.query()), ..query }, out);
         }
     }
 
