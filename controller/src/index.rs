@@ -160,18 +160,11 @@ impl ClusterIndex {
         Self { state: Mutex::new(state), queue }
     }
 
-    /// Plans the writes that bring the slices and mirror of a service up to date.
-    pub fn work(&self, service: &ObjectKey) -> Work {
+    /// Plans the writes that bring the slices and mirror of a service up to date. If none are
+    /// needed and `merges` is true, plans to merge small slices.
+    pub fn work(&self, service: &ObjectKey, merges: bool) -> Work {
         let mut state = self.lock();
-        let work = state.work(service, false);
-        self.wake(&mut state);
-        work
-    }
-
-    /// Plans the writes for a service. If none are needed, plans to merge small slices.
-    pub fn work_or_merge(&self, service: &ObjectKey) -> Work {
-        let mut state = self.lock();
-        let work = state.work(service, true);
+        let work = state.work(service, merges);
         self.wake(&mut state);
         work
     }

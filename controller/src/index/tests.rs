@@ -108,7 +108,7 @@ fn stored(slices: Vec<MultiNetworkEndpointSlice>, version: u64) -> Vec<MultiNetw
 
 /// Performs the writes of a service, and returns its outcome.
 fn write(index: &ClusterIndex, service: &str, version: u64) -> Outcome {
-    let work = index.work(&key(service));
+    let work = index.work(&key(service), false);
     assert!(work.slices.delete.is_empty());
     for slice in stored([work.slices.create, work.slices.update].concat(), version) {
         index.record_stored_slice(slice);
@@ -238,7 +238,7 @@ fn a_service_that_becomes_invalid_keeps_its_slices_as_they_are() {
     write(&index, "infer", 1);
     index.apply(service("infer", 2, |service| service["spec"]["networks"] = json!([])));
     index.apply(pod("b", "infer", "10.0.0.2", |_| {}));
-    assert!(index.work(&key("infer")).slices.is_empty());
+    assert!(index.work(&key("infer"), false).slices.is_empty());
     index.apply(service("infer", 3, |_| {}));
     write(&index, "infer", 2);
     assert_eq!(published(&index, "infer"), ["a", "b"]);
@@ -252,7 +252,7 @@ fn slices_of_a_deleted_service_are_deleted() {
     write(&index, "infer", 1);
     Index::<MultiNetworkService>::delete(&index, &key("infer"));
     assert_eq!(index.all_services(), [key("infer")]);
-    let work = index.work(&key("infer"));
+    let work = index.work(&key("infer"), false);
     let [id] = work.slices.delete.as_slice() else { panic!("{work:?}") };
     index.record_deleted_slice(id);
     let outcome = index.outcome(&key("infer"), Ok(()));

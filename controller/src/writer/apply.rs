@@ -156,7 +156,7 @@ impl Writer {
     /// locks the index meanwhile.
     async fn plan(&self, Job { service, .. }: Job<'_>, merges: bool) -> Work {
         let _permit = self.planning.acquire(service).await;
-        if merges { self.index.work_or_merge(service) } else { self.index.work(service) }
+        self.index.work(service, merges)
     }
 
     /// Sends the creates, then the updates, then the deletes. An endpoint that leaves a slice has

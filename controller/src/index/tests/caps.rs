@@ -100,12 +100,12 @@ fn a_service_that_waits_for_room_is_queued_when_room_appears() {
     }
     heir.all_services();
     for name in ["detect", "infer"] {
-        assert!(heir.work(&key(name)).slices.is_empty(), "another leader has decided about {name}");
+        assert!(heir.work(&key(name), false).slices.is_empty(), "another leader has decided about {name}");
     }
     queued(&heir);
     Index::<MultiNetworkService>::delete(&heir, &key("infer"));
     assert_eq!(queued(&heir), ["infer"], "its slices are still there");
-    let gone = heir.work(&key("infer")).slices.delete;
+    let gone = heir.work(&key("infer"), false).slices.delete;
     gone.iter().for_each(|id| heir.record_deleted_slice(id));
     assert_eq!(queued(&heir), ["detect"]);
 }

@@ -26,7 +26,7 @@ fn a_process_with_lists_only_decides_by_age_and_slices() {
         let heir = contested("a");
         heir.apply((*slices[0]).clone());
         heir.all_services();
-        assert!(heir.work(&key("infer")).slices.is_empty(), "{name} is published already");
+        assert!(heir.work(&key("infer"), false).slices.is_empty(), "{name} is published already");
     }
 }
 
@@ -59,7 +59,7 @@ fn a_pod_may_hold_its_address_on_one_network_only() {
         heir.apply((*slice).clone());
     }
     heir.all_services();
-    assert!(heir.work(&key("infer")).slices.is_empty());
+    assert!(heir.work(&key("infer"), false).slices.is_empty());
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn the_decision_of_an_earlier_leader_is_kept() {
     (target.name, target.uid) = (Some("b".into()), Some("uid-b".into()));
     index.apply(theirs);
     index.all_services();
-    assert!(index.work(&key("infer")).slices.is_empty());
+    assert!(index.work(&key("infer"), false).slices.is_empty());
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn stored(mut mirror: EndpointSlice, version: u64) -> EndpointSlice {
 }
 
 fn mirrors(index: &ClusterIndex) -> Plan<EndpointSlice> {
-    index.work(&key("infer")).mirrors
+    index.work(&key("infer"), false).mirrors
 }
 
 fn without(mirror: &EndpointSlice, label: &str) -> EndpointSlice {
@@ -54,7 +54,7 @@ fn a_mirror_without_its_manager_label_is_repaired() {
     index.record_stored_mirror(whole.clone());
     let name = whole.metadata.name.clone().unwrap();
     Index::<EndpointSlice>::delete(&index, &ObjectKey { namespace: "vision".into(), name });
-    let work = index.work(&key("infer"));
+    let work = index.work(&key("infer"), false);
     assert!(work.needs_list, "the slice may still exist");
     index.replace_listed(
         &key("infer"),

@@ -16,11 +16,11 @@ fn slices_of_others_for_a_service_without_selector_are_kept() {
     index.apply(theirs);
     index.apply(service("infer", 2, |service| service["spec"]["selector"] = Value::Null));
 
-    let work = index.work(&key("infer"));
+    let work = index.work(&key("infer"), false);
     let [ours] = work.slices.delete.as_slice() else { panic!("{work:?}") };
     assert_ne!(ours.key, key("by-hand"));
     index.record_deleted_slice(ours);
-    assert!(index.work(&key("infer")).slices.is_empty());
+    assert!(index.work(&key("infer"), false).slices.is_empty());
 }
 
 /// The API server's storage is restored from a backup: its versions are older than the known ones.
@@ -50,7 +50,7 @@ fn a_status_from_a_backup_is_repaired() {
 fn abandoned_work_leaves_no_state() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
-    index.work(&key("infer"));
+    index.work(&key("infer"), false);
     assert!(!index.lock().slices.is_idle());
     index.abandon(&key("infer"));
     assert!(index.lock().slices.is_idle() && index.lock().mirrors.is_idle());

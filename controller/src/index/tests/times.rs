@@ -22,7 +22,7 @@ fn a_slice_has_the_time_of_its_earliest_change() {
     at(110);
     index.apply(pod("b", "infer", "10.0.0.2", |_| {}));
     commit(&index);
-    let work = index.work(&key("infer"));
+    let work = index.work(&key("infer"), false);
     assert_eq!(
         written_at(&work.slices.create),
         Some("1970-01-01T00:00:10.000000Z"),
@@ -33,7 +33,7 @@ fn a_slice_has_the_time_of_its_earliest_change() {
     index.apply(pod("b", "infer", "10.0.0.3", |_| {}));
     commit(&index);
     index.outcome(&key("infer"), Err("no room"));
-    let again = index.work(&key("infer"));
+    let again = index.work(&key("infer"), false);
     assert_eq!(
         written_at(&again.slices.create),
         Some("1970-01-01T00:00:10.000000Z"),
@@ -53,7 +53,7 @@ fn a_slice_has_the_time_of_its_earliest_change() {
     }));
     index.apply(service("infer", 2, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
     commit(&index);
-    let last = index.work(&key("infer"));
+    let last = index.work(&key("infer"), false);
     assert_eq!(
         written_at(&last.slices.update),
         Some("1970-01-01T00:02:10.000000Z"),
@@ -75,7 +75,7 @@ fn the_time_of_an_unready_pod_is_that_of_its_condition() {
             json!({"type": "Ready", "status": "False", "lastTransitionTime": time(160)});
     }));
     commit(&index);
-    let work = index.work(&key("infer"));
+    let work = index.work(&key("infer"), false);
     assert_eq!(
         written_at(&work.slices.update),
         Some("1970-01-01T00:02:40.000000Z"),
@@ -92,10 +92,13 @@ fn a_new_leader_ignores_the_times_of_earlier_changes() {
     commit(&index);
     at(7000);
     index.all_services();
-    assert_eq!(written_at(&index.work(&key("infer")).slices.create), None);
+    assert_eq!(written_at(&index.work(&key("infer"), false).slices.create), None);
     index.apply(pod("b", "infer", "10.0.0.2", |pod| {
         pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(6999));
     }));
     commit(&index);
-    assert_eq!(written_at(&index.work(&key("infer")).slices.create), Some("1970-01-01T01:56:39.000000Z"));
+    assert_eq!(
+        written_at(&index.work(&key("infer"), false).slices.create),
+        Some("1970-01-01T01:56:39.000000Z")
+    );
 }

@@ -230,7 +230,7 @@ pub(crate) fn a_new_controller_agrees(simulation: &Simulation) -> Checked {
 }
 
 fn check_idle(index: &ClusterIndex, service: &ObjectKey) -> Checked {
-    let work = index.work(service);
+    let work = index.work(service, false);
     prop_assert!(!work.needs_list);
     prop_assert!(work.slices.is_empty(), "a newcomer writes {:#?} for {}", work.slices, service);
     prop_assert!(work.mirrors.is_empty(), "a newcomer writes {:#?} for {}", work.mirrors, service);

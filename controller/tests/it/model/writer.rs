@@ -114,7 +114,7 @@ impl Job {
 
     fn plan(&mut self, index: &ClusterIndex, service: &ObjectKey) -> Stage {
         // The slices of some services are merged all the time.
-        let work = if service.name == "two" { index.work_or_merge(service) } else { index.work(service) };
+        let work = index.work(service, service.name == "two");
         if work.needs_list {
             assert!(work.slices.is_empty() && work.mirrors.is_empty());
             return Stage::List;
