@@ -97,10 +97,15 @@ async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
     let tasks = TaskTracker::new();
     if let Some(listener) = admin {
         info!("admin on http://{}", listener.local_addr()?);
-        tasks.spawn(
-            self::admin(&index, &readiness, registry, log_level, args.admin_allow_logging)
-                .serve(listener, shutdown.clone()),
-        );
+        let described = Arc::clone(&index);
+        let admin = Admin {
+            readiness: readiness.clone(),
+            registry: Arc::new(registry),
+            log_level,
+            allow_logging: args.admin_allow_logging,
+            pages: vec![("/debug/state", page(move || described.describe()))],
+        };
+        tasks.spawn(admin.serve(listener, shutdown.clone()));
     }
     let refresh = Refresh::default();
     let watches = Watches {
@@ -161,23 +166,6 @@ async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
     }
     info!("stopped");
     outcome
-}
-
-fn admin(
-    index: &Arc<ClusterIndex>,
-    readiness: &Readiness,
-    registry: Registry,
-    log_level: LogLevel,
-    allow_logging: bool,
-) -> Admin {
-    let described = Arc::clone(index);
-    Admin {
-        readiness: readiness.clone(),
-        registry: Arc::new(registry),
-        log_level,
-        allow_logging,
-        pages: vec![("/debug/state", page(move || described.describe()))],
-    }
 }
 
 /// Spawns all watches, which feed the index until the shutdown. A task that ends earlier has

@@ -204,7 +204,7 @@ impl Writer {
         if let Err(failure) = &written {
             self.failed(&service, failure);
             if failure.is_passing() && item.failures() + 1 < FAILURES_BEFORE_STATUS {
-                return item.failed(failure.pause());
+                return item.failed(failure.pause);
             }
         }
         let why = written.as_ref().err().map(ToString::to_string);
@@ -219,7 +219,7 @@ impl Writer {
         }
         match (written, status) {
             (_, Err(Abandoned::NotLeader)) => {}
-            (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => item.failed(failure.pause()),
+            (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => item.failed(failure.pause),
             (Ok(done), Ok(Followup::Done)) => {
                 self.succeeded(&service);
                 // Slices of a service that breaks a rule are never merged. Without this check they

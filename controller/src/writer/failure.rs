@@ -36,7 +36,8 @@ pub(super) struct Failure {
     /// Verb and resource, such as `update of multinetworkendpointslices.multinetwork.numaproj.io`.
     request: String,
     message: String,
-    pause: Backoff,
+    /// Pause before the next attempt.
+    pub(super) pause: Backoff,
 }
 
 impl Failure {
@@ -64,11 +65,6 @@ impl Failure {
             message: "another writer keeps changing them; find it in the API server's audit log".to_owned(),
             pause: Backoff::Service,
         }
-    }
-
-    /// Returns the pause before the next attempt to write the service.
-    pub(super) fn pause(&self) -> Backoff {
-        self.pause
     }
 
     /// Returns whether the API server failed internally (5xx).
@@ -261,7 +257,7 @@ mod tests {
     #[test]
     fn pauses_fit_the_failure() {
         let pause = |code, details| match answer(Verb::Create, code, details) {
-            RequestError::Failed(failure) | RequestError::Unknown(failure) => failure.pause(),
+            RequestError::Failed(failure) | RequestError::Unknown(failure) => failure.pause,
             other => panic!("{other:?}"),
         };
         assert_eq!(pause(403, None), Backoff::Service);
