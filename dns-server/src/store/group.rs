@@ -78,9 +78,9 @@ impl Group {
                 hosts.push(*mention);
             }
         }
-        let Addresses { a, aaaa, by_address } = addresses(ttl, slices, &hosts);
+        let ([a, aaaa], by_address) = addresses(ttl, slices, &hosts);
         let ports = Ports::new(slices, mentions, &labels);
-        Self { a, aaaa, hosts: hosts.into(), by_address, ports }
+        Self { a: a.into(), aaaa: aaaa.into(), hosts: hosts.into(), by_address: by_address.into(), ports }
     }
 
     /// Shares the port table of another group, if both have equal ones, to save memory.
@@ -148,45 +148,28 @@ pub(crate) fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<Endp
     mentions
 }
 
-/// A and AAAA records of a group, with the host that each address's PTR record names.
-struct Addresses {
-    a: Box<[u8]>,
-    aaaa: Box<[u8]>,
-    by_address: Box<[u32]>,
-}
-
-/// Makes the address records of `hosts`, each address once, and picks the host that its PTR record
-/// names.
-fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[EndpointRef]) -> Addresses {
-    let (mut v4, mut v6) = (Vec::new(), Vec::new());
-    for (position, host) in (0u32..).zip(hosts) {
-        match host.endpoint(slices).address {
-            IpAddr::V4(address) => v4.push((address.to_bits(), position)),
-            IpAddr::V6(address) => v6.push((address.to_bits(), position)),
-        }
-    }
+/// Makes the A and AAAA records of `hosts`, each address once, and picks the host that the PTR
+/// record of each address names.
+fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[EndpointRef]) -> ([Vec<u8>; 2], Vec<u32>) {
     let rank = |position: &u32| {
         let endpoint = hosts[*position as usize].endpoint(slices);
         (!endpoint.has_name(), !endpoint.named, endpoint.label)
     };
-    let best = |positions: &mut dyn Iterator<Item = u32>| {
-        let best = positions.min_by(|one, two| rank(one).cmp(&rank(two))).filter(|best| !rank(best).0);
-        best.unwrap_or(NAMELESS)
-    };
-    v4.sort_unstable();
-    v6.sort_unstable();
-    let mut by_address = Vec::with_capacity(v4.len() + v6.len());
-    let mut a = Vec::with_capacity(v4.len() * rrset::A_LEN);
-    for same in v4.chunk_by(|one, two| one.0 == two.0) {
-        rrset::push_record(&mut a, &rrset::QUESTION_POINTER, rtype::A, ttl, &same[0].0.to_be_bytes());
-        by_address.push(best(&mut same.iter().map(|&(_, position)| position)));
+    let positions = (0u32..).zip(hosts);
+    let mut positions: Vec<(IpAddr, u32)> =
+        positions.map(|(position, host)| (host.endpoint(slices).address, position)).collect();
+    positions.sort_unstable(); // IPv4 first
+    let (mut a, mut aaaa, mut by_address) = (Vec::new(), Vec::new(), Vec::new());
+    for same in positions.chunk_by(|one, two| one.0 == two.0) {
+        let owner = &rrset::QUESTION_POINTER;
+        match same[0].0 {
+            IpAddr::V4(address) => rrset::push_record(&mut a, owner, rtype::A, ttl, &address.octets()),
+            IpAddr::V6(address) => rrset::push_record(&mut aaaa, owner, rtype::AAAA, ttl, &address.octets()),
+        }
+        let best = same.iter().map(|&(_, position)| position).min_by_key(rank);
+        by_address.push(best.filter(|best| !rank(best).0).unwrap_or(NAMELESS));
     }
-    let mut aaaa = Vec::with_capacity(v6.len() * rrset::AAAA_LEN);
-    for same in v6.chunk_by(|one, two| one.0 == two.0) {
-        rrset::push_record(&mut aaaa, &rrset::QUESTION_POINTER, rtype::AAAA, ttl, &same[0].0.to_be_bytes());
-        by_address.push(best(&mut same.iter().map(|&(_, position)| position)));
-    }
-    Addresses { a: a.into(), aaaa: aaaa.into(), by_address: by_address.into() }
+    ([a, aaaa], by_address)
 }
 
 #[cfg(test)]
