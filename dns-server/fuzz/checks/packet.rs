@@ -20,7 +20,7 @@ use multinet_dns::ops::metrics::Tallies;
 use multinet_dns::secondary::tsig::{self, Algorithm, Keyring, Signer, TsigKey};
 use multinet_dns::store::answers::Answers;
 use multinet_dns::store::endpoints::Endpoint;
-use multinet_dns::store::slice::{Port, ProtocolLabel, Slice};
+use multinet_dns::store::slice::{Port, Slice, protocol_of};
 use multinet_dns::store::state::{Objects, State};
 use multinet_dns::store::zone::{ZoneSettings, Zones};
 use multinet_dns::store::{index, name};
@@ -48,7 +48,12 @@ static ANSWERS: LazyLock<Arc<Answers>> = LazyLock::new(|| {
         let slice = Slice {
             service: service.into(),
             network: "r".into(),
-            ports: [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 1 }].into(),
+            ports: [Port {
+                name: "p".into(),
+                protocol: protocol_of(b"\x04_tcp").expect("a constant"),
+                number: 1,
+            }]
+            .into(),
             endpoints: endpoints.collect(),
             ..Slice::default()
         };

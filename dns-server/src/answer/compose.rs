@@ -340,12 +340,14 @@ impl LookupResult<'_> {
 mod tests {
     use std::sync::Arc;
 
+    use multinet_crds::Protocol;
+
     use super::*;
     use crate::store::build::{self, ServiceAnswers};
     use crate::store::endpoints::Endpoint;
     use crate::store::index::ServiceView;
     use crate::store::rrset::A_LEN;
-    use crate::store::slice::{Port, ProtocolLabel, Slice};
+    use crate::store::slice::{Port, Slice};
 
     /// Makes a service of one host with that many addresses on each of some networks.
     fn one_host(addresses: u32, networks: &[&str]) -> ServiceAnswers {
@@ -360,7 +362,7 @@ mod tests {
             .map(|&network| {
                 Arc::new(Slice {
                     network: network.into(),
-                    ports: [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 7 }].into(),
+                    ports: [Port { name: "p".into(), protocol: Protocol::Tcp, number: 7 }].into(),
                     endpoints: endpoints.clone().collect(),
                     ..Slice::default()
                 })

@@ -179,15 +179,17 @@ pub(crate) fn wire_label(text: &str) -> Option<Box<[u8]>> {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
+    use multinet_crds::Protocol;
+
     use super::*;
     use crate::store::endpoints::Endpoint;
     use crate::store::name::{self, Name, Presented};
     use crate::store::records;
     use crate::store::rrset::rtype;
-    use crate::store::slice::{Port, ProtocolLabel};
+    use crate::store::slice::Port;
 
     fn slice(network: &str, port: &str, endpoints: &[(Option<&str>, &str)]) -> Arc<Slice> {
-        let ports = [Port { name: port.into(), protocol: ProtocolLabel::Tcp, number: 7 }];
+        let ports = [Port { name: port.into(), protocol: Protocol::Tcp, number: 7 }];
         let hosts: Vec<(String, IpAddr, bool)> = endpoints
             .iter()
             .map(|&(host, address)| {

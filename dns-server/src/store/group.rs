@@ -177,9 +177,11 @@ mod tests {
     use std::collections::{BTreeSet, HashMap};
     use std::net::Ipv4Addr;
 
+    use multinet_crds::Protocol;
+
     use super::*;
     use crate::store::endpoints::Endpoint;
-    use crate::store::slice::{Port, ProtocolLabel};
+    use crate::store::slice::Port;
 
     /// Returns two hostnames whose labels have the same hash.
     fn colliding_hosts() -> [String; 2] {
@@ -201,7 +203,7 @@ mod tests {
             named: true,
             txt: b"",
         });
-        let ports = [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 7 }].into();
+        let ports = [Port { name: "p".into(), protocol: Protocol::Tcp, number: 7 }].into();
         [Arc::new(Slice { ports, endpoints: endpoints.collect(), ..Slice::default() })]
     }
 

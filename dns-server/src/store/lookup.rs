@@ -6,7 +6,7 @@ use crate::store::group::{GroupView, NamedPort};
 use crate::store::name::{Labels, MAX_NAME, NETWORKS, PIN, PREFER, ZONES};
 use crate::store::rrset::Node;
 use crate::store::schema::Owner;
-use crate::store::slice::ProtocolLabel;
+use crate::store::slice::protocol_of;
 
 /// Result of looking up a name in a zone.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ fn find_in<'a>(
     name: Labels<'_>,
     below: usize,
 ) -> LookupResult<'a> {
-    let protocol = |position| ProtocolLabel::from_wire(name.label(position));
+    let protocol = |position| protocol_of(name.label(position));
     match below {
         0 => LookupResult::service(service, Owner::Base(group), 0),
         1 => match protocol(0) {

@@ -8,12 +8,13 @@
 use std::cmp::Ordering;
 use std::iter;
 
+use multinet_crds::Protocol;
+
 use crate::store::build::ServiceAnswers;
 use crate::store::group::{GroupView, Hosts};
 use crate::store::name::{MAX_NAME, NETWORKS};
 use crate::store::rrset::{self, Record};
 use crate::store::schema::{NameKind, Owner, RecordKey, RecordSet};
-use crate::store::slice::ProtocolLabel;
 
 /// Position in the list of a service's records at which [`next_item`] goes on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,7 +43,7 @@ enum ItemSection<'a> {
     Hosts,
     /// The records of one type at a named port, by the port's protocol, its label without the
     /// length byte, and the position of the type.
-    Port(ProtocolLabel, &'a [u8], usize),
+    Port(Protocol, &'a [u8], usize),
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use crate::store::group::{GroupView, Hosts, NamedPort, SrvRecords};
 use crate::store::name::MAX_NAME;
 use crate::store::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, rtype};
+use crate::store::slice::protocol_label;
 
 /// Kind of a name below a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl<'a> Owner<'a> {
         match self {
             Self::Base(_) => [&[], &[]],
             Self::Host(hosts) => [hosts.order().1, &[]],
-            Self::Port(_, port) => [port.label(), port.protocol.as_wire()],
+            Self::Port(_, port) => [port.label(), protocol_label(port.protocol)],
         }
     }
 }

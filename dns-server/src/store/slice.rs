@@ -33,55 +33,27 @@ pub struct Slice {
 pub struct Port {
     /// Name of the port: a DNS label, or empty.
     pub name: Box<str>,
-    /// Protocol of the port, in the form that SRV names have: `_tcp`.
-    pub protocol: ProtocolLabel,
+    /// Protocol of the port.
+    pub protocol: Protocol,
     /// Port number.
     pub number: u16,
 }
 
-/// Protocol of a port, as the label in an SRV record's name (RFC 2782).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ProtocolLabel {
-    /// `_tcp`
-    Tcp,
-    /// `_udp`
-    Udp,
-    /// `_sctp`
-    Sctp,
-}
-
-impl ProtocolLabel {
-    const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
-
-    /// Returns the label in wire format, such as `_tcp` behind its length byte.
-    pub fn as_wire(self) -> &'static [u8] {
-        match self {
-            Self::Tcp => b"\x04_tcp",
-            Self::Udp => b"\x04_udp",
-            Self::Sctp => b"\x05_sctp",
-        }
-    }
-
-    /// Returns the protocol with this label, which is lowercased and in wire format.
-    pub fn from_wire(label: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|protocol| protocol.as_wire() == label)
-    }
-
-    /// Returns the label as text, such as `_tcp`.
-    pub fn as_str(self) -> &'static str {
-        // All of them are ASCII.
-        str::from_utf8(&self.as_wire()[1..]).unwrap_or_default()
+/// Returns the label of a protocol in the names of SRV records (RFC 2782), in wire format: `_tcp`
+/// behind its length byte.
+pub fn protocol_label(protocol: Protocol) -> &'static [u8] {
+    match protocol {
+        Protocol::Tcp => b"\x04_tcp",
+        Protocol::Udp => b"\x04_udp",
+        Protocol::Sctp => b"\x05_sctp",
     }
 }
 
-impl From<Protocol> for ProtocolLabel {
-    fn from(protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::Tcp => Self::Tcp,
-            Protocol::Udp => Self::Udp,
-            Protocol::Sctp => Self::Sctp,
-        }
-    }
+/// Returns the protocol with this label, which is lowercased and in wire format.
+pub fn protocol_of(label: &[u8]) -> Option<Protocol> {
+    [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .find(|protocol| protocol_label(*protocol) == label)
 }
 
 /// Serializes the ports of each slice as a list of their own, whether or not slices share it in
@@ -126,7 +98,7 @@ impl Slice {
                 .iter()
                 .map(|port| Port {
                     name: port.name.as_str().into(),
-                    protocol: port.protocol.into(),
+                    protocol: port.protocol,
                     number: port.port,
                 })
                 .collect(),

@@ -192,13 +192,15 @@ mod tests {
     use std::collections::{BTreeSet, HashSet};
     use std::net::Ipv4Addr;
 
+    use multinet_crds::Protocol;
+
     use super::*;
     use crate::limits::answers::MAX_POINTERS;
     use crate::store::build;
     use crate::store::endpoints::Endpoint;
     use crate::store::index::ServiceView;
     use crate::store::journal;
-    use crate::store::slice::{Port, ProtocolLabel, Slice};
+    use crate::store::slice::{Port, Slice};
     use crate::store::zone::{ZoneSettings, Zones};
 
     /// Makes a service with many endpoints, and its key.
@@ -214,7 +216,7 @@ mod tests {
         });
         let slice = Arc::new(Slice {
             network: "r".into(),
-            ports: [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 7 }].into(),
+            ports: [Port { name: "p".into(), protocol: Protocol::Tcp, number: 7 }].into(),
             endpoints: endpoints.collect(),
             ..Slice::default()
         });

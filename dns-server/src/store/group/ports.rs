@@ -19,9 +19,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use multinet_crds::Protocol;
+
 use super::EndpointRef;
 use crate::store::name::MAX_LABEL;
-use crate::store::slice::{Port, ProtocolLabel, Slice};
+use crate::store::slice::{Port, Slice};
 
 /// Named ports of a group's endpoints, from which its SRV records are computed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -63,7 +65,7 @@ type Offer = Box<[(u32, u16)]>;
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamedPort {
     /// Protocol of the port.
-    pub protocol: ProtocolLabel,
+    pub protocol: Protocol,
     /// Label `_<port>` in wire format, lowercased.
     label: Box<[u8]>,
     position: u32,
@@ -257,7 +259,7 @@ struct PortLists<'a> {
     /// Index in `entries` of each slice's port list.
     of_slice: Vec<usize>,
     /// Protocols and names of ports that targets have, sorted.
-    names: Vec<(ProtocolLabel, &'a str)>,
+    names: Vec<(Protocol, &'a str)>,
     /// For each port list, pairs of a port's position in `names` and its number.
     entries: Vec<Vec<(u32, u16)>>,
 }
@@ -281,7 +283,7 @@ impl<'a> PortLists<'a> {
         }
         let named = |port: &&Port| !port.name.is_empty() && port.name.len() < MAX_LABEL;
         let seen = lists.iter().zip(has_target).filter(|(_, has_target)| *has_target);
-        let names: BTreeSet<(ProtocolLabel, &str)> = seen
+        let names: BTreeSet<(Protocol, &str)> = seen
             .flat_map(|(list, _)| list.iter().filter(named))
             .map(|port| (port.protocol, &*port.name))
             .collect();

@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use multinet_crds::Protocol;
+
 use super::ports::{NamedPort, SrvRecords};
 use super::{EndpointRef, Group, count_leading, hash};
 use crate::store::endpoints::PackedEndpoint;
 use crate::store::rrset;
-use crate::store::slice::{ProtocolLabel, Slice};
+use crate::store::slice::Slice;
 
 /// A group together with the slices that it was built from, into which its references point.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +87,7 @@ impl<'a> GroupView<'a> {
     }
 
     /// Returns the named port `_<port>._<proto>`. `label` is its first label in wire format.
-    pub fn port(self, label: &[u8], protocol: ProtocolLabel) -> Option<&'a NamedPort> {
+    pub fn port(self, label: &[u8], protocol: Protocol) -> Option<&'a NamedPort> {
         self.ports().iter().find(|port| port.protocol == protocol && *port.label() == *label)
     }
 

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use multinet_crds::Protocol;
 use proptest::prelude::*;
 
 use super::*;
@@ -10,7 +11,7 @@ use crate::store::index::{Created, ServiceView};
 use crate::store::journal;
 use crate::store::name::Name;
 use crate::store::schema::Owner;
-use crate::store::slice::{Port, ProtocolLabel, Slice};
+use crate::store::slice::{Port, Slice};
 use crate::store::zone::{ZoneSettings, Zones};
 
 fn publisher() -> Publisher {
@@ -230,8 +231,7 @@ fn network(alias: &str, ports: &[(&str, u16)], hosts: Vec<(String, IpAddr)>) -> 
         named: host != "b",
         txt,
     });
-    let port =
-        |&(name, number): &(&str, u16)| Port { name: name.into(), protocol: ProtocolLabel::Tcp, number };
+    let port = |&(name, number): &(&str, u16)| Port { name: name.into(), protocol: Protocol::Tcp, number };
     Arc::new(Slice {
         network: alias.into(),
         ports: ports.iter().map(port).collect(),

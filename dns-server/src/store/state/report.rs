@@ -63,10 +63,10 @@ fn slice_row((key, slice): &(ObjectKey, Arc<Slice>)) -> Value {
     let endpoints = slice.endpoints.iter().map(|endpoint| {
         json!({ "address": endpoint.address, "host": endpoint.host(), "txt": txt::strings(endpoint.txt) })
     });
-    let ports = slice
-        .ports
-        .iter()
-        .map(|port| json!({ "name": port.name, "port": port.number, "protocol": port.protocol.as_str() }));
+    let ports = slice.ports.iter().map(|port| {
+        let protocol = format!("_{}", port.protocol.as_str().to_lowercase());
+        json!({ "name": port.name, "port": port.number, "protocol": protocol })
+    });
     json!({
         "endpoints": endpoints.collect::<Vec<_>>(),
         "name": key.name,

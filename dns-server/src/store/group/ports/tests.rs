@@ -12,8 +12,7 @@ fn slice(ports: &[(&str, u16)], hosts: &[(&str, u8)]) -> Arc<Slice> {
         named: true,
         txt: b"",
     });
-    let port =
-        |&(name, number): &(&str, u16)| Port { name: name.into(), protocol: ProtocolLabel::Tcp, number };
+    let port = |&(name, number): &(&str, u16)| Port { name: name.into(), protocol: Protocol::Tcp, number };
     Arc::new(Slice {
         ports: ports.iter().map(port).collect(),
         endpoints: endpoints.collect(),
@@ -29,7 +28,7 @@ fn records(slices: &[Arc<Slice>], name: &str) -> Vec<String> {
     let label = port_label(name);
     let records = match name {
         "*" => group.all_srv(),
-        _ => match group.port(&label, ProtocolLabel::Tcp) {
+        _ => match group.port(&label, Protocol::Tcp) {
             Some(port) => group.srv(port),
             None => return Vec::new(),
         },
