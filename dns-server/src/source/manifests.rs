@@ -57,6 +57,11 @@ const YOUNG: Duration = Duration::from_millis(40);
 /// How often the start waits for files that may be incomplete.
 const MAX_WAITS: usize = 10;
 
+/// An index of both kinds of objects.
+pub trait ObjectIndex: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice> {}
+
+impl<I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice>> ObjectIndex for I {}
+
 /// Manifest files that were read, and can be followed.
 pub struct Manifests {
     roots: Vec<PathBuf>,
@@ -143,10 +148,7 @@ pub fn count_served(bytes: &[u8]) -> usize {
 impl Manifests {
     /// Applies everything that was read to `index`, which is in sync afterwards. Later calls do
     /// nothing.
-    pub fn publish<I>(&mut self, index: &I)
-    where
-        I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice>,
-    {
+    pub fn publish(&mut self, index: &impl ObjectIndex) {
         let Some(updates) = self.loaded.take() else { return };
         let (mut services, mut slices) = (HashSet::new(), HashSet::new());
         for id in self.files.served() {
@@ -169,10 +171,11 @@ impl Manifests {
 
     /// Publishes everything, and then every change, until `shutdown` or until the future is
     /// dropped.
-    pub async fn follow<I>(mut self, index: Arc<I>, shutdown: CancellationToken) -> Result<()>
-    where
-        I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice> + 'static,
-    {
+    pub async fn follow(
+        mut self,
+        index: Arc<impl ObjectIndex + 'static>,
+        shutdown: CancellationToken,
+    ) -> Result<()> {
         // Dropping the sender ends the thread.
         let (_following, followed) = mpsc::channel();
         let (ended, end) = oneshot::channel::<()>();
@@ -192,10 +195,7 @@ impl Manifests {
         }
     }
 
-    fn run<I>(&mut self, index: &I, followed: &Receiver<()>)
-    where
-        I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice>,
-    {
+    fn run(&mut self, index: &impl ObjectIndex, followed: &Receiver<()>) {
         let mut pause = PAUSE;
         while followed.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let begun = Instant::now();
@@ -283,10 +283,7 @@ impl Manifests {
     }
 }
 
-fn apply<I>(index: &I, updates: Vec<Update>)
-where
-    I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice>,
-{
+fn apply(index: &impl ObjectIndex, updates: Vec<Update>) {
     for update in updates {
         match update {
             Update::Apply(Object::Service(service)) => index.apply(*service),
@@ -301,10 +298,7 @@ where
     }
 }
 
-fn commit<I>(index: &I)
-where
-    I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice>,
-{
+fn commit(index: &impl ObjectIndex) {
     Index::<MultiNetworkService>::commit(index);
     Index::<MultiNetworkEndpointSlice>::commit(index);
 }
