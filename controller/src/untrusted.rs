@@ -7,7 +7,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE};
+use multinet_crds::syntax::MAC;
 use multinet_runtime::TerminalSafe;
 
 use crate::limits::pods::{MAX_ADDRESSES, MAX_PROBLEMS};
@@ -128,26 +128,10 @@ fn is_prefix_length(text: &str, address: IpAddr) -> bool {
     text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u8>().is_ok_and(|length| length <= longest)
 }
 
-/// Returns `text` if it is a valid name of a network interface.
-pub(crate) fn interface(text: &str) -> Option<String> {
-    INTERFACE.accepts(text).then(|| text.to_owned())
-}
-
 /// Returns the hardware address in lower case with colons, if it is valid.
 pub(crate) fn mac(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase().replace('-', ":");
     MAC.accepts(&text).then_some(text)
-}
-
-/// Returns `text` if it is a valid name of an RDMA device, or several such names with commas
-/// between them.
-pub(crate) fn rdma_device(text: &str) -> Option<String> {
-    RDMA_DEVICE.accepts(text).then(|| text.to_owned())
-}
-
-/// Returns `text` if it is a valid PCI address.
-pub(crate) fn pci_address(text: &str) -> Option<String> {
-    PCI_ADDRESS.accepts(text).then(|| text.to_owned())
 }
 
 /// Returns the NUMA node if it is valid. The kernel reports -1 for an unknown node.
@@ -255,16 +239,10 @@ mod tests {
 
     #[test]
     fn device_details_are_validated() {
-        assert_eq!(interface("net1.100").as_deref(), Some("net1.100"));
-        assert_eq!(interface("a-name-that-is-too-long"), None);
         assert_eq!(mac("AE:11:22:33:44:55").as_deref(), Some("ae:11:22:33:44:55"));
         assert_eq!(mac("AE-11-22-33-44-55").as_deref(), Some("ae:11:22:33:44:55"));
         assert_eq!(mac("ae11.2233.4455"), None);
         assert_eq!(mac(""), None);
-        assert_eq!(rdma_device("mlx5_2,mlx5_3").as_deref(), Some("mlx5_2,mlx5_3"));
-        assert_eq!(rdma_device(&"mlx5_2,".repeat(10)), None);
-        assert_eq!(pci_address("0000:18:00.2").as_deref(), Some("0000:18:00.2"));
-        assert_eq!(pci_address("18:00.2"), None);
         for (number, expected) in [(-1, None), (0, Some(0)), (1023, Some(1023)), (1024, None), (70_000, None)]
         {
             assert_eq!(numa_node(number), expected, "{number}");

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn texts_at_the_edges_of_each_kind_are_accepted_or_refused() {
         let a = |length| "a".repeat(length);
-        let cases: [(&TextKind, &str, bool); 28] = [
+        let cases: [(&TextKind, &str, bool); 29] = [
             (&DNS_LABEL, "a", true),
             (&DNS_LABEL, "0-9", true),
             (&DNS_LABEL, "", false),
@@ -167,6 +167,7 @@ mod tests {
             (&MAC, "2:00:00:00:00:01", false),
             (&PCI_ADDRESS, "0000:18:00.2", true),
             (&PCI_ADDRESS, "10000:e1:1f.7", true),
+            (&PCI_ADDRESS, "18:00.2", false),
             (&PCI_ADDRESS, "0000:18:20.0", false),
             (&PCI_ADDRESS, "0000:18:00.8", false),
             (&RDMA_DEVICE, "mlx5_0,mlx5_1", true),

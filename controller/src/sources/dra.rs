@@ -48,6 +48,7 @@ pub(crate) use self::devices::Devices;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use multinet_crds::syntax::INTERFACE;
 use multinet_crds::{Device, NetworkKind};
 use multinet_runtime::ObjectKey;
 use serde::de::DeserializeOwned;
@@ -360,7 +361,7 @@ impl DeviceStatus {
         };
         let addresses = untrusted::addresses(&network.ips, &path, problems)?;
         let device = Device {
-            interface: untrusted::interface(&network.interface_name),
+            interface: Some(network.interface_name).filter(|name| INTERFACE.accepts(name)),
             mac: untrusted::mac(&network.hardware_address),
             ..Device::default()
         };

@@ -35,6 +35,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use multinet_crds::Device;
+use multinet_crds::syntax::{INTERFACE, PCI_ADDRESS, RDMA_DEVICE};
 use serde::Deserialize;
 use serde::de::Deserializer;
 use serde_json::value::RawValue;
@@ -267,10 +268,10 @@ impl StatusEntry<'_> {
         let (pci_address, rdma_device) =
             function.map_or((None, None), |function| (function.pci_address, function.rdma_device));
         Device {
-            interface: text(self.interface).and_then(|text| untrusted::interface(&text)),
+            interface: text(self.interface).filter(|name| INTERFACE.accepts(name)),
             mac: text(self.mac).and_then(|text| untrusted::mac(&text)),
-            rdma_device: rdma_device.and_then(|text| untrusted::rdma_device(&text)),
-            pci_address: pci_address.and_then(|text| untrusted::pci_address(&text)),
+            rdma_device: rdma_device.filter(|name| RDMA_DEVICE.accepts(name)),
+            pci_address: pci_address.filter(|address| PCI_ADDRESS.accepts(address)),
             numa_node: None,
         }
     }

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use multinet_crds::Device;
+use multinet_crds::syntax::{INTERFACE, PCI_ADDRESS, RDMA_DEVICE, TextKind};
 use multinet_runtime::ObjectKey;
 use serde::Deserialize;
 use serde_json::Value;
@@ -104,14 +105,15 @@ fn known<'a>(attributes: impl Iterator<Item = (&'a String, &'a Value)>, driver: 
     });
     let mut ranked: Vec<_> = ranked.collect();
     ranked.sort_by_key(|&(rank, ..)| rank);
+    let of_kind = |kind: &'static TextKind| move |text: &str| kind.accepts(text).then(|| text.to_owned());
     let mut device = Device::default();
     for (_, name, value) in ranked {
         let text = value["string"].as_str();
         match name {
-            "ifName" => fill(&mut device.interface, text, untrusted::interface),
+            "ifName" => fill(&mut device.interface, text, of_kind(&INTERFACE)),
             "mac" => fill(&mut device.mac, text, untrusted::mac),
-            "rdmaDevice" => fill(&mut device.rdma_device, text, untrusted::rdma_device),
-            "pciAddress" | "pciBusID" => fill(&mut device.pci_address, text, untrusted::pci_address),
+            "rdmaDevice" => fill(&mut device.rdma_device, text, of_kind(&RDMA_DEVICE)),
+            "pciAddress" | "pciBusID" => fill(&mut device.pci_address, text, of_kind(&PCI_ADDRESS)),
             "numaNode" => fill(&mut device.numa_node, value["int"].as_i64(), untrusted::numa_node),
             _ => {}
         }
