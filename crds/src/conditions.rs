@@ -215,11 +215,6 @@ pub fn find(conditions: &[Condition], kind: ConditionType) -> Option<&Condition>
     conditions.iter().find(|condition| condition.type_ == kind.as_str())
 }
 
-/// Returns whether the condition of this type exists and has this status.
-pub fn has_status(conditions: &[Condition], kind: ConditionType, status: Status) -> bool {
-    find(conditions, kind).is_some_and(|condition| condition.status == status.as_str())
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::jiff::Timestamp;
@@ -264,8 +259,8 @@ mod tests {
         let before = conditions.clone();
         upsert(&mut conditions, AddressConflictReason::DuplicateAddress, "10.0.0.1", None, &at(20));
         assert_eq!(conditions[..1], before);
-        assert!(has_status(&conditions, ConditionType::AddressConflict, Status::True));
-        assert!(!has_status(&conditions, ConditionType::Programmed, Status::Unknown), "absent");
+        assert_eq!(find(&conditions, ConditionType::AddressConflict).unwrap().status, "True");
+        assert_eq!(find(&conditions, ConditionType::Programmed), None);
         assert_eq!(find(&conditions, ConditionType::Accepted).unwrap().reason, "Accepted");
     }
 

@@ -138,10 +138,6 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         Ok(value.into())
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
         while let Some(Unique(value)) = seq.next_element()? {
