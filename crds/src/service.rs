@@ -141,19 +141,6 @@ pub struct MultiNetworkServiceSpec {
 }
 
 impl MultiNetworkServiceSpec {
-    /// Returns a spec with these networks, and defaults for all other fields.
-    pub fn new(networks: Vec<NetworkReference>) -> Self {
-        Self {
-            selector: None,
-            networks,
-            ports: Vec::new(),
-            ip_families: all_families(),
-            publish_not_ready_addresses: false,
-            ttl_seconds: None,
-            mirror: None,
-        }
-    }
-
     /// Returns the network with this alias; `None` if no network has it.
     pub fn network(&self, alias: &str) -> Option<&NetworkReference> {
         self.networks.iter().find(|network| network.alias() == alias)

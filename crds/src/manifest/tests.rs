@@ -26,8 +26,16 @@ fn defaults_are_filled_in() {
         panic!("a MultiNetworkService");
     };
     let network = crate::NetworkReference { name: "rdma-a".to_owned(), ..Default::default() };
-    assert_eq!(service.spec, crate::MultiNetworkServiceSpec::new(vec![network]));
-    assert_eq!(service.spec.ip_families, crate::IpFamily::ALL);
+    let expected = crate::MultiNetworkServiceSpec {
+        selector: None,
+        networks: vec![network],
+        ports: Vec::new(),
+        ip_families: crate::IpFamily::ALL.to_vec(),
+        publish_not_ready_addresses: false,
+        ttl_seconds: None,
+        mirror: None,
+    };
+    assert_eq!(service.spec, expected);
 }
 
 #[test]
