@@ -8,8 +8,8 @@ mod rdma;
 use std::collections::BTreeSet;
 
 use super::facts::{Dns, Facts, Server, Service, ZoneAnswer};
-use super::report::Finding;
-use super::report::Level::{Note, Ok as Good, Problem, Warning};
+use super::report::Level::{Note, Problem, Warning};
+use super::report::{DNS, ENDPOINT, Finding, SERVICE};
 use multinet_client::{Endpoint, ResolveError};
 
 /// Returns all findings, in an order in which each thing needs those before it.
@@ -20,10 +20,10 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         facts.service.as_ref().is_some_and(|service| matches!(service.records, Some(Ok(_)) | None));
     match &facts.dns {
         Ok(found) => dns(found, resolves, &mut findings),
-        Err(error) => findings.push(
-            Finding::new(Problem, "dns", error.to_string())
-                .fix("look at /etc/resolv.conf and the pod's dnsPolicy, or name a server with --server"),
-        ),
+        Err(error) => findings.push(DNS.problem(
+            error.to_string(),
+            "look at /etc/resolv.conf and the pod's dnsPolicy, or name a server with --server",
+        )),
     }
     machine::network(&facts.machine, &mut findings);
     if let Some(of) = &facts.service {
@@ -45,7 +45,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 
 fn dns(dns: &Dns, resolves: bool, findings: &mut Vec<Finding>) {
     let search = if dns.search.is_empty() { "none".to_owned() } else { dns.search.join(" ") };
-    findings.push(Finding::new(Good, "dns", format!("search path: {search}; ndots: {}", dns.ndots)));
+    findings.push(DNS.good(format!("search path: {search}; ndots: {}", dns.ndots)));
     let all_silent = dns.servers.iter().all(|server| matches!(server.says, ZoneAnswer::Silent(_)));
     for (place, server) in dns.servers.iter().enumerate() {
         findings.push(server_finding(dns, server, place == 0, all_silent, resolves));
@@ -55,10 +55,10 @@ fn dns(dns: &Dns, resolves: bool, findings: &mut Vec<Finding>) {
                  endpoints need it",
                 server.address
             );
-            findings.push(
-                Finding::new(Warning, "dns", message)
-                    .fix("let TCP port 53 of the DNS server pass, as UDP does (NetworkPolicies, firewalls)"),
-            );
+            findings.push(DNS.warning(
+                message,
+                "let TCP port 53 of the DNS server pass, as UDP does (NetworkPolicies, firewalls)",
+            ));
         }
     }
 }
@@ -76,14 +76,15 @@ fn server_finding(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, 
     match says {
         ZoneAnswer::Zone(zone) => {
             let zone = zone.strip_prefix("svc.").unwrap_or(zone);
-            Finding::new(Good, "dns", format!("{address} answers in {time}, and knows the zone {zone}"))
+            DNS.good(format!("{address} answers in {time}, and knows the zone {zone}"))
         }
         ZoneAnswer::FullNameOnly(zone) => {
             let zone = zone.strip_prefix("svc.").unwrap_or(zone);
-            Finding::new(Note, "dns", format!(
-                "{address} answers in {time}, and knows the zone {zone}, to which the search path does not lead"
-            ))
-            .fix(format!("end names with {zone}, or put its parent into the search path (dnsConfig.searches of the pod)"))
+            DNS.finding(
+                Note,
+                format!("{address} answers in {time}, and knows the zone {zone}, to which the search path does not lead"),
+                format!("end names with {zone}, or put its parent into the search path (dnsConfig.searches of the pod)"),
+            )
         }
         ZoneAnswer::NoZone => {
             let level = match (resolves, is_first) {
@@ -98,20 +99,28 @@ fn server_finding(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, 
                 "ask the cluster's DNS: a pod with hostNetwork: true needs dnsPolicy: ClusterFirstWithHostNet for that, \
                  anything else --server; and "
             };
-            Finding::new(level, "dns", message).fix(format!(
-                "{host_network}have the cluster's DNS forward the zone multinet.cluster.local to multinet-dns \
-                 (docs/install.md); if your zone is another one, give the full name of a service"
-            ))
+            DNS.finding(
+                level,
+                message,
+                format!(
+                    "{host_network}have the cluster's DNS forward the zone multinet.cluster.local to multinet-dns (docs/install.md); if your \
+                     zone is another one, give the full name of a service"
+                ),
+            )
         }
         ZoneAnswer::Fails(error) => {
             let level = if is_first { Problem } else { Warning };
-            Finding::new(level, "dns", error.to_string()).fix(format!(
-                "see the log of {address}; if it forwards to multinet-dns, see that one's /readyz"
-            ))
+            DNS.finding(
+                level,
+                error.to_string(),
+                format!("see the log of {address}; if it forwards to multinet-dns, see that one's /readyz"),
+            )
         }
         ZoneAnswer::Silent(error) => {
             let level = if all_silent { Problem } else { Warning };
-            Finding::new(level, "dns", error.to_string()).fix(
+            DNS.finding(
+                level,
+                error.to_string(),
                 "see whether the server runs, and whether a NetworkPolicy lets this pod reach it (UDP and TCP port 53)",
             )
         }
@@ -123,30 +132,20 @@ fn service(service: &Service, dns_fails: bool, findings: &mut Vec<Finding>) {
     match records {
         None => {}
         // Other findings have the reason.
-        Some(Err(error)) if dns_fails && !error.is_negative() => findings.push(
-            Finding::new(Problem, "service", format!("{name} cannot be looked up"))
-                .fix("see the lines about dns above"),
-        ),
-        Some(Err(ResolveError::NoSuchPort { name, .. })) => findings.push(
-            Finding::new(
-                Warning,
-                "service",
-                format!("{name} has no SRV records: clients have to know the port's number"),
-            )
-            .fix("give the service a named port (spec.ports)"),
-        ),
+        Some(Err(error)) if dns_fails && !error.is_negative() => findings
+            .push(SERVICE.problem(format!("{name} cannot be looked up"), "see the lines about dns above")),
+        Some(Err(ResolveError::NoSuchPort { name, .. })) => findings.push(SERVICE.warning(
+            format!("{name} has no SRV records: clients have to know the port's number"),
+            "give the service a named port (spec.ports)",
+        )),
         Some(Err(error)) => findings.push(unresolved(error)),
         Some(Ok(resolved)) => {
-            findings.push(Finding::new(
-                Good,
-                "service",
-                format!(
-                    "{} has {} (time to live {} s)",
-                    resolved.name,
-                    count(resolved.endpoints.len(), "endpoint"),
-                    resolved.ttl.as_secs()
-                ),
-            ));
+            findings.push(SERVICE.good(format!(
+                "{} has {} (time to live {} s)",
+                resolved.name,
+                count(resolved.endpoints.len(), "endpoint"),
+                resolved.ttl.as_secs()
+            )));
             for endpoint in &resolved.endpoints {
                 endpoint_findings(endpoint, findings);
             }
@@ -166,14 +165,10 @@ fn service(service: &Service, dns_fails: bool, findings: &mut Vec<Finding>) {
                 let ports: BTreeSet<String> = ports.map(|port| port.to_string()).collect();
                 if !ports.is_empty() && !ports.contains(port) {
                     let ports: Vec<String> = ports.into_iter().collect();
-                    findings.push(
-                        Finding::new(
-                            Warning,
-                            "service",
-                            format!("{name} has no port {port}, only {}", ports.join(", ")),
-                        )
-                        .fix("ask for a port that the service has, or add it to spec.ports"),
-                    );
+                    findings.push(SERVICE.warning(
+                        format!("{name} has no port {port}, only {}", ports.join(", ")),
+                        "ask for a port that the service has, or add it to spec.ports",
+                    ));
                 }
             }
             _ => {}
@@ -186,10 +181,10 @@ fn service(service: &Service, dns_fails: bool, findings: &mut Vec<Finding>) {
         let known: BTreeSet<&str> = addresses.filter_map(|address| address.network.as_deref()).collect();
         let known = Vec::from_iter(known).join(", ");
         let only = if known.is_empty() { String::new() } else { format!(", only on {known}") };
-        findings.push(
-            Finding::new(Problem, "service", format!("{name} has no address on network {network}{only}"))
-                .fix("leave out --network, or give an alias that spec.networks of the service has"),
-        );
+        findings.push(SERVICE.problem(
+            format!("{name} has no address on network {network}{only}"),
+            "leave out --network, or give an alias that spec.networks of the service has",
+        ));
     }
 }
 
@@ -204,7 +199,7 @@ fn unresolved(error: &ResolveError) -> Finding {
     if matches!(error, ResolveError::NoSuchName { .. } | ResolveError::NoTcp { .. })
         && let Some((what, fix)) = text.split_once("): ")
     {
-        return Finding::new(Problem, "service", format!("{what})")).fix(fix);
+        return SERVICE.problem(format!("{what})"), fix);
     }
     let fix = match error {
         ResolveError::NoSuchPort { .. } => {
@@ -215,7 +210,7 @@ fn unresolved(error: &ResolveError) -> Finding {
         ResolveError::Refused { .. } => "have this server forward the zone to multinet-dns (docs/install.md)",
         _ => "see the lines about dns above",
     };
-    Finding::new(Problem, "service", text).fix(fix)
+    SERVICE.problem(text, fix)
 }
 
 /// Adds a finding for each fact that DNS does not tell of an endpoint.
@@ -225,62 +220,51 @@ fn endpoint_findings(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
     let unknown: Vec<String> =
         addresses.filter(|address| address.network.is_none()).map(|address| address.ip.to_string()).collect();
     if !unknown.is_empty() {
-        findings.push(
-            Finding::new(Warning, "endpoint", format!(
+        findings.push(ENDPOINT.warning(
+            format!(
                 "{endpoint}: no TXT record names the network of {}: clients cannot choose by network, and do not know the RDMA device",
                 unknown.join(", ")
-            ))
-            .fix("ask multinet-dns, or a server that forwards to it; give the slice's network an alias"),
-        );
+            ),
+            "ask multinet-dns, or a server that forwards to it; give the slice's network an alias",
+        ));
     }
     // Without any TXT record, all of the following is missing, and the finding above says so.
     if unknown.len() < endpoint.addresses.len() {
         if endpoint.uid().is_none() {
-            findings.push(
-                Finding::new(Warning, "endpoint", format!(
+            findings.push(ENDPOINT.warning(
+                format!(
                     "{endpoint}: its pod's uid is not known: a pod that takes over the address looks the same"
-                ))
-                .fix("the program that writes the slice has to fill in targetRef.uid; multinet-controller does"),
-            );
+                ),
+                "the program that writes the slice has to fill in targetRef.uid; multinet-controller does",
+            ));
         }
         if endpoint.node.is_none() {
-            findings.push(
-                Finding::new(
-                    Note,
-                    "endpoint",
-                    format!("{endpoint}: its node is not known: the endpoint never counts as the nearest"),
-                )
-                .fix("the program that writes the slice has to fill in nodeName; multinet-controller does"),
-            );
+            findings.push(ENDPOINT.finding(
+                Note,
+                format!("{endpoint}: its node is not known: the endpoint never counts as the nearest"),
+                "the program that writes the slice has to fill in nodeName; multinet-controller does",
+            ));
         } else if endpoint.zone.is_none() {
-            findings.push(
-                Finding::new(
-                    Note,
-                    "endpoint",
-                    format!("{endpoint}: its zone is not known: from other nodes it is no nearer than any"),
-                )
-                .fix("if there are zones, give its node the label topology.kubernetes.io/zone; the program that writes the slice has to fill it in, as \
-                      multinet-controller does"),
-            );
+            findings.push(ENDPOINT.finding(
+                Note,
+                format!("{endpoint}: its zone is not known: from other nodes it is no nearer than any"),
+                "if there are zones, give its node the label topology.kubernetes.io/zone; the program that writes the slice has to fill it \
+                 in, as multinet-controller does",
+            ));
         }
     }
     for address in &endpoint.addresses {
         if address.network.is_some() && address.rdma_devices.is_empty() {
-            findings.push(
-                Finding::new(
-                    Note,
-                    "endpoint",
-                    format!("{endpoint}: {} has no RDMA device: TCP only", address.ip),
-                )
-                .fix(
-                    "if it is to have one, attach its pod to a network on an RDMA device, whose plugin reports it (device-info, or the claim's \
-                     status)",
-                ),
-            );
+            findings.push(ENDPOINT.finding(
+                Note,
+                format!("{endpoint}: {} has no RDMA device: TCP only", address.ip),
+                "if it is to have one, attach its pod to a network on an RDMA device, whose plugin reports it (device-info, or the claim's \
+                 status)",
+            ));
         }
     }
     if findings[before..].iter().all(|finding| finding.level < Warning) {
-        findings.insert(before, Finding::new(Good, "endpoint", summary(endpoint)));
+        findings.insert(before, ENDPOINT.good(summary(endpoint)));
     }
 }
 

@@ -23,20 +23,43 @@ pub(super) enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
-    /// Subject of the finding: dns, network, service, endpoint, peer, rdma, gpu or memory.
     pub(super) about: &'static str,
     pub(super) message: String,
     pub(super) fix: Option<String>,
 }
 
-impl Finding {
-    pub(super) fn new(level: Level, about: &'static str, message: impl Into<String>) -> Self {
-        Self { level, about, message: message.into(), fix: None }
+/// Subject of findings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject(&'static str);
+
+pub(super) const DNS: Subject = Subject("dns");
+pub(super) const NETWORK: Subject = Subject("network");
+pub(super) const SERVICE: Subject = Subject("service");
+pub(super) const ENDPOINT: Subject = Subject("endpoint");
+pub(super) const PEER: Subject = Subject("peer");
+pub(super) const RDMA: Subject = Subject("rdma");
+pub(super) const GPU: Subject = Subject("gpu");
+pub(super) const MEMORY: Subject = Subject("memory");
+
+impl Subject {
+    pub(super) fn good(self, message: impl Into<String>) -> Finding {
+        Finding { level: Level::Ok, about: self.0, message: message.into(), fix: None }
     }
 
-    pub(super) fn fix(mut self, fix: impl Into<String>) -> Self {
-        self.fix = Some(fix.into());
-        self
+    pub(super) fn note(self, message: impl Into<String>) -> Finding {
+        Finding { level: Level::Note, ..self.good(message) }
+    }
+
+    pub(super) fn warning(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
+        self.finding(Level::Warning, message, fix)
+    }
+
+    pub(super) fn problem(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
+        self.finding(Level::Problem, message, fix)
+    }
+
+    pub(super) fn finding(self, level: Level, message: impl Into<String>, fix: impl Into<String>) -> Finding {
+        Finding { level, fix: Some(fix.into()), ..self.good(message) }
     }
 }
 

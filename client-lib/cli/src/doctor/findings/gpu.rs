@@ -7,8 +7,8 @@ use multinet_client::pci::Distance;
 
 use super::super::facts::{DmaBuf, Failure, Machine};
 use super::super::pci::{Acs, Function};
-use super::super::report::Finding;
-use super::super::report::Level::{self, Note, Ok as Good, Warning};
+use super::super::report::Level::{Note, Ok as Good, Warning};
+use super::super::report::{Finding, GPU};
 use super::rdma::SAYS_MORE;
 
 /// Adds the findings about GPUs and the devices that this pod uses. A pod without GPU gets notes at
@@ -26,9 +26,7 @@ pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
     if machine.gpus.on_node > 0 && !has_gpu {
         let gpus = super::count(machine.gpus.on_node, "NVIDIA GPU");
         let found = format!("this node has {gpus}, but this pod may use none");
-        findings.push(
-            Finding::new(Note, "gpu", found).fix("request nvidia.com/gpu, or a claim, if it is to use one"),
-        );
+        findings.push(GPU.finding(Note, found, "request nvidia.com/gpu, or a claim, if it is to use one"));
     }
     for gpu in &machine.gpus.of_pod {
         findings.extend(distance(gpu, &machine.functions));
@@ -39,12 +37,9 @@ pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
 /// Returns the finding about CUDA, without which payloads cannot lie in GPUs.
 fn cuda(said: &Result<u32, String>) -> Finding {
     match said {
-        Ok(count) => {
-            Finding::new(Good, "gpu", format!("CUDA finds {}", super::count(*count as usize, "GPU")))
-        }
+        Ok(count) => GPU.good(format!("CUDA finds {}", super::count(*count as usize, "GPU"))),
         Err(reason) => {
-            Finding::new(Warning, "gpu", "CUDA does not work: payloads cannot lie in this pod's GPUs")
-                .fix(reason.clone())
+            GPU.warning("CUDA does not work: payloads cannot lie in this pod's GPUs", reason.clone())
         }
     }
 }
@@ -53,37 +48,30 @@ fn cuda(said: &Result<u32, String>) -> Finding {
 fn dma_buf(device: &str, said: &Result<DmaBuf, Failure>, peermem: Option<&str>, has_gpu: bool) -> Finding {
     let why = match said {
         Ok(DmaBuf::Taken) => {
-            return Finding::new(
-                Good,
-                "gpu",
-                format!("{device}: memory of GPUs can be registered, as dma-buf"),
-            );
+            return GPU.good(format!("{device}: memory of GPUs can be registered, as dma-buf"));
         }
         Ok(DmaBuf::Refused) => "its driver takes no dma-buf".to_owned(),
         Ok(DmaBuf::NoCall) => "this libibverbs takes no dma-buf".to_owned(),
         Err(Failure { what, .. }) => format!("whether it takes dma-bufs is not known ({what})"),
     };
     if let Some(module) = peermem {
-        return Finding::new(
-            Good,
-            "gpu",
-            format!("{device}: memory of GPUs can be registered, by {module}; {why}"),
-        );
+        return GPU.good(format!("{device}: memory of GPUs can be registered, by {module}; {why}"));
     }
     let found = format!(
         "{device}: memory of GPUs cannot be registered, it is copied: {why}, and no nvidia-peermem is loaded"
     );
     if !has_gpu {
-        return Finding::new(Note, "gpu", found);
+        return GPU.note(found);
     }
-    Finding::new(Warning, "gpu", found).fix(match said {
-        Ok(DmaBuf::NoCall) => "install rdma-core 34 or newer (libibverbs1) in the image",
-        Err(Failure { fix, .. }) => fix.unwrap_or(SAYS_MORE),
-        _ => {
-            "on the node, use a kernel and a driver of the device that take dma-bufs (mlx5: Linux 5.12), with NVIDIA's open kernel module; or \
-             `modprobe nvidia-peermem`, which needs the device's driver from DOCA-OFED"
-        }
-    })
+    GPU.warning(
+        found,
+        match said {
+            Ok(DmaBuf::NoCall) => "install rdma-core 34 or newer (libibverbs1) in the image",
+            Err(Failure { fix, .. }) => fix.unwrap_or(SAYS_MORE),
+            _ => "on the node, use a kernel and a driver of the device that take dma-bufs (mlx5: Linux 5.12), with NVIDIA's open kernel \
+                  module; or `modprobe nvidia-peermem`, which needs the device's driver from DOCA-OFED",
+        },
+    )
 }
 
 /// Returns the distance of the nearest device to a GPU, and of the others.
@@ -92,7 +80,7 @@ fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
         devices.iter().map(|(name, function)| (gpu.pci.distance(&function.pci), name.as_str())).collect();
     by_distance.sort_unstable();
     let ((nearest, name), others) = by_distance.split_first()?;
-    let (level, words): (Level, _) = match nearest {
+    let (level, words) = match nearest {
         Distance::Pix => (Good, "behind the same PCIe switch"),
         Distance::Pxb => (Good, "behind switches of the same PCIe root"),
         Distance::Phb => (Note, "behind the same PCIe host bridge, through the processor"),
@@ -102,10 +90,11 @@ fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
     let others: String = others.iter().map(|(distance, name)| format!("; {name}: {distance}")).collect();
     let address = &gpu.pci.path.address;
     let found = format!("GPU {address}: nearest is {name}, {words} ({nearest}){others}");
-    let finding = Finding::new(level, "gpu", found);
     Some(match level {
-        Good => finding,
-        _ => finding.fix(
+        Good => GPU.good(found),
+        _ => GPU.finding(
+            level,
+            found,
             "have GPU and NIC allocated together: a claim with matchAttribute resource.kubernetes.io/pcieRoot, or kubelet's Topology Manager \
              (single-numa-node); in a virtual machine, this is as far as it shows the real tree",
         ),
@@ -132,16 +121,21 @@ fn acs(machine: &Machine) -> Vec<Finding> {
         let found = format!(
             "ACS of PCIe bridges sends packets between GPU and NIC through the processor: {redirect}"
         );
-        findings.push(Finding::new(Warning, "gpu", found).fix(format!(
-            "on the node, as root: `for bridge in {redirect}; do setpci -s $bridge ECAP_ACS+0x6.w=0000; done` until it boots again, or \
-             ACS off in its firmware; in a virtual machine leave ACS on, and use ATS"
-        )));
+        findings.push(GPU.warning(
+            found,
+            format!(
+                "on the node, as root: `for bridge in {redirect}; do setpci -s $bridge ECAP_ACS+0x6.w=0000; done` until it boots again, or \
+                 ACS off in its firmware; in a virtual machine leave ACS on, and use ATS"
+            ),
+        ));
     }
     if !translated.is_empty() {
         let found = format!(
             "ACS of PCIe bridges lets packets between GPU and NIC go straight only if the NIC translates addresses (ATS): {translated}"
         );
-        findings.push(Finding::new(Note, "gpu", found).fix(
+        findings.push(GPU.finding(
+            Note,
+            found,
             "`lspci -vvv` on the node shows ATSCtl of the NIC: `Enable+` is needed (mlxconfig ATS_ENABLED=1)",
         ));
     }
@@ -149,15 +143,16 @@ fn acs(machine: &Machine) -> Vec<Finding> {
         let found = format!(
             "whether ACS of PCIe bridges sends packets through the processor cannot be seen here: {hidden}"
         );
-        findings.push(Finding::new(Note, "gpu", found).fix(format!(
-            "on the node, as root: `for bridge in {hidden}; do lspci -vvv -s $bridge | grep ACSCtl; done` should show ReqRedir- and UpstreamFwd-"
-        )));
-    } else if findings.is_empty() && !bridges.is_empty() {
-        findings.push(Finding::new(
-            Good,
-            "gpu",
-            "ACS of the PCIe bridges between GPU and NIC redirects nothing",
+        findings.push(GPU.finding(
+            Note,
+            found,
+            format!(
+                "on the node, as root: `for bridge in {hidden}; do lspci -vvv -s $bridge | grep ACSCtl; done` should show ReqRedir- and \
+                 UpstreamFwd-"
+            ),
         ));
+    } else if findings.is_empty() && !bridges.is_empty() {
+        findings.push(GPU.good("ACS of the PCIe bridges between GPU and NIC redirects nothing"));
     }
     findings
 }

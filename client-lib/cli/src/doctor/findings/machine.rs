@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use multinet_client::nic::{AddressState, LinkState};
 
 use super::super::facts::{InSubnet, Machine, Nic, SharedSubnet};
-use super::super::report::Finding;
-use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
+use super::super::report::Level::{Note, Warning};
+use super::super::report::{Finding, MEMORY, NETWORK};
 
 /// Value of a resource limit that stands for none (`RLIM_INFINITY`).
 const UNLIMITED: u64 = u64::MAX;
@@ -16,11 +16,8 @@ pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
     let nics = match &machine.interfaces {
         Ok(nics) => nics,
         Err(error) => {
-            findings.push(
-                Finding::new(Problem, "network", format!("cannot read this pod's interfaces: {error}"))
-                    .fix("/proc has to be mounted"),
-            );
-            return;
+            let found = format!("cannot read this pod's interfaces: {error}");
+            return findings.push(NETWORK.problem(found, "/proc has to be mounted"));
         }
     };
     let second = || nics.iter().filter(|nic| !nic.is_default_network);
@@ -31,20 +28,19 @@ pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
             }
             _ => "see whether its cable, and the port at the other end, have a link".to_owned(),
         };
-        findings.push(
-            Finding::new(Warning, "network", format!("{} ({}) {}", nic.name, list(nic), nic.link)).fix(fix),
-        );
+        findings.push(NETWORK.warning(format!("{} ({}) {}", nic.name, list(nic), nic.link), fix));
     }
     for nic in second().filter(|nic| nic.link == LinkState::Up && !nic.addresses.is_empty()) {
         let mtu = nic.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
-        findings.push(Finding::new(Good, "network", format!("second NIC {}: {}{mtu}", nic.name, list(nic))));
+        findings.push(NETWORK.good(format!("second NIC {}: {}{mtu}", nic.name, list(nic))));
     }
     for (nic, (address, state)) in second().flat_map(|nic| nic.unusable.iter().map(move |it| (nic, it))) {
         findings.push(unusable(&nic.name, *address, *state));
     }
     findings.extend(machine.shared.iter().filter_map(shared));
     if second().all(|nic| nic.addresses.is_empty()) {
-        findings.push(Finding::new(Warning, "network", "this pod has no second NIC with an address").fix(
+        findings.push(NETWORK.warning(
+            "this pod has no second NIC with an address",
             "attach the pod to a network: the annotation k8s.v1.cni.cncf.io/networks, or a resource claim",
         ));
     }
@@ -52,18 +48,15 @@ pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
 
 fn unusable(name: &str, address: IpAddr, state: AddressState) -> Finding {
     match state {
-        AddressState::Duplicate => Finding::new(
-            Warning,
-            "network",
+        AddressState::Duplicate => NETWORK.warning(
             format!("{name}: {address} cannot be used: another host has it (duplicate address detection has failed)"),
-        )
-        .fix("give every pod of the network an address of its own: see its IPAM, which may know of one node only"),
-        _ => Finding::new(
+            "give every pod of the network an address of its own: see its IPAM, which may know of one node only",
+        ),
+        _ => NETWORK.finding(
             Note,
-            "network",
             format!("{name}: {address} cannot be used yet: the kernel looks whether another host has it (tentative)"),
-        )
-        .fix("wait a second; a NIC without a carrier waits for that"),
+            "wait a second; a NIC without a carrier waits for that",
+        ),
     }
 }
 
@@ -87,9 +80,10 @@ fn shared(SharedSubnet { network, nics }: &SharedSubnet) -> Option<Finding> {
         return None;
     }
     let message = format!("{} are in one subnet, {network}: {}", all.join(" and "), consequences.join("; "));
-    Some(Finding::new(Warning, "network", message).fix(
-        "give each network a subnet of its own; or routes by source (the CNI plugin sbr), and the sysctls arp_ignore=1 and arp_announce=2 of each NIC (the \
-         CNI plugin tuning)",
+    Some(NETWORK.warning(
+        message,
+        "give each network a subnet of its own; or routes by source (the CNI plugin sbr), and the sysctls arp_ignore=1 and \
+         arp_announce=2 of each NIC (the CNI plugin tuning)",
     ))
 }
 
@@ -103,39 +97,25 @@ pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
     let Some((soft, hard)) = machine.memlock else { return };
     let process = machine.process;
     if process.is_exempt() {
-        findings.push(Finding::new(
-            Good,
-            "memory",
-            "this process may lock any amount of memory (CAP_IPC_LOCK)",
-        ));
+        findings.push(MEMORY.good("this process may lock any amount of memory (CAP_IPC_LOCK)"));
     } else if soft == UNLIMITED {
-        findings.push(Finding::new(
-            Good,
-            "memory",
-            "this process may lock any amount of memory (memlock is unlimited)",
-        ));
+        findings.push(MEMORY.good("this process may lock any amount of memory (memlock is unlimited)"));
     } else if hard == UNLIMITED {
-        findings.push(
-            Finding::new(
-                Warning,
-                "memory",
-                format!("this process may lock {} only (memlock), but may raise that itself", size(soft)),
-            )
-            .fix("`ulimit -l unlimited` before the program starts"),
-        );
+        findings.push(MEMORY.warning(
+            format!("this process may lock {} only (memlock), but may raise that itself", size(soft)),
+            "`ulimit -l unlimited` before the program starts",
+        ));
     } else {
         let level = if machine.rdma_devices.is_empty() { Note } else { Warning };
         let (why, also) = process.why_not();
-        findings.push(
-            Finding::new(
-                level,
-                "memory",
-                format!("this process may lock {} only (memlock), {why}: RDMA registers all its buffers", size(soft)),
-            )
-            .fix(format!(
-                "set LimitMEMLOCK=infinity in containerd's systemd unit on the node, and restart it and the pod; {also}"
-            )),
-        );
+        findings.push(MEMORY.finding(
+            level,
+            format!(
+                "this process may lock {} only (memlock), {why}: RDMA registers all its buffers",
+                size(soft)
+            ),
+            format!("set LimitMEMLOCK=infinity in containerd's systemd unit on the node, and restart it and the pod; {also}"),
+        ));
     }
 }
 

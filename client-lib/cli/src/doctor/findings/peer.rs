@@ -3,8 +3,8 @@
 use multinet_client::nic::{LinkState, Obstacle};
 
 use super::super::facts::{Mtu, NoConnection, NoRoute, Peer, Route};
-use super::super::report::Finding;
-use super::super::report::Level::{Note, Ok as Good, Problem};
+use super::super::report::Level::Note;
+use super::super::report::{Finding, PEER};
 use super::milliseconds;
 
 /// Adds the findings about route, connection and size of packets, each only if the one before is
@@ -36,30 +36,28 @@ pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec
         };
         let fix = format!("{instead}, or allow it with --allow-default-network");
         findings.push(match (is_refused, allows_default_network) {
-            (true, _) => Finding::new(Problem, "peer", way).fix(fix),
-            (false, true) => Finding::new(Note, "peer", way).fix(fix),
-            (false, false) => Finding::new(Note, "peer", format!("{way}, which the service names")),
+            (true, _) => PEER.problem(way, fix),
+            (false, true) => PEER.finding(Note, way, fix),
+            (false, false) => PEER.note(format!("{way}, which the service names")),
         });
         if *is_refused {
             return;
         }
     }
     if *source == peer.address.ip() && !source.is_loopback() {
-        findings.push(Finding::new(Note, "peer", format!("{who}: this is the pod itself")));
+        findings.push(PEER.note(format!("{who}: this is the pod itself")));
     }
     let from = match mtu {
         Some(mtu) => format!("from {source} on {interface}, MTU {mtu}"),
         None => format!("from {source} on {interface}"),
     };
     match &peer.connected {
-        Some(Ok(time)) => findings.push(Finding::new(
-            Good,
-            "peer",
-            format!("{who}: connected in {} {from}", milliseconds(*time)),
-        )),
+        Some(Ok(time)) => {
+            findings.push(PEER.good(format!("{who}: connected in {} {from}", milliseconds(*time))));
+        }
         Some(Err(error)) => {
             let (what, fix) = failed(error);
-            findings.push(Finding::new(Problem, "peer", format!("{who}: {what} ({from})")).fix(fix));
+            findings.push(PEER.problem(format!("{who}: {what} ({from})"), fix));
         }
         None => {}
     }
@@ -71,16 +69,15 @@ pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec
 fn no_route(who: &str, peer: &Peer, error: &NoRoute) -> Finding {
     let ip = peer.address.ip();
     match error {
-        NoRoute::Unreachable { reason, down: Some(down) } => {
-            Finding::new(Problem, "peer", format!("{who}: no route ({reason}), since {down}"))
-                .fix("bring that NIC up (`ip link` says more)")
-        }
-        NoRoute::Unreachable { reason, down: None } => {
-            Finding::new(Problem, "peer", format!("{who}: no route ({reason})")).fix(format!(
-                "attach this pod to the peer's network, and see that no route or rule of the pod forbids it; `ip route get {ip}` says more"
-            ))
-        }
-        NoRoute::Other(reason) => Finding::new(Problem, "peer", format!("{who}: {reason}")).fix("try again"),
+        NoRoute::Unreachable { reason, down: Some(down) } => PEER.problem(
+            format!("{who}: no route ({reason}), since {down}"),
+            "bring that NIC up (`ip link` says more)",
+        ),
+        NoRoute::Unreachable { reason, down: None } => PEER.problem(
+            format!("{who}: no route ({reason})"),
+            format!("attach this pod to the peer's network, and see that no route or rule of the pod forbids it; `ip route get {ip}` says more"),
+        ),
+        NoRoute::Other(reason) => PEER.problem(format!("{who}: {reason}"), "try again"),
     }
 }
 
@@ -117,34 +114,37 @@ fn failed(NoConnection { error, obstacle }: &NoConnection) -> (String, &'static 
 
 fn size(who: &str, route: &Route, found: Mtu) -> Option<Finding> {
     let lower = |mtu: u32| {
-        Finding::new(
+        PEER.finding(
             Note,
-            "peer",
             format!(
                 "{who}: packets of at most {mtu} bytes pass, where {} would take {}",
                 route.interface,
                 route.interface_mtu.unwrap_or(mtu)
             ),
+            "give all NICs and switch ports of the network the same MTU",
         )
-        .fix("give all NICs and switch ports of the network the same MTU")
     };
     match found {
-        Mtu::Passes(mtu) if route.interface_mtu.is_some_and(|most| most > mtu && most <= super::super::probe::MOST) => Some(lower(mtu)),
-        Mtu::Passes(mtu) => Some(Finding::new(Good, "peer", format!("{who}: packets of {mtu} bytes pass"))),
+        Mtu::Passes(mtu)
+            if route.interface_mtu.is_some_and(|most| most > mtu && most <= super::super::probe::MOST) =>
+        {
+            Some(lower(mtu))
+        }
+        Mtu::Passes(mtu) => Some(PEER.good(format!("{who}: packets of {mtu} bytes pass"))),
         Mtu::Smaller(mtu) => Some(lower(mtu)),
-        Mtu::Lost(mtu) => Some(
-            Finding::new(Problem, "peer", format!(
-                "{who}: small packets pass, but those of {mtu} bytes, the MTU of {}, are lost", route.interface
-            ))
-            .fix("lower this NIC's MTU, or raise that of the peer's NIC and of the switch ports between, to be the same"),
-        ),
+        Mtu::Lost(mtu) => Some(PEER.problem(
+            format!(
+                "{who}: small packets pass, but those of {mtu} bytes, the MTU of {}, are lost",
+                route.interface
+            ),
+            "lower this NIC's MTU, or raise that of the peer's NIC and of the switch ports between, to be the same",
+        )),
         // Many firewalls drop the ICMP messages that the probe relies on, but let connections pass.
         Mtu::Silent(mtu) if matches!(route.mtu, Some(known) if known < mtu) => None,
-        Mtu::Silent(mtu) => Some(
-            Finding::new(Note, "peer", format!(
-                "{who}: whether packets of {mtu} bytes pass cannot be known, the peer answers no probes (UDP)"
-            ))
-            .fix("`ping -M do -s SIZE` may say it; or let UDP to its ports 33434 and 33435 pass, and what ICMP answers"),
-        ),
+        Mtu::Silent(mtu) => Some(PEER.finding(
+            Note,
+            format!("{who}: whether packets of {mtu} bytes pass cannot be known, the peer answers no probes (UDP)"),
+            "`ping -M do -s SIZE` may say it; or let UDP to its ports 33434 and 33435 pass, and what ICMP answers",
+        )),
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use multinet_client::gid::LinkLayer;
 
 use super::super::facts::{Failure, Gid, Machine, Namespaces, Row};
-use super::super::report::Finding;
-use super::super::report::Level::{Note, Ok as Good, Warning};
+use super::super::report::Level::Note;
+use super::super::report::{Finding, RDMA};
 
 /// Fix in the findings about failures of RDMA for which no better one is known.
 pub(super) const SAYS_MORE: &str = "`ibv_devinfo -v` here and the kernel's log on the node say more";
@@ -28,22 +28,18 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
     let has_verbs = Machine::has_uverbs(files);
     match (devices.is_empty(), has_verbs) {
         (true, _) => findings.push(no_device(machine)),
-        (false, false) => findings.push(
-            Finding::new(
-                Warning,
-                "rdma",
-                format!(
-                    "this node has {}, but /dev/infiniband has no uverbs device for this pod",
-                    devices.join(", ")
-                ),
-            )
-            .fix("request the device plugin's resource for it, or a resource claim, in the pod's container"),
-        ),
-        (false, true) => findings.push(Finding::new(
-            Good,
-            "rdma",
-            format!("devices {}; /dev/infiniband has {}", devices.join(", "), files.join(", ")),
+        (false, false) => findings.push(RDMA.warning(
+            format!(
+                "this node has {}, but /dev/infiniband has no uverbs device for this pod",
+                devices.join(", ")
+            ),
+            "request the device plugin's resource for it, or a resource claim, in the pod's container",
         )),
+        (false, true) => findings.push(RDMA.good(format!(
+            "devices {}; /dev/infiniband has {}",
+            devices.join(", "),
+            files.join(", ")
+        ))),
     }
     if !devices.is_empty() {
         findings.extend(machine.namespaces.as_ref().map(namespaces));
@@ -51,7 +47,7 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
     if has_verbs && !devices.is_empty() {
         if let Err(Failure { what, fix }) = &machine.verbs {
             let found = format!("{what}: frames go over TCP");
-            findings.push(Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE)));
+            findings.push(RDMA.warning(found, fix.unwrap_or(SAYS_MORE)));
         }
         findings.extend(machine.gids.iter().map(gid_finding));
         mtus(machine, findings);
@@ -60,35 +56,29 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
 
 fn no_device(machine: &Machine) -> Finding {
     match machine.namespaces {
-        Some(Ok(Namespaces::Exclusive)) => Finding::new(
+        Some(Ok(Namespaces::Exclusive)) => RDMA.finding(
             Note,
-            "rdma",
             "no RDMA device has been moved to this pod's network namespace (mode exclusive): frames go over TCP",
-        )
-        .fix("if it is to have one, request it by the resource claim, or the SR-IOV resource, that moves it"),
-        _ => Finding::new(
-            Note,
-            "rdma",
-            "no RDMA device (/sys/class/infiniband is empty or absent): frames go over TCP",
+            "if it is to have one, request it by the resource claim, or the SR-IOV resource, that moves it",
         ),
+        _ => RDMA.note("no RDMA device (/sys/class/infiniband is empty or absent): frames go over TCP"),
     }
 }
 
 /// Returns the finding about the mode in which network namespaces share RDMA devices.
 fn namespaces(mode: &Result<Namespaces, String>) -> Finding {
     match mode {
-        Ok(Namespaces::Shared) => Finding::new(
-            Good,
-            "rdma",
-            "namespace mode shared: all devices of the node are seen, those with an interface of this pod can be used",
+        Ok(Namespaces::Shared) => {
+            RDMA.good("namespace mode shared: all devices of the node are seen, those with an interface of this pod can be used")
+        }
+        Ok(Namespaces::Exclusive) => {
+            RDMA.good("namespace mode exclusive: only devices that have been moved to this pod are seen")
+        }
+        Err(error) => RDMA.finding(
+            Note,
+            format!("the namespace mode cannot be read: {error}"),
+            "`rdma system` on the node says it",
         ),
-        Ok(Namespaces::Exclusive) => Finding::new(
-            Good,
-            "rdma",
-            "namespace mode exclusive: only devices that have been moved to this pod are seen",
-        ),
-        Err(error) => Finding::new(Note, "rdma", format!("the namespace mode cannot be read: {error}"))
-            .fix("`rdma system` on the node says it"),
     }
 }
 
@@ -114,36 +104,36 @@ fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding>
     // The longest packet that the device sends.
     let needed = path.saturating_add(HEADERS);
     if mtu < needed {
-        return Some(
-            Finding::new(
-                Note,
-                "rdma",
-                format!("{interface}: {device} sends packets of up to {needed} bytes (path MTU {path}), {interface} has MTU {mtu}"),
-            )
-            .fix(format!(
+        return Some(RDMA.finding(
+            Note,
+            format!("{interface}: {device} sends packets of up to {needed} bytes (path MTU {path}), {interface} has MTU {mtu}"),
+            format!(
                 "if the network takes no more than {mtu}, lower the MTU of the node's interface that {device} belongs to; else raise that of \
                  {interface} (mtu in the NetworkAttachmentDefinition)"
-            )),
-        );
+            ),
+        ));
     }
     if path >= MOST {
         return None;
     }
     let finding = if mtu < FOR_MOST {
-        Finding::new(Note, "rdma", format!("{interface}: path MTU {path} of {MOST}, for its MTU is {mtu}")).fix(format!(
-            "give NICs and switches an MTU of {FOR_MOST} or more (mtu in the NetworkAttachmentDefinition, `ip link set` on the node): the \
-             path MTU is then {MOST}"
-        ))
-    } else {
-        Finding::new(
+        RDMA.finding(
             Note,
-            "rdma",
-            format!("{interface}: path MTU {path} of {MOST}, although its MTU is {mtu}"),
+            format!("{interface}: path MTU {path} of {MOST}, for its MTU is {mtu}"),
+            format!(
+                "give NICs and switches an MTU of {FOR_MOST} or more (mtu in the NetworkAttachmentDefinition, `ip link set` on the node): \
+                 the path MTU is then {MOST}"
+            ),
         )
-        .fix(format!(
-            "`ibv_devinfo -d {device}` shows the port's max_mtu and active_mtu; give the node's interface that it belongs to an MTU of \
-             {FOR_MOST} or more"
-        ))
+    } else {
+        RDMA.finding(
+            Note,
+            format!("{interface}: path MTU {path} of {MOST}, although its MTU is {mtu}"),
+            format!(
+                "`ibv_devinfo -d {device}` shows the port's max_mtu and active_mtu; give the node's interface that it belongs to an MTU of \
+                 {FOR_MOST} or more"
+            ),
+        )
     };
     Some(finding)
 }
@@ -169,37 +159,31 @@ fn gid_finding(gid: &Gid) -> Finding {
     };
     match row {
         Some(Row { place, writes: None, .. }) => {
-            return Finding::new(Good, "rdma", format!("{interface} {address}: {place}{passed_over}"));
+            return RDMA.good(format!("{interface} {address}: {place}{passed_over}"));
         }
         Some(Row { place, writes: Some(Ok(mtu)), .. }) => {
             let found =
                 format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}{passed_over}");
-            return Finding::new(Good, "rdma", found);
+            return RDMA.good(found);
         }
         Some(Row { place, writes: Some(Err(Failure { what, fix })), .. }) => {
             let found = format!("{interface} {address}: {place} cannot be used, frames go over TCP: {what}");
-            return Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE));
+            return RDMA.warning(found, fix.unwrap_or(SAYS_MORE));
         }
         None => {}
     }
     match &rejected[..] {
-        [] => Finding::new(
-            Warning,
-            "rdma",
+        [] => RDMA.warning(
             format!(
                 "{interface} {address}: no RDMA device has a GID of this address, frames go over TCP{}",
                 some_of(others)
             ),
-        )
-        .fix("attach the pod to a network on the RDMA device itself (host-device, SR-IOV, or macvlan on its interface)"),
-        rows => Finding::new(
-            Warning,
-            "rdma",
+            "attach the pod to a network on the RDMA device itself (host-device, SR-IOV, or macvlan on its interface)",
+        ),
+        rows => RDMA.warning(
             format!("{interface} {address}: no usable GID, frames go over TCP: {}", rows.join("; ")),
-        )
-        .fix(
-            "`rdma system` and `rdma link` say more: of another interface, the device belongs to another network namespace; down, \
-             the port has no link; not RoCE v2, the device's RoCE mode wants changing",
+            "`rdma system` and `rdma link` say more: of another interface, the device belongs to another network namespace; down, the port \
+             has no link; not RoCE v2, the device's RoCE mode wants changing",
         ),
     }
 }
