@@ -1,11 +1,11 @@
 //! Collects the facts from DNS, the kernel and the network.
 
-mod namespaces;
 mod network;
 mod pci;
 mod rdma;
 
 use std::fs;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use multinet_client::{Cuda, Endpoint, EndpointAddress, ResolveError, Resolver, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Failure, Machine, Process, Server, Service, ZoneAnswer};
+use super::facts::{Dns, Facts, Failure, Machine, Namespaces, Process, Server, Service, ZoneAnswer};
 use super::{DoctorArgs, probe};
 use crate::common::address_resolver;
 
@@ -193,13 +193,19 @@ async fn machine() -> Machine {
         interfaces,
         memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
         process: Process::read(),
-        namespaces: has_rdma.then(|| namespaces::namespaces().map_err(|error| error.to_string())),
+        namespaces: has_rdma.then(|| namespaces().map_err(|error| error.to_string())),
         peermem: verbs::peermem(),
         gpus,
         rdma_devices,
         rdma_files,
         verbs,
     }
+}
+
+/// Reads the mode in which network namespaces share RDMA devices, which `rdma system` shows, too.
+fn namespaces() -> io::Result<Namespaces> {
+    let is_shared = fs::read_to_string("/sys/module/ib_core/parameters/netns_mode")?;
+    Ok(if is_shared.trim_end() == "Y" { Namespaces::Shared } else { Namespaces::Exclusive })
 }
 
 /// Returns the number of GPUs that CUDA finds in this pod, or why it cannot say.
