@@ -3,10 +3,12 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use serde::Serialize;
+
 /// Endpoint of a service: a pod, under the name that SRV records point at.
 ///
 /// A pod that replaces another one under the same name and address is another endpoint. The uid in
-/// [`pod`](Self::pod) tells them apart.
+/// [`pod`](Self::pod) tells them apart. serde serializes it as `multinet resolve -o json` does.
 ///
 /// # Examples
 ///
@@ -19,7 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 /// assert_eq!(endpoint.to_string(), "192-168-111-5:18515");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct Endpoint {
     /// First label of [`target`](Self::target): the pod's hostname, or its address with dashes.
@@ -54,7 +56,8 @@ pub struct Endpoint {
 /// assert!(endpoint.addresses.iter().any(|address| !address.rdma_devices.is_empty()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct EndpointAddress {
     /// IP address of the pod on a secondary network.
@@ -88,7 +91,7 @@ pub struct EndpointAddress {
 /// assert!(endpoint.uid().is_some_and(|uid| uid.starts_with("1c6f0f6e")));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct PodRef {
     /// Namespace of the pod. `None` if unknown.

@@ -14,11 +14,12 @@ pub(crate) mod target;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use multinet_client::Rdma;
 
 use self::table::{Test, Unit};
 use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
+use crate::output::ReportFormat;
 use crate::signals::until_signal;
 
 /// Size in bytes of the largest message of `bench client -a`, as in perftest; the default of `bench
@@ -137,23 +138,16 @@ struct ClientArgs {
     #[arg(long)]
     latency: bool,
 
-    /// How results are written
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    /// How results are written: in perftest's columns, or with perftest's keys in one document at
+    /// the end
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Text)]
+    output: ReportFormat,
 
     #[command(flatten)]
     device: DeviceArgs,
 
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// perftest's columns
-    Text,
-    /// perftest's keys, in one document at the end
-    Json,
 }
 
 /// Length of the measurement of one message size: a number of messages, or a time.

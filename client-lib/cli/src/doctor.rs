@@ -9,11 +9,9 @@ mod report;
 
 use std::process::ExitCode;
 
-use clap::ValueEnum;
-
 use crate::bench::target::Target;
 use crate::common::{DnsArgs, NetworkArgs};
-use crate::output::print;
+use crate::output::{ReportFormat, print};
 use report::Level;
 
 /// Flags of `multinet doctor`.
@@ -28,8 +26,8 @@ pub(crate) struct DoctorArgs {
     port: Option<String>,
 
     /// How findings are written
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Text)]
+    output: ReportFormat,
 
     #[command(flatten)]
     dns: DnsArgs,
@@ -56,15 +54,6 @@ Examples:
 
 Exit status: 0 if there is no problem; 1 if there is one; 2 if the command line is wrong.";
 
-/// Format in which findings are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Lines, for people
-    Text,
-    /// JSON, for programs
-    Json,
-}
-
 /// Collects facts about DNS, the service and this machine, and prints the findings about them.
 pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
     if let Some(name) = args.name.take() {
@@ -74,8 +63,8 @@ pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let facts = collect::facts(&args).await;
     let findings = findings::findings(&facts);
     match args.output {
-        Output::Text => print(&report::text(&findings))?,
-        Output::Json => print(&report::json(&findings)?)?,
+        ReportFormat::Text => print(&report::text(&findings))?,
+        ReportFormat::Json => print(&report::json(&findings)?)?,
     }
     Ok(ExitCode::from(u8::from(report::worst(&findings) == Level::Problem)))
 }

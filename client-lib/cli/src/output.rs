@@ -5,22 +5,17 @@ use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use thiserror::Error;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Error for a reader of standard output that has gone, as in `multinet resolve … | head -1`. It
 /// ends the program quietly, with the exit status 0.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("the reader of standard output has gone")]
 pub(crate) struct PipeClosed;
-
-impl std::fmt::Display for PipeClosed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the reader of standard output has gone")
-    }
-}
-
-impl std::error::Error for PipeClosed {}
 
 /// Writes to standard output, and flushes it.
 ///
@@ -72,16 +67,18 @@ pub(crate) fn message(error: &anyhow::Error) -> String {
 
 /// Error for a command line that cannot succeed, whatever the network says. It ends the program
 /// with the exit status 2.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Format of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// Lines, for people
+    Text,
+    /// JSON, for programs
+    Json,
 }
-
-impl std::error::Error for Usage {}
 
 /// How long [`note`] waits until its line has been written to standard error.
 const ORDER: Duration = Duration::from_millis(100);

@@ -5,9 +5,9 @@ mod table;
 mod view;
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use clap::ValueEnum;
 use futures::StreamExt as _;
 use multinet_client::{Change, Endpoint, ResolveError, Resolved, Resolver};
@@ -32,8 +32,8 @@ pub(crate) struct ResolveArgs {
     port: Option<String>,
 
     /// How results are written
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = EndpointFormat::Table)]
+    output: EndpointFormat,
 
     /// Keep watching, and print changes
     ///
@@ -54,9 +54,9 @@ pub(crate) struct ResolveArgs {
 const HELP: &str = "\
 One row is one address of an endpoint; what is not known is a dash. --output json prints one object, in which what \
 is not known is null:
-  {\"name\", \"ttlSeconds\", \"endpoints\": [{\"host\", \"target\", \"port\", \"node\", \"zone\",
-    \"pod\": {\"namespace\", \"name\", \"uid\"},
-    \"addresses\": [{\"ip\", \"network\", \"interface\", \"mac\", \"rdmaDevices\", \"pci\", \"numa\"}]}]}
+  {\"name\", \"ttlSeconds\", \"endpoints\": [{\"host\", \"target\", \"port\",
+    \"addresses\": [{\"ip\", \"network\", \"interface\", \"mac\", \"rdmaDevices\", \"pci\", \"numa\"}],
+    \"node\", \"zone\", \"pod\": {\"namespace\", \"name\", \"uid\"}}]}
 and with --watch one object per line and change:
   {\"change\": \"added\" | \"removed\" | \"changed\", \"endpoint\": {…}}
   {\"change\": \"held\", \"error\"}       DNS fails, the last endpoints are kept
@@ -73,7 +73,7 @@ be used.";
 
 /// Format in which endpoints are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum EndpointFormat {
     /// Aligned columns, for people
     Table,
     /// JSON, for programs
@@ -94,8 +94,8 @@ pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
     let resolved = resolved.map_err(|error| explain(error, &name, port))?;
     let resolved = filter.apply(resolved)?;
     match args.output {
-        Output::Table => print(&Table::default().text(&resolved.endpoints))?,
-        Output::Json => print(&view::once(&resolved)?)?,
+        EndpointFormat::Table => print(&Table::default().text(&resolved.endpoints))?,
+        EndpointFormat::Json => print(&view::once(&resolved)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -105,7 +105,7 @@ async fn follow(
     resolver: &Resolver,
     filter: &Filter<'_>,
     port: &str,
-    output: Output,
+    output: EndpointFormat,
 ) -> anyhow::Result<ExitCode> {
     let mut watch = resolver.watch(filter.name, port);
     let explain = |error| explain(error, filter.name, port);
@@ -135,7 +135,7 @@ async fn follow(
 
 /// Printer of changes of a service's endpoints, which remembers the last ones that it has printed.
 struct Printer {
-    output: Output,
+    output: EndpointFormat,
     table: Table,
     last: Vec<Endpoint>,
 }
@@ -144,8 +144,8 @@ impl Printer {
     fn endpoints(&mut self, now: Vec<Endpoint>) -> anyhow::Result<()> {
         let changes = differences(&self.last, &now);
         let text = match self.output {
-            Output::Table => self.table.changes(&changes),
-            Output::Json => view::changes(&changes)?,
+            EndpointFormat::Table => self.table.changes(&changes),
+            EndpointFormat::Json => view::changes(&changes)?,
         };
         drop(changes);
         self.last = now;
@@ -153,9 +153,9 @@ impl Printer {
     }
 
     /// Prints that there are no endpoints any more, or none yet: an empty set.
-    fn lost(&mut self, error: &impl Display) -> anyhow::Result<()> {
+    fn lost(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
         self.endpoints(Vec::new())?;
-        if self.output == Output::Table {
+        if self.output == EndpointFormat::Table {
             print(&self.table.empty())?;
         }
         self.state("lost", Some(&error.to_string()))
@@ -164,12 +164,12 @@ impl Printer {
     /// Prints what has happened to DNS. In a table, this goes to standard error, as it is no row.
     fn state(&self, change: &str, error: Option<&str>) -> anyhow::Result<()> {
         match (self.output, error) {
-            (Output::Json, _) => print(&view::state(change, error)?)?,
-            (Output::Table, Some(error)) if change == "held" => {
+            (EndpointFormat::Json, _) => print(&view::state(change, error)?)?,
+            (EndpointFormat::Table, Some(error)) if change == "held" => {
                 note(&format!("the last endpoints are kept: {error}"));
             }
-            (Output::Table, Some(error)) => note(error),
-            (Output::Table, None) => note("DNS answers again"),
+            (EndpointFormat::Table, Some(error)) => note(error),
+            (EndpointFormat::Table, None) => note("DNS answers again"),
         }
         Ok(())
     }
@@ -182,45 +182,24 @@ struct Filter<'a> {
 }
 
 impl Filter<'_> {
-    fn apply(&self, mut resolved: Resolved) -> Result<Resolved, NotOnNetwork> {
-        let Some(alias) = self.alias else { return Ok(resolved) };
+    fn apply(&self, mut resolved: Resolved) -> anyhow::Result<Resolved> {
+        let (name, Some(alias)) = (self.name, self.alias) else { return Ok(resolved) };
         let addresses = resolved.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
         let known: BTreeSet<String> = addresses.filter_map(|address| address.network.clone()).collect();
         for endpoint in &mut resolved.endpoints {
             endpoint.addresses.retain(|address| address.network.as_deref() == Some(alias));
         }
         resolved.endpoints.retain(|endpoint| !endpoint.addresses.is_empty());
-        match resolved.endpoints.is_empty() {
-            false => Ok(resolved),
-            true => Err(NotOnNetwork { name: self.name.to_owned(), alias: alias.to_owned(), known }),
-        }
+        ensure!(
+            !known.is_empty() || !resolved.endpoints.is_empty(),
+            "DNS does not say which networks the addresses of {name} are on: ask for the port by its name, or for \
+             {alias}._net.{name}"
+        );
+        let known = Vec::from_iter(known).join(", ");
+        ensure!(!resolved.endpoints.is_empty(), "{name} has no address on network {alias}, only on {known}");
+        Ok(resolved)
     }
 }
-
-/// Error for a service without an address on the network that was asked for.
-#[derive(Debug)]
-struct NotOnNetwork {
-    name: String,
-    alias: String,
-    known: BTreeSet<String>,
-}
-
-impl Display for NotOnNetwork {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { name, alias, known } = self;
-        if known.is_empty() {
-            return write!(
-                f,
-                "DNS does not say which networks the addresses of {name} are on: ask for the port by its name, or for \
-                 {alias}._net.{name}"
-            );
-        }
-        let known: Vec<&str> = known.iter().map(String::as_str).collect();
-        write!(f, "{name} has no address on network {alias}, only on {}", known.join(", "))
-    }
-}
-
-impl std::error::Error for NotOnNetwork {}
 
 /// Returns the library's error, unless it is about the port `*`, which the command line does not
 /// have.

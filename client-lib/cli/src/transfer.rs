@@ -45,13 +45,14 @@ mod stream;
 mod transfers;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use ring::digest::Digest;
 
 use self::from::Origin;
+pub(crate) use self::recv::run as recv;
+pub(crate) use self::send::run as send;
 use crate::common::{ConnectArgs, DnsArgs, ListenArgs};
 
 /// Longest time that `--wait` may ask for, in seconds: a year.
@@ -167,16 +168,6 @@ FILE.*.placed says that a file has got its name; it goes when the sender knows."
 struct Summary {
     bytes: u64,
     sha256: String,
-}
-
-/// Runs `multinet send`.
-pub(crate) async fn send(args: SendArgs) -> anyhow::Result<ExitCode> {
-    send::run(args).await
-}
-
-/// Runs `multinet recv`.
-pub(crate) async fn recv(args: RecvArgs) -> anyhow::Result<ExitCode> {
-    recv::run(args).await
 }
 
 impl Summary {

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
+use super::ClientArgs;
 use super::figures::{Bandwidth, Latency};
 use super::table::{LINE, Test, Unit};
-use super::{ClientArgs, Output};
-use crate::output::print;
+use crate::output::{ReportFormat, print};
 
 /// Results so far. Text is printed as results come, JSON at the end.
 pub(super) struct Report {
-    output: Output,
+    output: ReportFormat,
     info: Value,
     results: Vec<Value>,
 }
@@ -69,8 +69,8 @@ impl Report {
 
     pub(super) fn end(self) -> anyhow::Result<()> {
         match self.output {
-            Output::Text => print(LINE),
-            Output::Json => {
+            ReportFormat::Text => print(LINE),
+            ReportFormat::Json => {
                 let document = json!({ "test_info": self.info, "results": self.results });
                 print(&format!("{document:#}\n"))
             }
@@ -79,8 +79,8 @@ impl Report {
 
     fn text(&self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         match self.output {
-            Output::Text => print(&text()),
-            Output::Json => Ok(()),
+            ReportFormat::Text => print(&text()),
+            ReportFormat::Json => Ok(()),
         }
     }
 }

@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use multinet_client::Endpoint;
+use serde::Serialize;
 
 /// Kind of change of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum EndpointChange {
     Added,
     Removed,
     Changed,
 }
 
 /// Kind of a change, and the endpoint as it is now, or, if it was removed, as it was last.
-pub(super) type Difference<'a> = (Kind, &'a Endpoint);
+pub(super) type Difference<'a> = (EndpointChange, &'a Endpoint);
 
 /// Identity of an endpoint: target, port, and the pod's uid or name. A pod that follows another
 /// under the same name and address is another endpoint.
@@ -26,11 +28,11 @@ pub(super) fn differences<'a>(before: &'a [Endpoint], after: &'a [Endpoint]) -> 
     let new: BTreeMap<Key<'_>, &Endpoint> = after.iter().map(|endpoint| (key(endpoint), endpoint)).collect();
     let gone = before.iter().filter(|endpoint| !new.contains_key(&key(endpoint)));
     let there = after.iter().filter_map(|endpoint| match old.get(&key(endpoint)) {
-        None => Some((Kind::Added, endpoint)),
-        Some(last) if *last != endpoint => Some((Kind::Changed, endpoint)),
+        None => Some((EndpointChange::Added, endpoint)),
+        Some(last) if *last != endpoint => Some((EndpointChange::Changed, endpoint)),
         Some(_) => None,
     });
-    gone.map(|endpoint| (Kind::Removed, endpoint)).chain(there).collect()
+    gone.map(|endpoint| (EndpointChange::Removed, endpoint)).chain(there).collect()
 }
 
 fn key(endpoint: &Endpoint) -> Key<'_> {

@@ -3,7 +3,7 @@
 use multinet_client::{Endpoint, EndpointAddress};
 use multinet_stderr::TerminalSafe;
 
-use super::change::{Difference, Kind};
+use super::change::{Difference, EndpointChange};
 
 const COLUMNS: [&str; 10] =
     ["HOST", "ADDRESS", "NETWORK", "PORT", "RDMA", "NUMA", "PCI", "NODE", "ZONE", "POD"];
@@ -32,9 +32,9 @@ impl Table {
     pub(super) fn changes(&mut self, changes: &[Difference<'_>]) -> String {
         let marked = |(kind, endpoint): &Difference<'_>| {
             let mark = match kind {
-                Kind::Added => "+ ",
-                Kind::Removed => "- ",
-                Kind::Changed => "~ ",
+                EndpointChange::Added => "+ ",
+                EndpointChange::Removed => "- ",
+                EndpointChange::Changed => "~ ",
             };
             rows(endpoint).map(move |row| (mark, row)).collect::<Vec<_>>()
         };

@@ -3,7 +3,7 @@
 use multinet_client::EndpointAddress;
 use serde_json::{Value, json};
 
-use super::change::Kind;
+use super::change::EndpointChange;
 use super::*;
 
 /// Returns an endpoint of which only the addresses are known.
@@ -80,9 +80,9 @@ async fn an_empty_set_is_a_head_without_rows() {
 async fn another_port_is_an_endpoint_and_a_missing_address_a_change() {
     let before = [endpoint("a", 1, &["10.0.0.1", "10.1.0.1"]).await];
     let after = [endpoint("a", 1, &["10.0.0.1"]).await, endpoint("a", 2, &["10.0.0.1"]).await];
-    let found: Vec<(Kind, u16)> =
+    let found: Vec<(EndpointChange, u16)> =
         differences(&before, &after).into_iter().map(|(kind, endpoint)| (kind, endpoint.port)).collect();
-    assert_eq!(found, [(Kind::Changed, 1), (Kind::Added, 2)]);
+    assert_eq!(found, [(EndpointChange::Changed, 1), (EndpointChange::Added, 2)]);
 }
 
 #[tokio::test]

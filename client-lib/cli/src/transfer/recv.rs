@@ -36,7 +36,8 @@ const CHECK: Duration = Duration::from_millis(200);
 /// How often the writing thread checks that while a sender is about to go.
 const CHECK_SOON: Duration = Duration::from_millis(5);
 
-pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
+/// Runs `multinet recv`.
+pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
     // Before it says that it listens: a program that reads this may send a signal.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let destination = Destination::new(&args.output, args.force, args.keep)?;

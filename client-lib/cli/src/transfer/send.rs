@@ -34,7 +34,8 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// name.
 const NOT_CONFIRMED: u8 = 3;
 
-pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
+/// Runs `multinet send`.
+pub(crate) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     let (target, path) = args.target_and_source()?;
     let source = source::open(&path, args.frame_size as usize)?;
     let wait = Duration::from_secs(args.wait);
