@@ -197,8 +197,9 @@ fn is_host_bridge(part: &str) -> bool {
     numbers.is_some_and(|(domain, bus)| is_hex(domain, 4..=8) && is_hex(bus, 2..=2))
 }
 
-/// Returns whether a part of a path is the address of a function, such as `0000:19:00.0`.
-fn is_address(part: &str) -> bool {
+/// Returns whether a text is the address of a function, such as `0000:19:00.0`. The domain may have
+/// up to eight digits.
+pub(crate) fn is_address(part: &str) -> bool {
     let mut numbers = part.splitn(3, ':');
     let (Some(domain), Some(bus), Some(rest)) = (numbers.next(), numbers.next(), numbers.next()) else {
         return false;
@@ -209,7 +210,7 @@ fn is_address(part: &str) -> bool {
         && rest.is_some_and(|(device, function)| is_hex(device, 2..=2) && is_hex(function, 1..=1))
 }
 
-fn is_hex(text: &str, length: RangeInclusive<usize>) -> bool {
+pub(crate) fn is_hex(text: &str, length: RangeInclusive<usize>) -> bool {
     length.contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 

@@ -39,7 +39,6 @@ pub(crate) use self::list::List;
 use self::question::Host;
 pub use self::question::Question;
 pub(crate) use self::question::{flaw as name_flaw, service_of};
-use self::resolution::Resolution;
 pub use self::watch::Watch;
 use crate::endpoint::Endpoint;
 
@@ -195,7 +194,7 @@ impl Resolver {
     /// [`ResolveError`]. An empty set is an error, too: [`ResolveError::is_negative`] returns
     /// whether DNS has answered that nothing is there.
     pub async fn resolve(&self, name: &str, port: &str) -> Result<Resolved, ResolveError> {
-        let (_, outcome) = Resolution::start(self, name, port, None).await;
+        let (_, outcome) = resolution::start(self, name, port, None).await;
         outcome
     }
 

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hickory_resolver::proto::op::Message;
+use hickory_resolver::proto::rr::RecordType;
 use hickory_resolver::proto::serialize::binary::BinDecodable as _;
 
-use super::dns::{DnsAnswer, QueryType, Reply, answer as answer_of};
+use super::dns::{DnsAnswer, Reply, answer as answer_of};
 use super::facts::Facts;
 use super::records::{TargetRecords, endpoints, endpoints_by_address, is_complete};
 use crate::endpoint::Endpoint;
@@ -17,8 +18,8 @@ pub fn answer(bytes: &[u8]) {
         DnsAnswer::Found(reply) => reply,
         DnsAnswer::NoName { .. } | DnsAnswer::NoData => Reply::default(),
     };
-    let Reply { services, glue, .. } = reply(QueryType::Srv);
-    let facts = reply(QueryType::Txt).facts;
+    let Reply { services, glue, .. } = reply(RecordType::SRV);
+    let facts = reply(RecordType::TXT).facts;
     let mut owned: BTreeMap<String, TargetRecords> = BTreeMap::new();
     for service in &services {
         owned
@@ -39,7 +40,7 @@ pub fn answer(bytes: &[u8]) {
     }
     assert_eq!(endpoints(&services, &owned), found);
     let addresses: Vec<_> =
-        [QueryType::A, QueryType::Aaaa].into_iter().flat_map(|kind| reply(kind).addresses).collect();
+        [RecordType::A, RecordType::AAAA].into_iter().flat_map(|kind| reply(kind).addresses).collect();
     endpoints_by_address(&addresses, 18515, "infer.test").iter().for_each(usable);
 }
 
@@ -56,20 +57,20 @@ fn usable(endpoint: &Endpoint) {
 /// Reads any lines as the strings of a TXT record.
 pub fn facts(bytes: &[u8]) {
     let strings: Vec<&[u8]> = bytes.split(|&byte| byte == b'\n').collect();
-    let Some(facts) = Facts::parse(&strings) else { return };
-    assert!(facts.rdma_devices.len() <= 16 && facts.numa.is_none_or(|node| node <= 1023));
+    let Some(Facts { pod, address, node, zone }) = Facts::parse(&strings) else { return };
+    assert!(address.rdma_devices.len() <= 16 && address.numa.is_none_or(|node| node <= 1023));
     let texts = [
-        &facts.uid,
-        &facts.namespace,
-        &facts.pod,
-        &facts.network,
-        &facts.interface,
-        &facts.mac,
-        &facts.pci,
-        &facts.node,
-        &facts.zone,
+        &pod.uid,
+        &pod.namespace,
+        &pod.name,
+        &address.network,
+        &address.interface,
+        &address.mac,
+        &address.pci,
+        &node,
+        &zone,
     ];
-    for text in texts.into_iter().flatten().chain(&facts.rdma_devices) {
+    for text in texts.into_iter().flatten().chain(&address.rdma_devices) {
         assert!(!text.is_empty() && text.len() <= 253 && !text.contains(char::is_control), "{text:?}");
     }
 }

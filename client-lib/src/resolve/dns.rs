@@ -45,15 +45,6 @@ const MAX_TTL: u32 = 0x7fff_ffff;
 /// Length to which the message of a foreign error is cut, in characters.
 const MAX_REASON: usize = 200;
 
-/// Record type of a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueryType {
-    A,
-    Aaaa,
-    Srv,
-    Txt,
-}
-
 /// Answer of a DNS server to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DnsAnswer {
@@ -167,7 +158,7 @@ impl Session<'_> {
     /// # Errors
     ///
     /// If no server answers: the failure that tells most.
-    pub(super) async fn ask(&self, name: &str, kind: QueryType) -> Result<DnsAnswer, ResolveError> {
+    pub(super) async fn ask(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, ResolveError> {
         // The semaphore is never closed.
         let _place = self.dns.in_flight.acquire().await.ok();
         let mut failure = ResolveError::Timeout { name: name.to_owned(), servers: self.dns.servers.clone() };
@@ -208,15 +199,15 @@ impl Session<'_> {
         &self,
         server: &Server,
         name: &str,
-        kind: QueryType,
+        kind: RecordType,
     ) -> Result<DnsAnswer, ResolveError> {
         let address = server.address;
         let owner = Name::from_labels(name.split('.').map(str::as_bytes)).map_err(|_| {
             ResolveError::BadName { name: name.to_owned(), reason: "it does not fit into DNS" }
         })?;
-        let query = Query::query(owner, record_type(kind));
-        let outcome = match self.exchange(&server.udp, query.clone(), kind).await {
-            Err(NetError::Truncated) => match self.exchange(&server.tcp, query, kind).await {
+        let query = Query::query(owner, kind);
+        let outcome = match self.exchange(&server.udp, query.clone()).await {
+            Err(NetError::Truncated) => match self.exchange(&server.tcp, query).await {
                 Err(NetError::Truncated) => {
                     return Err(ResolveError::TooLarge { name: name.to_owned(), server: address });
                 }
@@ -247,7 +238,8 @@ impl Session<'_> {
     }
 
     /// Sends one query to one server over one transport, and waits for the answer.
-    async fn exchange(&self, pool: &Pool, query: Query, kind: QueryType) -> Result<DnsAnswer, NetError> {
+    async fn exchange(&self, pool: &Pool, query: Query) -> Result<DnsAnswer, NetError> {
+        let kind = query.query_type();
         let mut answers = pool.lookup(query, DnsRequestOptions::default());
         match timeout(self.dns.timeout, answers.next()).await {
             Ok(Some(Ok(response))) => match response.response_code {
@@ -286,25 +278,16 @@ fn rank(error: &ResolveError) -> u8 {
     }
 }
 
-fn record_type(kind: QueryType) -> RecordType {
-    match kind {
-        QueryType::A => RecordType::A,
-        QueryType::Aaaa => RecordType::AAAA,
-        QueryType::Srv => RecordType::SRV,
-        QueryType::Txt => RecordType::TXT,
-    }
-}
-
 /// Returns the records of a message without an error. They may belong to an alias that the server
 /// has followed.
-pub(super) fn answer(message: &Message, kind: QueryType) -> DnsAnswer {
+pub(super) fn answer(message: &Message, kind: RecordType) -> DnsAnswer {
     let mut reply = Reply::default();
     let mut ttl = MAX_TTL;
     let mut is_found = false;
     for record in &message.answers {
         if record.record_type() == RecordType::CNAME {
             ttl = ttl.min(ttl_of(record));
-        } else if record.record_type() == record_type(kind) {
+        } else if record.record_type() == kind {
             ttl = ttl.min(ttl_of(record));
             is_found = true;
             add_record(&mut reply, &record.data);
@@ -313,7 +296,7 @@ pub(super) fn answer(message: &Message, kind: QueryType) -> DnsAnswer {
     if !is_found {
         return DnsAnswer::NoData;
     }
-    if kind == QueryType::Srv {
+    if kind == RecordType::SRV {
         for record in &message.additionals {
             if let (Some(owner), Some(ip)) = (host_name(&record.name), address(&record.data)) {
                 ttl = ttl.min(ttl_of(record));
@@ -397,7 +380,7 @@ mod tests {
                 vec![srv(&name("H.S."), 30), srv(&Name::root(), 60), srv(&odd, 60)],
                 vec![a("h.s.", 5), a("x.s.", 60)],
             ),
-            QueryType::Srv,
+            RecordType::SRV,
         ));
         let ip: IpAddr = "10.0.0.1".parse().unwrap();
         assert_eq!(reply.services, [SrvTarget { target: "h.s".to_owned(), port: 7 }]);
@@ -410,12 +393,12 @@ mod tests {
         let alias = Record::from_rdata(name("s."), 3, RData::CNAME(CNAME(name("t."))));
         let reply = found(answer(
             &message(vec![alias.clone(), a("t.", 9), srv(&name("h."), 1)], vec![a("u.", 1)]),
-            QueryType::A,
+            RecordType::A,
         ));
         assert_eq!((reply.addresses.len(), reply.glue.len(), reply.services.len()), (1, 0, 0));
         assert_eq!(reply.ttl, Duration::from_secs(3));
         assert_eq!(
-            answer(&message(vec![alias, srv(&name("h."), 1)], vec![]), QueryType::A),
+            answer(&message(vec![alias, srv(&name("h."), 1)], vec![]), RecordType::A),
             DnsAnswer::NoData
         );
     }
@@ -424,7 +407,7 @@ mod tests {
     fn texts_without_an_address_are_an_answer_without_facts() {
         let text =
             Record::from_rdata(name("h."), 0x8000_0000, RData::TXT(TXT::new(vec!["v=spf1".to_owned()])));
-        let reply = found(answer(&message(vec![text], vec![]), QueryType::Txt));
+        let reply = found(answer(&message(vec![text], vec![]), RecordType::TXT));
         assert_eq!(reply, Reply::default(), "a time to live with the highest bit set is zero");
     }
 }

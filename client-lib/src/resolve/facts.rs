@@ -6,6 +6,9 @@
 
 use std::net::IpAddr;
 
+use crate::endpoint::{EndpointAddress, PodRef};
+use crate::pci;
+
 /// Maximum number of strings that are read from a TXT record. Genuine ones have eleven at most.
 const MAX_STRINGS: usize = 64;
 /// Limit on the RDMA devices of one address: `rdma=` has room for so many short names.
@@ -17,16 +20,8 @@ const MAX_NUMA_NODE: u16 = 1023;
 /// depend on the records' order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Facts {
-    pub(super) ip: IpAddr,
-    pub(super) uid: Option<String>,
-    pub(super) namespace: Option<String>,
-    pub(super) pod: Option<String>,
-    pub(super) network: Option<String>,
-    pub(super) interface: Option<String>,
-    pub(super) mac: Option<String>,
-    pub(super) rdma_devices: Vec<String>,
-    pub(super) pci: Option<String>,
-    pub(super) numa: Option<u16>,
+    pub(super) pod: PodRef,
+    pub(super) address: EndpointAddress,
     pub(super) node: Option<String>,
     pub(super) zone: Option<String>,
 }
@@ -34,20 +29,7 @@ pub(super) struct Facts {
 impl Facts {
     /// Returns the facts of an address for which no TXT record is known: all but `ip` are empty.
     pub(super) fn unknown(ip: IpAddr) -> Self {
-        Self {
-            ip,
-            uid: None,
-            namespace: None,
-            pod: None,
-            network: None,
-            interface: None,
-            mac: None,
-            rdma_devices: Vec::new(),
-            pci: None,
-            numa: None,
-            node: None,
-            zone: None,
-        }
+        Self { pod: PodRef::default(), address: EndpointAddress::new(ip), node: None, zone: None }
     }
 
     /// Parses the strings of a record. Returns nothing if they name no address. Of repeated keys
@@ -62,18 +44,18 @@ impl Facts {
         let checked = |key, is_valid: fn(&str) -> bool| value(key).filter(|v| is_valid(v)).map(str::to_owned);
 
         let ip = value("addr")?.parse().ok()?;
-        let (namespace, pod) = value("pod").and_then(pod_name).unzip();
+        let (namespace, name) = value("pod").and_then(pod_name).unzip();
         Some(Self {
-            ip,
-            uid: checked("uid", |v| is_printable(v, 128)),
-            namespace,
-            pod,
-            network: checked("net", |v| is_name(v, 63)),
-            interface: checked("if", |v| is_printable(v, 15) && !v.contains(['/', ':', ' '])),
-            mac: value("mac").filter(|v| is_mac(v)).map(str::to_ascii_lowercase),
-            rdma_devices: value("rdma").map_or_else(Vec::new, rdma_devices),
-            pci: value("pci").filter(|v| is_pci(v)).map(str::to_ascii_lowercase),
-            numa: value("numa").and_then(|v| v.parse().ok()).filter(|numa| *numa <= MAX_NUMA_NODE),
+            pod: PodRef { namespace, name, uid: checked("uid", |v| is_printable(v, 128)) },
+            address: EndpointAddress {
+                ip,
+                network: checked("net", |v| is_name(v, 63)),
+                interface: checked("if", |v| is_printable(v, 15) && !v.contains(['/', ':', ' '])),
+                mac: value("mac").filter(|v| is_mac(v)).map(str::to_ascii_lowercase),
+                rdma_devices: value("rdma").map_or_else(Vec::new, rdma_devices),
+                pci: value("pci").filter(|v| pci::is_address(v)).map(str::to_ascii_lowercase),
+                numa: value("numa").and_then(|v| v.parse().ok()).filter(|numa| *numa <= MAX_NUMA_NODE),
+            },
             node: checked("node", |v| is_name(v, 253)),
             zone: checked("zone", |v| is_name(v, 63)),
         })
@@ -110,25 +92,7 @@ fn is_printable(value: &str, max: usize) -> bool {
 /// InfiniBand.
 fn is_mac(value: &str) -> bool {
     let octets = value.split(':');
-    octets.clone().all(|octet| is_hex(octet, 2, 2)) && matches!(octets.count(), 6 | 8 | 20)
-}
-
-/// Returns whether a text is a PCI address such as `0000:18:00.2`. The domain may have up to eight
-/// digits.
-fn is_pci(value: &str) -> bool {
-    let mut parts = value.split([':', '.']);
-    let (domain, bus, device, function) = (parts.next(), parts.next(), parts.next(), parts.next());
-    let is_part = |part: Option<&str>, from, to| part.is_some_and(|part| is_hex(part, from, to));
-    let separators: String = value.chars().filter(|c| matches!(c, ':' | '.')).collect();
-    separators == "::."
-        && is_part(domain, 4, 8)
-        && is_part(bus, 2, 2)
-        && is_part(device, 2, 2)
-        && is_part(function, 1, 1)
-}
-
-fn is_hex(value: &str, from: usize, to: usize) -> bool {
-    (from..=to).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_hexdigit())
+    octets.clone().all(|octet| pci::is_hex(octet, 2..=2)) && matches!(octets.count(), 6 | 8 | 20)
 }
 
 #[cfg(test)]
@@ -163,16 +127,20 @@ mod tests {
             "future=whatever",
         ]);
         let expected = Facts {
-            ip: "192.168.1.5".parse().unwrap(),
-            uid: some("6f1c6e0e-3b6e-4a53-9f0e-0d6c5a1c9a11"),
-            namespace: some("vision"),
-            pod: some("infer-0"),
-            network: some("rail0"),
-            interface: some("net1"),
-            mac: some("02:00:00:00:0a:01"),
-            rdma_devices: vec!["mlx5_2".to_owned(), "mlx5_3".to_owned()],
-            pci: some("0000:18:00.2"),
-            numa: Some(1),
+            pod: PodRef {
+                namespace: some("vision"),
+                name: some("infer-0"),
+                uid: some("6f1c6e0e-3b6e-4a53-9f0e-0d6c5a1c9a11"),
+            },
+            address: EndpointAddress {
+                ip: "192.168.1.5".parse().unwrap(),
+                network: some("rail0"),
+                interface: some("net1"),
+                mac: some("02:00:00:00:0a:01"),
+                rdma_devices: vec!["mlx5_2".to_owned(), "mlx5_3".to_owned()],
+                pci: some("0000:18:00.2"),
+                numa: Some(1),
+            },
             node: some("worker-1.example.com"),
             zone: some("eu-west-1a"),
         };
@@ -239,8 +207,9 @@ mod tests {
             let mut strings = vec!["addr=fd00::1".to_owned()];
             strings.extend(values.iter().map(|(key, value)| format!("{key}={value}")));
             let facts = Facts::parse(&strings).unwrap();
-            prop_assert!(facts.rdma_devices.len() <= MAX_RDMA_DEVICES);
-            let texts = [&facts.uid, &facts.network, &facts.interface, &facts.mac, &facts.pci, &facts.node];
+            let Facts { pod, address, node, .. } = facts;
+            prop_assert!(address.rdma_devices.len() <= MAX_RDMA_DEVICES);
+            let texts = [&pod.uid, &address.network, &address.interface, &address.mac, &address.pci, &node];
             prop_assert!(texts.into_iter().flatten().all(|text| is_printable(text, 253)));
         }
     }

@@ -34,8 +34,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, future, stream};
+use hickory_resolver::proto::rr::RecordType;
 
-use super::dns::{DnsAnswer, QueryType, Reply, Session};
+use super::dns::{DnsAnswer, Reply, Session};
 use super::question::{NETWORK, Port, ZONE, is_name};
 use super::records::{
     AddressCount, SrvTarget, TargetRecords, TooMany, endpoints, endpoints_by_address, is_complete,
@@ -118,7 +119,7 @@ async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
         None => PROBE_LABEL.to_owned(),
     };
     is_name(&beside)
-        && matches!(session.ask(&beside, QueryType::A).await, Ok(DnsAnswer::NoData | DnsAnswer::Found(_)))
+        && matches!(session.ask(&beside, RecordType::A).await, Ok(DnsAnswer::NoData | DnsAnswer::Found(_)))
 }
 
 /// Returns the one endpoint of an IP address given in place of a service's name. Sends no query.
@@ -167,17 +168,17 @@ async fn look_up(session: &Session<'_>, name: &str, port: &Port) -> Result<Resol
 }
 
 async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<Resolved, LookupError> {
-    if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._tcp.{name}"), QueryType::Srv).await? {
+    if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._tcp.{name}"), RecordType::SRV).await? {
         return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
     }
-    if let DnsAnswer::NoName { zone } = session.ask(name, QueryType::A).await? {
+    if let DnsAnswer::NoName { zone } = session.ask(name, RecordType::A).await? {
         return Err(LookupError::NoName { zone });
     }
-    if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._udp.{name}"), QueryType::Srv).await? {
+    if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._udp.{name}"), RecordType::SRV).await? {
         return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
     }
     // DNS knows the numbers of the other ports, but not their names.
-    let ports = match session.ask(name, QueryType::Srv).await? {
+    let ports = match session.ask(name, RecordType::SRV).await? {
         DnsAnswer::Found(reply) => reply.services.iter().map(|service| service.port).collect(),
         DnsAnswer::NoData | DnsAnswer::NoName { .. } => BTreeSet::new(),
     };
@@ -186,7 +187,7 @@ async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<R
 
 /// Resolves all named ports of a service, from the SRV records of the service's own name.
 async fn all_ports(session: &Session<'_>, name: &str) -> Result<Resolved, LookupError> {
-    match session.ask(name, QueryType::Srv).await? {
+    match session.ask(name, RecordType::SRV).await? {
         DnsAnswer::Found(reply) => resolve_targets(session, name, reply).await.map_err(LookupError::Final),
         DnsAnswer::NoName { zone } => Err(LookupError::NoName { zone }),
         DnsAnswer::NoData => Err(no_such_port(name, "*", Vec::new())),
@@ -200,7 +201,7 @@ fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> LookupError {
 
 async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<Resolved, LookupError> {
     let answers =
-        future::try_join(session.ask(name, QueryType::A), session.ask(name, QueryType::Aaaa)).await?;
+        future::try_join(session.ask(name, RecordType::A), session.ask(name, RecordType::AAAA)).await?;
     if let (DnsAnswer::NoName { zone }, DnsAnswer::NoName { .. }) = answers {
         return Err(LookupError::NoName { zone });
     }
@@ -243,7 +244,7 @@ async fn resolve_target(
     glue: Vec<IpAddr>,
 ) -> Result<(String, TargetRecords, Duration), ResolveError> {
     let mut ttl = Duration::MAX;
-    let facts = match session.ask(&target, QueryType::Txt).await? {
+    let facts = match session.ask(&target, RecordType::TXT).await? {
         DnsAnswer::Found(reply) => {
             ttl = ttl.min(reply.ttl);
             reply.facts
@@ -253,7 +254,7 @@ async fn resolve_target(
     let mut owned = TargetRecords { addresses: glue, facts };
     if !is_complete(&owned) {
         let answers =
-            future::try_join(session.ask(&target, QueryType::A), session.ask(&target, QueryType::Aaaa))
+            future::try_join(session.ask(&target, RecordType::A), session.ask(&target, RecordType::AAAA))
                 .await?;
         owned.addresses = addresses(answers.into(), &mut ttl);
     }

@@ -103,7 +103,7 @@ pub(super) fn is_complete(owned: &TargetRecords) -> bool {
     let distinct =
         |ips: &mut dyn Iterator<Item = IpAddr>| ips.filter(is_usable).collect::<BTreeSet<IpAddr>>();
     let addresses = distinct(&mut owned.addresses.iter().copied());
-    !addresses.is_empty() && addresses == distinct(&mut owned.facts.iter().map(|facts| facts.ip))
+    !addresses.is_empty() && addresses == distinct(&mut owned.facts.iter().map(|facts| facts.address.ip))
 }
 
 /// Returns an endpoint for each pod that has addresses under the target's name.
@@ -111,7 +111,7 @@ fn endpoints_of(service: &SrvTarget, owned: &TargetRecords) -> impl Iterator<Ite
     let mut known: BTreeMap<IpAddr, &Facts> = BTreeMap::new();
     for facts in &owned.facts {
         // Of contradicting texts the smallest counts, so that their order does not matter.
-        known.entry(facts.ip).and_modify(|other| *other = facts.min(*other)).or_insert(facts);
+        known.entry(facts.address.ip).and_modify(|other| *other = facts.min(*other)).or_insert(facts);
     }
     let distinct: BTreeSet<IpAddr> = owned.addresses.iter().copied().filter(is_usable).collect();
     let mut pods: BTreeMap<PodKey, Vec<Facts>> = BTreeMap::new();
@@ -131,9 +131,9 @@ enum PodKey {
 
 impl PodKey {
     fn of(facts: &Facts) -> Self {
-        match &facts.uid {
+        match &facts.pod.uid {
             Some(uid) => Self::Uid(uid.clone()),
-            None => Self::Name(facts.namespace.clone(), facts.pod.clone()),
+            None => Self::Name(facts.pod.namespace.clone(), facts.pod.name.clone()),
         }
     }
 }
@@ -142,36 +142,23 @@ impl PodKey {
 /// least one.
 fn endpoint(service: &SrvTarget, mut addresses: Vec<Facts>) -> Endpoint {
     // Addresses on unknown networks come last.
-    addresses.sort_by(|a, b| {
+    addresses.sort_by(|Facts { address: a, .. }, Facts { address: b, .. }| {
         (a.network.is_none(), &a.network, a.ip).cmp(&(b.network.is_none(), &b.network, b.ip))
     });
     let first = |fact: fn(&Facts) -> &Option<String>| addresses.iter().find_map(|facts| fact(facts).clone());
     let pod = PodRef {
-        namespace: first(|facts| &facts.namespace),
-        name: first(|facts| &facts.pod),
-        uid: first(|facts| &facts.uid),
+        namespace: first(|facts| &facts.pod.namespace),
+        name: first(|facts| &facts.pod.name),
+        uid: first(|facts| &facts.pod.uid),
     };
-    let is_known = pod.namespace.is_some() || pod.name.is_some() || pod.uid.is_some();
     Endpoint {
         host: first_label(&service.target).to_owned(),
         target: service.target.clone(),
         port: service.port,
         node: first(|facts| &facts.node),
         zone: first(|facts| &facts.zone),
-        pod: is_known.then_some(pod),
-        addresses: addresses.into_iter().map(address).collect(),
-    }
-}
-
-fn address(facts: Facts) -> EndpointAddress {
-    EndpointAddress {
-        ip: facts.ip,
-        network: facts.network,
-        interface: facts.interface,
-        mac: facts.mac,
-        rdma_devices: facts.rdma_devices,
-        pci: facts.pci,
-        numa: facts.numa,
+        pod: (pod != PodRef::default()).then_some(pod),
+        addresses: addresses.into_iter().map(|facts| facts.address).collect(),
     }
 }
 

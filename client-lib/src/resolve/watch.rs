@@ -11,7 +11,7 @@ use tokio::time::{Sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::refresh::Refresh;
-use super::resolution::{Resolution, now};
+use super::resolution::{self, Resolution, now};
 use super::{Change, ResolveError, Resolved, Resolver};
 
 /// Stream of the changes of a service's endpoints, from [`Resolver::watch`]. It never ends.
@@ -150,7 +150,7 @@ impl Stream for Watch {
             if this.refresh.is_due(now()) {
                 this.refresh.on_asked(now());
                 let (name, port, last) = (&this.name, &this.port, this.full_name.as_deref());
-                this.resolution = Some(Resolution::start(&this.resolver, name, port, last));
+                this.resolution = Some(resolution::start(&this.resolver, name, port, last));
                 continue;
             }
             if this.poll_sleep(context) {

@@ -141,9 +141,12 @@ fn each_distinct_target_and_port_is_an_endpoint() {
 fn records_that_multiply_beyond_the_limits_are_refused() {
     let pods = |count: u32| {
         let facts: Vec<Facts> = (1..=count)
-            .map(|n| Facts { uid: Some(n.to_string()), ..Facts::unknown(std::net::Ipv4Addr::from(n).into()) })
+            .map(|n| {
+                let pod = PodRef { uid: Some(n.to_string()), ..PodRef::default() };
+                Facts { pod, ..Facts::unknown(std::net::Ipv4Addr::from(n).into()) }
+            })
             .collect();
-        TargetRecords { addresses: facts.iter().map(|facts| facts.ip).collect(), facts }
+        TargetRecords { addresses: facts.iter().map(|facts| facts.address.ip).collect(), facts }
     };
     let found = |ports: u16, owned: TargetRecords| {
         let services: Vec<SrvTarget> = (1..=ports).map(|port| service("h.s", port)).collect();
@@ -204,11 +207,12 @@ prop_compose! {
     fn any_facts()(
         ip in any_ip(),
         uid in prop::option::of("[ab]"),
-        pod in prop::option::of("[ab]"),
+        name in prop::option::of("[ab]"),
         network in prop::option::of("rail[01]"),
         node in prop::option::of("[mn]"),
     ) -> Facts {
-        Facts { uid, pod, network, node, ..Facts::unknown(ip) }
+        let address = EndpointAddress { network, ..EndpointAddress::new(ip) };
+        Facts { pod: PodRef { namespace: None, name, uid }, address, node, zone: None }
     }
 }
 
