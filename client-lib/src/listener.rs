@@ -54,7 +54,7 @@ use flusher::Flusher;
 use gpu::UploadPool;
 use limits::Limits;
 use log_limit::{LineKind, LogLimit};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use queue::Queue;
 pub use received::{Received, Sender};
 use session::{SessionKey, SessionState};
@@ -305,7 +305,7 @@ impl Listener {
     /// # Ok(()) }
     /// ```
     pub fn is_connected(&self, session: u128) -> bool {
-        self.handle.shared.sessions().is_connected(|key| key.id.0 == session)
+        self.handle.shared.sessions.lock().is_connected(|key| key.id.0 == session)
     }
 
     /// Closes all connections and the listener. Tasks that wait for a frame get [`ListenerClosed`].
@@ -406,11 +406,6 @@ impl Shared {
     /// cause.
     fn may_log(&self, kind: LineKind) -> bool {
         self.log_limit.allows(kind)
-    }
-
-    /// Locks the senders' sessions.
-    fn sessions(&self) -> MutexGuard<'_, Sessions<SessionKey, Arc<SessionState<Connection>>>> {
-        self.sessions.lock()
     }
 }
 

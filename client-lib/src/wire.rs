@@ -188,7 +188,7 @@ impl Header {
             }
             Self::Close { code, text } => {
                 bytes[0] = CLOSE;
-                bytes[1] = code.to_byte();
+                bytes[1] = code as u8;
                 let text = u16::try_from(text.min(MAX_TEXT)).unwrap_or_default();
                 bytes[2..4].copy_from_slice(&text.to_be_bytes());
             }
@@ -320,14 +320,6 @@ impl<'a> ControlBody<'a> {
 }
 
 impl CloseCode {
-    fn to_byte(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Protocol => 1,
-            Self::Superseded => 2,
-        }
-    }
-
     fn from_byte(byte: u8) -> Result<Self, WireError> {
         match byte {
             0 => Ok(Self::Done),

@@ -246,7 +246,7 @@ async fn superseded(shared: &Shared, connection: &Connection, (key, lane, epoch)
         // Enabled before the check, so that no connection in between is missed.
         let mut admitted = std::pin::pin!(connection.session_state().admitted.notified());
         admitted.as_mut().enable();
-        if !shared.sessions().is_latest(key, lane, epoch) {
+        if !shared.sessions.lock().is_latest(key, lane, epoch) {
             return;
         }
         admitted.await;

@@ -15,21 +15,15 @@ const PART: u64 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) bytes: usize,
-    basis: Basis,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Basis {
-    Given,
-    Most,
-    Part(Limit),
+    /// The end of a line about the budget: the reason for it, if the program has not set it.
+    basis: String,
 }
 
 impl Budget {
     /// Returns the budget that the program has set by
     /// [`ListenerBuilder::memory`](super::ListenerBuilder::memory).
     pub(super) fn given(bytes: usize) -> Self {
-        Self { bytes, basis: Basis::Given }
+        Self { bytes, basis: String::new() }
     }
 
     /// Returns the default budget: a part of the memory that this process may use.
@@ -39,13 +33,15 @@ impl Budget {
 
     /// Returns the most by default, which is that of a GPU: it has its own memory.
     pub(super) fn most() -> Self {
-        Self { bytes: MOST, basis: Basis::Most }
+        Self { bytes: MOST, basis: ", the most that is taken by default".to_owned() }
     }
 
     fn of(limit: Option<Limit>) -> Self {
         let part = limit.and_then(|limit| Some((usize::try_from(limit.bytes / PART).ok()?, limit)));
         match part {
-            Some((bytes, limit)) if bytes < MOST => Self { bytes, basis: Basis::Part(limit) },
+            Some((bytes, limit)) if bytes < MOST => {
+                Self { bytes, basis: format!(", a quarter of the {limit}") }
+            }
             _ => Self::most(),
         }
     }
@@ -53,12 +49,7 @@ impl Budget {
 
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.bytes)?;
-        match &self.basis {
-            Basis::Given => Ok(()),
-            Basis::Most => f.write_str(", the most that is taken by default"),
-            Basis::Part(limit) => write!(f, ", a quarter of the {limit}"),
-        }
+        write!(f, "{} bytes{}", self.bytes, self.basis)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -121,7 +121,6 @@ impl Connection {
         &self.slots
     }
 
-    /// Returns how many frames the sender may have sent since the connection began.
     /// Ends the connection for a reason.
     pub(super) fn close_with(&self, reason: Ended) {
         self.reason.lock().get_or_insert(reason);
@@ -155,8 +154,9 @@ impl Connection {
         if self.channel.is_rdma() { None } else { self.asks.next() }
     }
 
+    /// Returns how many frames the sender may have sent since the connection began.
     pub(super) fn credit(&self) -> u64 {
-        self.acks().credit()
+        self.acks.lock().credit()
     }
 
     /// Returns whether the sender can have more or fewer slots than it began with.
@@ -173,7 +173,7 @@ impl Connection {
     /// another limit.
     pub(super) fn set_limit(self: &Arc<Self>, to: u32) {
         let is_set = {
-            let acks = self.acks();
+            let acks = self.acks.lock();
             let may_change = acks.asked().is_none() && !self.has_ended.load(Ordering::Acquire);
             // Under the lock, or the slots of a connection that has just ended would be raised.
             may_change && (to < self.slots.count() || self.slots.raise(to))
@@ -186,7 +186,7 @@ impl Connection {
     /// Lowers the slots to a limit, as the sender has answered that it keeps to that from now on.
     pub(super) fn limited(&self, to: u32) -> Result<(), Ended> {
         {
-            let mut acks = self.acks();
+            let mut acks = self.acks.lock();
             if !acks.answered(to, self.hello.window) {
                 return Err(Ended::Unlimited);
             }
@@ -201,13 +201,13 @@ impl Connection {
 
     /// Returns the limit on slots that the sender has not confirmed, and when it was asked to.
     pub(super) fn asked(&self) -> Option<(u32, Instant)> {
-        self.acks().asked()
+        self.acks.lock().asked()
     }
 
     /// Returns how many slots frames are in, and how many the sender may use.
     pub(super) fn usage(&self) -> Usage {
         let usage = self.slots.usage();
-        let peak = self.acks().local_slots().map_or(usage.peak, LocalSlots::peak);
+        let peak = self.acks.lock().local_slots().map_or(usage.peak, LocalSlots::peak);
         Usage { peak, ..usage }
     }
 
@@ -229,7 +229,7 @@ impl Connection {
         self.slots.forget_peak();
         let Usage { limit, most, .. } = self.slots.usage();
         let is_raised = {
-            let mut acks = self.acks();
+            let mut acks = self.acks.lock();
             acks.mark();
             let may_go_on = limit == 0 && most > 0 && acks.asked().is_none();
             // Under the lock, or the slots of a connection that has just ended would be raised.
@@ -242,14 +242,14 @@ impl Connection {
 
     /// Returns whether the program has dropped all frames of this connection that have come.
     pub(super) fn is_idle(&self) -> bool {
-        let by_rdma = self.acks().local_slots().map(LocalSlots::is_idle);
+        let by_rdma = self.acks.lock().local_slots().map(LocalSlots::is_idle);
         by_rdma.unwrap_or_else(|| self.slots.is_idle())
     }
 
     /// Returns whether the program has dropped no frame for a tick. A sender that is idle at this
     /// moment may be about to send the next of many frames.
     pub(super) fn is_quiet(&self) -> bool {
-        self.acks().is_quiet()
+        self.acks.lock().is_quiet()
     }
 
     /// Asks the task that serves the connection to end it, so that others get its slots.
@@ -272,7 +272,7 @@ impl Connection {
     /// given back before the program has dropped all frames.
     pub(super) fn end(&self) {
         // Under the lock, so that the slots are not raised again.
-        let _acks = self.acks();
+        let _acks = self.acks.lock();
         self.has_ended.store(true, Ordering::Release);
         if !self.channel.is_rdma() {
             self.slots.lower(0);
@@ -301,7 +301,7 @@ impl Connection {
     /// Records that the sender has written a frame to a slot, by RDMA.
     #[cfg(feature = "rdma")]
     pub(super) fn landed(&self, slot: u16) -> Result<(), crate::rdma::Violation> {
-        self.acks().landed(slot)
+        self.acks.lock().landed(slot)
     }
 
     /// Frees the slot of a frame that was sent at most once, and the program has dropped.
@@ -360,7 +360,7 @@ impl Connection {
     /// flusher.
     fn update(self: &Arc<Self>, change: impl FnOnce(&mut AckScheduler)) {
         let when = {
-            let mut acks = self.acks();
+            let mut acks = self.acks.lock();
             change(&mut acks);
             acks.schedule()
         };
@@ -377,16 +377,11 @@ impl Connection {
             }
         }
     }
-
-    /// Locks the scheduler of control messages.
-    fn acks(&self) -> MutexGuard<'_, AckScheduler> {
-        self.acks.lock()
-    }
 }
 
 impl Flush for Connection {
     fn flush(&self) -> Option<Duration> {
-        let pause = self.acks().flush();
+        let pause = self.acks.lock().flush();
         match pause {
             Some(_) => self.channel.use_delayed_acks(),
             None => self.channel.try_flush(self),
@@ -395,18 +390,18 @@ impl Flush for Connection {
     }
 
     fn flush_idle(&self) {
-        self.acks().idle();
+        self.acks.lock().idle();
         self.channel.try_flush(self);
     }
 }
 
 impl MessageSource for Connection {
     fn next(&self) -> Option<Message> {
-        let message = self.acks().message();
+        let message = self.acks.lock().message();
         message.or_else(|| self.next_ask())
     }
 
     fn has_work(&self) -> bool {
-        self.acks().has_message() || (!self.channel.is_rdma() && self.asks.has_work())
+        self.acks.lock().has_message() || (!self.channel.is_rdma() && self.asks.has_work())
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         let now = tokio::time::Instant::now().into_std();
-        self.shared.sessions().leave(now, &self.key, |state| state.shrink());
+        self.shared.sessions.lock().leave(now, &self.key, |state| state.shrink());
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn decide(
     let now = tokio::time::Instant::now().into_std();
     let lane = (hello.peer, hello.lane);
     let key = SessionKey { id: hello.session, owner: owner.into() };
-    let (state, lane) = shared.sessions().admit(now, &key, lane, hello.epoch)?;
+    let (state, lane) = shared.sessions.lock().admit(now, &key, lane, hello.epoch)?;
     // From here on, the lane has this listener's number for it.
     hello.lane = lane;
     state.supersede(lane, hello.epoch);

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 
 use multinet_memory::{Gpu, GpuError, GpuMemory, GpuSlice};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Most pieces of memory that are kept to be used again. The total is bounded by the slots of all
 /// connections.
@@ -33,7 +33,7 @@ impl UploadPool {
 
     fn take(&self, length: usize) -> Result<Arc<dyn GpuMemory>, GpuError> {
         let free = {
-            let mut free = self.free();
+            let mut free = self.free.lock();
             let fitting = free.iter().position(|memory| memory.length() >= length);
             fitting.map(|place| free.swap_remove(place))
         };
@@ -52,15 +52,10 @@ impl UploadPool {
             // The program still uses it.
             return;
         }
-        let mut free = self.free();
+        let mut free = self.free.lock();
         if free.len() < POOL {
             free.push(memory);
         }
-    }
-
-    /// Locks the list of free GPU memory.
-    fn free(&self) -> MutexGuard<'_, Vec<Arc<dyn GpuMemory>>> {
-        self.free.lock()
     }
 }
 

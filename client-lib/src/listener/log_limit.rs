@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -54,7 +54,7 @@ impl LogLimit {
     /// Returns whether a line of this kind may be written now. If not, it is counted.
     pub(super) fn allows(&self, kind: LineKind) -> bool {
         let now = Instant::now();
-        let mut kinds = self.kinds();
+        let mut kinds = self.kinds.lock();
         let lines = kinds.entry(kind).or_insert(Lines { since: now, written: 0, left_out: 0 });
         if now - lines.since >= WINDOW {
             (lines.since, lines.written) = (now, 0);
@@ -82,14 +82,9 @@ impl LogLimit {
 
     /// Returns how many lines of each kind have been left out since the last call.
     fn left_out(&self) -> Vec<(LineKind, u64)> {
-        let mut kinds = self.kinds();
+        let mut kinds = self.kinds.lock();
         let counts = kinds.iter_mut().map(|(&kind, lines)| (kind, std::mem::take(&mut lines.left_out)));
         counts.filter(|&(_, count)| count > 0).collect()
-    }
-
-    /// Locks the counts by kind.
-    fn kinds(&self) -> MutexGuard<'_, HashMap<LineKind, Lines>> {
-        self.kinds.lock()
     }
 }
 

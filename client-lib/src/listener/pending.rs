@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Number of connections from each address.
 pub(super) struct ConnectionCounts {
@@ -27,7 +27,7 @@ impl ConnectionCounts {
 
     /// Counts a new connection, or returns `None` if there are too many.
     pub(super) fn begin(self: &Arc<Self>, address: IpAddr) -> Option<Counted> {
-        let mut counts = self.counts();
+        let mut counts = self.counts.lock();
         let all: usize = counts.values().sum();
         let count = counts.get(&address).copied().unwrap_or_default();
         if all >= self.most || count >= self.most_each {
@@ -36,16 +36,11 @@ impl ConnectionCounts {
         counts.insert(address, count + 1);
         Some(Counted { all: Arc::clone(self), address })
     }
-
-    /// Locks the counts by address.
-    fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.counts.lock()
-    }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut counts = self.all.counts();
+        let mut counts = self.all.counts.lock();
         if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -70,6 +65,6 @@ mod tests {
         first.pop();
         assert!(begin(1).is_some());
         drop((first, others));
-        assert!(pending.counts().is_empty());
+        assert!(pending.counts.lock().is_empty());
     }
 }

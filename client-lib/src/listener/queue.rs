@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::control::Connection;
@@ -31,30 +31,25 @@ impl Queue {
     }
 
     pub(super) fn push(&self, arrived: Arrived) {
-        self.frames().push_back(arrived);
+        self.frames.lock().push_back(arrived);
         self.count.add_permits(1);
     }
 
     /// Takes the next frame, or returns `None` if the queue is empty or closed.
     pub(super) fn try_pop(&self) -> Option<Arrived> {
         self.count.try_acquire().ok()?.forget();
-        self.frames().pop_front()
+        self.frames.lock().pop_front()
     }
 
     /// Waits for the next frame. Returns `None` when the queue has been closed. Cancellation loses
     /// nothing.
     pub(super) async fn pop(&self) -> Option<Arrived> {
         self.count.acquire().await.ok()?.forget();
-        self.frames().pop_front()
+        self.frames.lock().pop_front()
     }
 
     /// Closes the queue: the program gets no more frames, not even those in it.
     pub(super) fn close(&self) {
         self.count.close();
-    }
-
-    /// Locks the queued frames.
-    fn frames(&self) -> MutexGuard<'_, VecDeque<Arrived>> {
-        self.frames.lock()
     }
 }

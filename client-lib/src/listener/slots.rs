@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::budget::Budget;
@@ -106,7 +106,7 @@ impl<C> Memory<C> {
 
     /// Returns the number of connections that have slots, with those in their handshake.
     pub(super) fn connections(&self) -> usize {
-        self.used().holders.len()
+        self.used.lock().holders.len()
     }
 
     /// Returns the number of slots of all connections together.
@@ -121,18 +121,18 @@ impl<C> Memory<C> {
 
     /// Returns whether a newcomer gets all slots that it wants, or an even share.
     pub(super) fn has_room_for(&self, wanted: u32) -> bool {
-        let used = self.used();
+        let used = self.used.lock();
         let enough = wanted.min(shares::even(self.total, used.sharing() + 1));
         used.holders.len() < self.most && self.total - used.promised >= enough
     }
 
     /// Returns the number of bytes in slots that are promised to connections.
     pub(super) fn promised(&self) -> usize {
-        self.used().promised as usize * self.slot
+        self.used.lock().promised as usize * self.slot
     }
 
     pub(super) fn holders(&self) -> Vec<(u64, Holder<C>)> {
-        self.used().holders.iter().map(|(id, holder)| (*id, holder.clone())).collect()
+        self.used.lock().holders.iter().map(|(id, holder)| (*id, holder.clone())).collect()
     }
 
     pub(super) fn released(&self) -> &Notify {
@@ -145,7 +145,7 @@ impl<C> Memory<C> {
         self: &Arc<Self>,
         Newcomer { address, wanted, is_lasting }: Newcomer,
     ) -> Result<Slots<C>, Refusal> {
-        let mut used = self.used();
+        let mut used = self.used.lock();
         let others = used.holders.len();
         if others >= self.most {
             let message =
@@ -179,7 +179,7 @@ impl<C> Memory<C> {
 
     /// Promises a connection more slots. Returns `false`, and changes nothing, if fewer are free.
     fn promise(&self, id: u64, more: u32) -> bool {
-        let mut used = self.used();
+        let mut used = self.used.lock();
         let Used { promised, holders, .. } = &mut *used;
         match holders.get_mut(&id) {
             Some(holder) if more <= self.total - *promised => {
@@ -196,7 +196,7 @@ impl<C> Memory<C> {
         if count == 0 {
             return;
         }
-        let mut used = self.used();
+        let mut used = self.used.lock();
         let Used { promised, holders, .. } = &mut *used;
         if let Some(holder) = holders.get_mut(&id) {
             holder.slots -= count;
@@ -204,11 +204,6 @@ impl<C> Memory<C> {
         }
         drop(used);
         self.released.notify_waiters();
-    }
-
-    /// Locks the table of connections and their slots.
-    fn used(&self) -> MutexGuard<'_, Used<C>> {
-        self.used.lock()
     }
 }
 
@@ -229,7 +224,7 @@ impl<C> Used<C> {
 impl<C> Slots<C> {
     /// Returns how many slots the sender may use: the limit that it keeps to.
     pub(super) fn count(&self) -> u32 {
-        self.free().usage.limit
+        self.free.lock().usage.limit
     }
 
     /// Returns the memory that the slots are a part of.
@@ -239,25 +234,25 @@ impl<C> Slots<C> {
 
     /// Sets the connection that holds the slots, once its handshake is over.
     pub(super) fn belong_to(&self, connection: Weak<C>) {
-        if let Some(holder) = self.memory.used().holders.get_mut(&self.id) {
+        if let Some(holder) = self.memory.used.lock().holders.get_mut(&self.id) {
             holder.connection = connection;
         }
     }
 
     pub(super) fn usage(&self) -> Usage {
-        self.free().usage
+        self.free.lock().usage
     }
 
     /// Halves the recorded peak of slots in use, as it becomes older.
     pub(super) fn forget_peak(&self) {
-        let usage = &mut self.free().usage;
+        let usage = &mut self.free.lock().usage;
         usage.peak = usage.in_use.max(usage.peak / 2);
     }
 
     /// Returns whether the program has dropped all frames. One that is being read does not count.
     pub(super) fn is_idle(&self) -> bool {
         let reading = u32::from(self.is_reading.load(Ordering::Relaxed));
-        self.free().usage.in_use <= reading
+        self.free.lock().usage.in_use <= reading
     }
 
     /// Describes how many senders share how many slots, for error messages.
@@ -269,7 +264,7 @@ impl<C> Slots<C> {
     /// sender has sent more than it has credit for.
     pub(super) fn take(&self, length: usize) -> Option<Vec<u8>> {
         let mut slot = {
-            let Free { used_before, usage } = &mut *self.free();
+            let Free { used_before, usage } = &mut *self.free.lock();
             if usage.in_use >= usage.most {
                 return None;
             }
@@ -295,7 +290,7 @@ impl<C> Slots<C> {
 
     /// Takes back the slot of a dropped frame. Returns whether the connection has none left.
     pub(super) fn give_back(&self, slot: Vec<u8>) -> bool {
-        let Free { used_before, usage } = &mut *self.free();
+        let Free { used_before, usage } = &mut *self.free.lock();
         usage.in_use = usage.in_use.saturating_sub(1);
         if usage.most <= usage.limit {
             used_before.push(slot);
@@ -308,7 +303,7 @@ impl<C> Slots<C> {
 
     /// Raises the limit, if the slots that are missing are free. Returns whether they were.
     pub(super) fn raise(&self, to: u32) -> bool {
-        let usage = &mut self.free().usage;
+        let usage = &mut self.free.lock().usage;
         let is_promised = self.memory.promise(self.id, to.saturating_sub(usage.most));
         if is_promised {
             (usage.most, usage.limit) = (usage.most.max(to), to);
@@ -320,7 +315,7 @@ impl<C> Slots<C> {
     /// once, or when the program drops the frames in them. Returns whether the connection has
     /// none left.
     pub(super) fn lower(&self, to: u32) -> bool {
-        let mut free = self.free();
+        let mut free = self.free.lock();
         let Free { used_before, usage } = &mut *free;
         usage.limit = usage.limit.min(to);
         let most = usage.most.min(usage.in_use.max(to));
@@ -333,16 +328,11 @@ impl<C> Slots<C> {
         self.memory.release(self.id, count);
         most == 0
     }
-
-    /// Locks the state of the slots.
-    fn free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock()
-    }
 }
 
 impl<C> Drop for Slots<C> {
     fn drop(&mut self) {
-        let mut used = self.memory.used();
+        let mut used = self.memory.used.lock();
         if let Some(holder) = used.holders.remove(&self.id) {
             used.promised -= holder.slots;
         }

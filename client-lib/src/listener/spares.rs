@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::control::Connection;
 use super::slots::{Memory, Newcomer, Slots};
@@ -34,12 +34,12 @@ impl<S> Spares<S> {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().len()
+        self.0.lock().len()
     }
 
     /// Keeps memory for the next sender. One that waits for slots already gets it at once.
     pub(super) fn keep(&self, now: Instant, slots: Slots<Connection>, spare: S) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if kept.len() < MOST {
             let memory = Arc::clone(slots.memory());
             kept.push(Kept { until: now + KEPT, slots, spare });
@@ -50,13 +50,13 @@ impl<S> Spares<S> {
 
     /// Removes the spares whose time is over. To drop them may take long.
     pub(super) fn overdue(&self, now: Instant) -> Vec<(S, Slots<Connection>)> {
-        let overdue = self.lock().extract_if(.., |kept| kept.until <= now).collect::<Vec<_>>();
+        let overdue = self.0.lock().extract_if(.., |kept| kept.until <= now).collect::<Vec<_>>();
         overdue.into_iter().map(|Kept { slots, spare, .. }| (spare, slots)).collect()
     }
 
     /// Takes a spare whose slots are of this memory, or returns `None` if there is none.
     pub(super) fn take(&self, memory: &Arc<Memory<Connection>>) -> Option<(Slots<Connection>, Option<S>)> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let at = kept.iter().rposition(|kept| Arc::ptr_eq(kept.slots.memory(), memory))?;
         let Kept { slots, spare, .. } = kept.swap_remove(at);
         Some((slots, Some(spare)))
@@ -70,11 +70,6 @@ impl<S> Spares<S> {
     ) -> Result<(Slots<Connection>, Option<S>), Refusal> {
         let granted = memory.grant(newcomer).map(|slots| (slots, None));
         granted.or_else(|refusal| self.take(memory).ok_or(refusal))
-    }
-
-    /// Locks the list of spares.
-    fn lock(&self) -> MutexGuard<'_, Vec<Kept<S>>> {
-        self.0.lock()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Credits of one connection: frames assigned to it, and what its receiver has reported.
 
 use std::collections::VecDeque;
+use std::mem::take;
 
 use thiserror::Error;
 
@@ -47,24 +48,11 @@ pub(crate) struct InvalidReport {
 
 impl CreditLedger {
     pub(super) fn reset(&mut self, slots: u64, frame_size: usize) {
-        self.queue.clear();
-        self.unwritten.clear();
-        // Names every field, so that a new one cannot be forgotten here.
-        let Self {
-            queue: _,
-            unwritten: _,
-            limit_answer,
-            slots: has,
-            is_ending,
-            frame_size: size,
-            assigned,
-            handed,
-            freed,
-            taken,
-            decided,
-        } = self;
-        (*has, *size, *is_ending, *limit_answer) = (slots, frame_size, false, None);
-        (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
+        // These two keep their memory.
+        let (mut queue, mut unwritten) = (take(&mut self.queue), take(&mut self.unwritten));
+        queue.clear();
+        unwritten.clear();
+        *self = Self { queue, unwritten, slots, frame_size, ..Self::default() };
     }
 
     /// Queues a frame to be written on the connection.

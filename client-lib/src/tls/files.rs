@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multinet_pem::CertifiedKeyError;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -101,7 +101,7 @@ impl CredentialStore {
     /// Returns the content of the files, or if they are unusable, what they contained before.
     pub(super) async fn current(self: &Arc<Self>) -> Arc<Credentials> {
         let reload = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_reloading = state.reload.as_ref().is_some_and(|reload| !reload.is_finished());
             if is_reloading || state.last_check.elapsed() < self.interval {
                 return Arc::clone(&state.credentials);
@@ -114,14 +114,14 @@ impl CredentialStore {
         };
         // If it is late or fails, the old content will do.
         let _ = tokio::time::timeout(self.patience, reload).await;
-        Arc::clone(&self.state().credentials)
+        Arc::clone(&self.state.lock().credentials)
     }
 
     /// Reloads the TLS files if they have changed, and keeps the old content if they are unusable.
     fn reload(&self) {
         let stamps = self.files.stamps();
         {
-            let state = self.state();
+            let state = self.state.lock();
             // After an error the files are loaded at every check: the error may have been in
             // reading.
             if state.last_error.is_none() && state.stamps == stamps {
@@ -129,7 +129,7 @@ impl CredentialStore {
             }
         }
         let loaded = self.files.load();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match loaded.and_then(|credentials| self.files.check_replacement(&state.credentials, credentials)) {
             Ok(credentials) => {
                 state.credentials = Arc::new(credentials);
@@ -143,10 +143,6 @@ impl CredentialStore {
                 state.last_error = Some(error);
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multinet_memory::{DmaBuf, GpuError, GpuMemory, Method};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_sge};
 use thiserror::Error;
 
@@ -117,16 +117,12 @@ impl GpuPages {
         let registered =
             self.0.registrations.ensure(domain, || register_gpu(domain, &*self.0.memory, method, 0));
         registered.inspect_err(|error| {
-            let mut refused = self.refused();
+            let mut refused = self.0.refused.lock();
             // Another device may have refused it forever in the meantime.
             if *refused != Refusal::Forever {
                 *refused = Refusal::by(error, Instant::now());
             }
         })
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Refusal> {
-        self.0.refused.lock()
     }
 
     /// Returns whether the memory is registered under this protection domain.
@@ -136,13 +132,13 @@ impl GpuPages {
 
     /// Returns whether a registration has failed before, even if it may be tried again.
     pub fn has_been_refused(&self) -> bool {
-        *self.refused() != Refusal::No
+        *self.0.refused.lock() != Refusal::No
     }
 
     /// Returns whether the memory should not be registered: it never can be, which is typical for
     /// memory of a pool, or it could not be lately.
     pub fn is_refused(&self) -> bool {
-        let refused = *self.refused();
+        let refused = *self.0.refused.lock();
         refused.holds(Instant::now)
     }
 

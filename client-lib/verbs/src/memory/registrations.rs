@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rdma_sys::{ibv_mr, ibv_sge};
 
 use super::{MAX_SGE_BYTES, ProtectionDomain};
@@ -20,8 +20,7 @@ use crate::error::{Call, Error};
 #[derive(Default)]
 pub(crate) struct Registrations(Arc<RegistrationList>);
 
-#[derive(Default)]
-struct RegistrationList(Mutex<Vec<Registration>>);
+type RegistrationList = Mutex<Vec<Registration>>;
 
 /// The pieces of memory that are registered under one protection domain.
 #[derive(Default)]
@@ -42,7 +41,7 @@ impl Registrations {
         domain: &ProtectionDomain,
         register: impl FnOnce() -> Result<NonNull<ibv_mr>, E>,
     ) -> Result<(), E> {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         all.retain(|known| !known.domain.is_retired());
         if !all.iter().any(|known| known.domain.is_same(domain)) {
             all.push(Registration { raw: register()?, domain: domain.clone() });
@@ -56,11 +55,11 @@ impl Registrations {
 
     /// Returns whether the memory is registered under this protection domain.
     pub(crate) fn has(&self, domain: &ProtectionDomain) -> bool {
-        self.all().iter().any(|known| known.domain.is_same(domain))
+        self.0.lock().iter().any(|known| known.domain.is_same(domain))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.all().is_empty()
+        self.0.lock().is_empty()
     }
 
     /// Returns a range of the memory, which begins at `start`, as a scatter/gather entry.
@@ -70,7 +69,7 @@ impl Registrations {
         (start, length): (usize, usize),
         range: &Range<usize>,
     ) -> Result<ibv_sge, Error> {
-        let all = self.all();
+        let all = self.0.lock();
         let known = all.iter().find(|known| known.domain.is_same(domain));
         let wanted = range.end.checked_sub(range.start).and_then(|wanted| u32::try_from(wanted).ok());
         let (Some(known), Some(wanted @ 0..=MAX_SGE_BYTES), true) = (known, wanted, range.end <= length)
@@ -81,23 +80,13 @@ impl Registrations {
         let lkey = unsafe { known.raw.as_ref() }.lkey;
         Ok(ibv_sge { addr: (start + range.start) as u64, length: wanted, lkey })
     }
-
-    fn all(&self) -> MutexGuard<'_, Vec<Registration>> {
-        self.0.all()
-    }
 }
 
 /// Ends the registrations here, since a thread that releases a domain may hold the list for longer
 /// than the memory lives.
 impl Drop for Registrations {
     fn drop(&mut self) {
-        self.all().clear();
-    }
-}
-
-impl RegistrationList {
-    fn all(&self) -> MutexGuard<'_, Vec<Registration>> {
-        self.0.lock()
+        self.0.lock().clear();
     }
 }
 
@@ -115,7 +104,7 @@ impl DomainRegistrations {
     pub(crate) fn end(&self) {
         let all = std::mem::take(&mut *self.0.lock());
         for known in all.iter().filter_map(Weak::upgrade) {
-            known.all().retain(|known| !known.domain.is_retired());
+            known.lock().retain(|known| !known.domain.is_retired());
         }
     }
 }
