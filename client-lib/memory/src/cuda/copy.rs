@@ -44,19 +44,16 @@ impl Copier {
     ///
     /// The destination has room for them, in memory of this GPU.
     pub(super) unsafe fn write(&mut self, to: CUdeviceptr, bytes: &[u8]) -> Result<(), GpuError> {
-        self.begin()?;
-        let direct = is_locked(&self.context, bytes)
-            // SAFETY: the caller's promise; the bytes are borrowed until the stream is idle, below.
-            && unsafe { self.slots[0].stream.upload(to, bytes.as_ptr(), bytes.len()) }.is_ok();
-        let asked = if direct {
-            Ok(())
-        } else {
+        self.in_order(|| {
+            let direct = is_locked(&self.context, bytes)
+                // SAFETY: the caller's promise; the bytes are borrowed until the stream is idle.
+                && unsafe { self.slots[0].stream.upload(to, bytes.as_ptr(), bytes.len()) }.is_ok();
+            if direct {
+                return Ok(());
+            }
             // SAFETY: the caller's promise.
             unsafe { self.write_by_slots(to, bytes) }
-        };
-        // Waits even after a failure.
-        let ended = self.end();
-        asked.and(ended)
+        })
     }
 
     /// Copies bytes from the GPU.
@@ -65,34 +62,29 @@ impl Copier {
     ///
     /// The source has that many bytes, in memory of this GPU.
     pub(super) unsafe fn read(&mut self, from: CUdeviceptr, bytes: &mut [u8]) -> Result<(), GpuError> {
-        self.begin()?;
-        let direct = is_locked(&self.context, bytes)
-            // SAFETY: the caller's promise; the bytes are borrowed until the stream is idle, below.
-            && unsafe { self.slots[0].stream.download(from, bytes.as_mut_ptr(), bytes.len()) }.is_ok();
-        let asked = if direct {
-            Ok(())
-        } else {
+        self.in_order(|| {
+            let direct = is_locked(&self.context, bytes)
+                // SAFETY: the caller's promise; the bytes are borrowed until the stream is idle.
+                && unsafe { self.slots[0].stream.download(from, bytes.as_mut_ptr(), bytes.len()) }.is_ok();
+            if direct {
+                return Ok(());
+            }
             // SAFETY: the caller's promise. If the GPU had begun the direct copy before it was
             // refused, that copy is in the first slot's stream, and so complete before the
             // processor writes to the bytes.
             unsafe { self.read_by_slots(from, bytes) }
-        };
-        // Waits even after a failure.
-        let ended = self.end();
-        asked.and(ended)
+        })
     }
 
-    /// Orders the copies that follow after the earlier work of the program on the GPU.
-    fn begin(&self) -> Result<(), GpuError> {
+    /// Copies after the earlier work of the program on the GPU, and waits until no copy is in
+    /// flight, even after one has failed. Otherwise the GPU could still be using a slot, or memory
+    /// that was only borrowed.
+    fn in_order(&self, copy: impl FnOnce() -> Result<(), GpuError>) -> Result<(), GpuError> {
         self.order.record()?;
-        self.slots.iter().try_for_each(|slot| slot.stream.wait_for(&self.order))
-    }
-
-    /// Waits until no copy is in flight, even after one has failed. Otherwise the GPU could still
-    /// be using a slot, or memory that was only borrowed.
-    fn end(&self) -> Result<(), GpuError> {
+        self.slots.iter().try_for_each(|slot| slot.stream.wait_for(&self.order))?;
+        let copied = copy();
         let [first, second] = self.slots.each_ref().map(|slot| slot.stream.synchronize());
-        first.and(second)
+        copied.and(first).and(second)
     }
 
     /// # Safety

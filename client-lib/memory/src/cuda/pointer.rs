@@ -8,7 +8,6 @@ use std::ptr;
 use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
 use super::context::Current;
-use super::failure;
 use crate::error::GpuError;
 
 /// Returns the reason why an address is not memory of this GPU, or `None` if it is.
@@ -113,15 +112,16 @@ pub(super) fn allocation(current: &Current<'_>, address: CUdeviceptr) -> Result<
 pub(super) fn reachable(current: &Current<'_>, address: CUdeviceptr) -> Result<(), GpuError> {
     let mut capable = 0_u32;
     // SAFETY: at least the size of the attribute, which is a boolean; zero before.
-    let code = unsafe {
-        (current.context.library.cuPointerGetAttribute)(
-            (&raw mut capable).cast(),
+    let asked = unsafe {
+        query(
+            current,
+            &mut capable,
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
             address,
         )
     };
     // A driver that does not know the attribute reports the reason when the memory is exported.
-    if code == failure::SUCCESS && capable == 0 {
+    if asked.is_ok() && capable == 0 {
         return Err(current.context.error(format!(
             "RDMA devices cannot reach the memory at {address:#x}: it is of cudaMallocAsync or another pool, or of cuMemCreate without \
              gpuDirectRDMACapable; allocate it by cudaMalloc"
