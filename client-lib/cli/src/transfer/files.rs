@@ -29,13 +29,13 @@ const SUFFIX: usize = 40;
 #[derive(Debug)]
 pub(super) struct Files {
     /// Path that `--output` names.
-    path: PathBuf,
-    folder: PathBuf,
+    pub(super) path: PathBuf,
+    pub(super) folder: PathBuf,
     name: OsString,
     replaces: bool,
     keeps: bool,
     /// Permissions of files that are placed, as the umask allows them.
-    mode: u32,
+    pub(super) mode: u32,
     /// Number in the name of the next file, as in `FILE.1`; 0 for the first, which is just `FILE`.
     next: u64,
 }
@@ -120,18 +120,6 @@ impl Files {
         renamed
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    pub(super) fn mode(&self) -> u32 {
-        self.mode
-    }
-
     pub(super) fn part(&self, id: u128) -> PathBuf {
         self.named(&format!("{id:032x}.part"))
     }
@@ -213,7 +201,7 @@ impl Files {
         let placed = left.filter(|&(_, left)| left == Left::Placed);
         placed
             .filter_map(|(id, _)| Receipt::read(self.receipt(id)).ok().flatten())
-            .any(|receipt| receipt.stamp() == Stamp::of(file))
+            .any(|receipt| receipt.stamp == Stamp::of(file))
     }
 
     /// Lists the files in the folder whose names begin as the file's, by the rest behind the dot.

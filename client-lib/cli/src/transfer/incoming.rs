@@ -30,10 +30,10 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// A transfer that is being received, with its output and the frames that came too early.
 pub(super) struct Incoming {
     /// The sender's name and address, for messages.
-    sender: String,
+    pub(super) sender: String,
     /// Owner of the transfer; `None` while only an earlier receiver has had its frames.
-    owner: Option<Owner>,
-    session: Option<u128>,
+    pub(super) owner: Option<Owner>,
+    pub(super) session: Option<u128>,
     sink: Sink,
     parts: Reorder<(Meaning, Received)>,
     progress: Progress,
@@ -44,15 +44,15 @@ pub(super) struct Incoming {
     gap: Option<Instant>,
     /// Time at which the sender was known to be connected last.
     seen: Instant,
-    last_frame: Instant,
+    pub(super) last_frame: Instant,
     /// Path of the file, if it is not the one that was asked for.
     place: Option<PathBuf>,
     /// Time since when the file is complete; `None` before.
-    complete: Option<Instant>,
+    pub(super) complete: Option<Instant>,
     /// Time since when the sender knows that the file has been placed; `None` before.
     confirmed: Option<Instant>,
     /// Whether a complete transfer ends without waiting until its sender asks again.
-    is_hurried: bool,
+    pub(super) is_hurried: bool,
 }
 
 /// Result of a transfer that has been received.
@@ -116,24 +116,8 @@ impl Incoming {
         })
     }
 
-    pub(super) fn sender(&self) -> &str {
-        &self.sender
-    }
-
-    pub(super) fn owner(&self) -> Option<&Owner> {
-        self.owner.as_ref()
-    }
-
-    pub(super) fn session(&self) -> Option<u128> {
-        self.session
-    }
-
     pub(super) fn written(&self) -> u64 {
         self.sink.written()
-    }
-
-    pub(super) fn last_frame(&self) -> Instant {
-        self.last_frame
     }
 
     /// Returns whether bytes have gone to a stream, so that they cannot be taken back.
@@ -154,15 +138,6 @@ impl Incoming {
     /// Returns whether the sender knows that the file has been placed.
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirmed.is_some()
-    }
-
-    /// Makes a complete transfer end at the next check, as if its sender had been waited for.
-    pub(super) fn hurry(&mut self) {
-        self.is_hurried = true;
-    }
-
-    pub(super) fn is_hurried(&self) -> bool {
-        self.is_hurried
     }
 
     /// Handles a frame. A frame that is dropped goes back to its sender, as refused. When the disk
@@ -259,7 +234,7 @@ impl Incoming {
         }
         let found = self.sink.find(destination);
         let is_there = found.is_some();
-        let asked = destination.files().map(|files| files.path().to_owned());
+        let asked = destination.files().map(|files| files.path.clone());
         self.place = found.filter(|found| Some(found) != asked.as_ref());
         Ok(is_there)
     }
@@ -325,11 +300,6 @@ impl Incoming {
         self.progress = Progress::hidden();
         (self.complete, self.is_hurried) = (Some(Instant::now()), false);
         (done, self)
-    }
-
-    /// Returns the time since when the file is complete; `None` before.
-    pub(super) fn complete(&self) -> Option<Instant> {
-        self.complete
     }
 
     /// Ends the transfer, and removes what was received of it unless it is complete.

@@ -13,9 +13,9 @@ use super::receipt::{self, Receipt, Stamp};
 /// file is complete and on the disk.
 #[derive(Debug)]
 pub(super) struct Partial {
-    file: File,
-    path: PathBuf,
-    is_complete: bool,
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+    pub(super) is_complete: bool,
 }
 
 impl Partial {
@@ -71,18 +71,6 @@ impl Partial {
         Ok(Self { file, path, is_complete: false })
     }
 
-    pub(super) fn file(&mut self) -> &mut File {
-        &mut self.file
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.is_complete
-    }
-
     /// Writes the complete file to the disk, and gives it the name that says so.
     ///
     /// # Errors
@@ -116,7 +104,7 @@ impl Partial {
         id: u128,
         sha256: String,
     ) -> io::Result<(Receipt, PathBuf)> {
-        self.file.set_permissions(Permissions::from_mode(files.mode()))?;
+        self.file.set_permissions(Permissions::from_mode(files.mode))?;
         self.file.sync_all()?;
         let receipt = Receipt::write(files.receipt(id), sha256, Stamp::of(&self.file.metadata()?))?;
         match files.place(&self.path) {
@@ -186,7 +174,7 @@ mod tests {
     /// Returns the complete file of a transfer.
     fn complete(files: &Files) -> Partial {
         let mut partial = Partial::open(files, ID).unwrap();
-        partial.file().write_all(b"abc").unwrap();
+        partial.file.write_all(b"abc").unwrap();
         partial.sync(files).unwrap();
         partial
     }
@@ -201,7 +189,7 @@ mod tests {
         let partial = complete(&files);
         assert_eq!((names(folder.path()).len(), mode(&files.done(ID))), (1, 0o600));
         let (receipt, path) = partial.place(&mut files, ID, sha256()).unwrap();
-        assert_eq!((path.as_path(), mode(&path)), (files.path(), files.mode()));
+        assert_eq!((path.as_path(), mode(&path)), (files.path.as_path(), files.mode));
         assert_eq!(mode(&files.receipt(ID)), 0o600);
         receipt.remove();
         assert_eq!(names(folder.path()), ["out"]);
@@ -227,7 +215,7 @@ mod tests {
         for step in 0..3 {
             assert!(Partial::complete(&files, ID).unwrap().is_none(), "step {step}");
             let receipt = Receipt::read(files.receipt(ID)).unwrap().unwrap();
-            assert_eq!((&receipt.summary().sha256, receipt.stamp()), (&sha256(), stamp));
+            assert_eq!((&receipt.summary.sha256, receipt.stamp), (&sha256(), stamp));
             assert_eq!(files.find(stamp).is_some(), step == 0);
             match step {
                 0 => fs::rename(&path, folder.path().join("consumed")).unwrap(),
@@ -243,7 +231,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = files(folder.path());
         drop(complete(&files));
-        fs::hard_link(files.done(ID), files.path()).unwrap();
+        fs::hard_link(files.done(ID), &files.path).unwrap();
         assert!(Partial::complete(&files, ID).unwrap().is_none());
         assert_eq!(names(folder.path()), ["out"]);
     }
@@ -252,7 +240,7 @@ mod tests {
     fn a_file_that_was_left_behind_is_continued() {
         let folder = tempfile::tempdir().unwrap();
         let files = files(folder.path());
-        Partial::open(&files, ID).unwrap().file().write_all(b"abc").unwrap();
+        Partial::open(&files, ID).unwrap().file.write_all(b"abc").unwrap();
         let partial = Partial::open(&files, ID).unwrap();
         assert_eq!(partial.file.metadata().unwrap().len(), 3);
     }

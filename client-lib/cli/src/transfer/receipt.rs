@@ -20,8 +20,8 @@ const MAX_LENGTH: u64 = 1024;
 #[derive(Debug)]
 pub(super) struct Receipt {
     path: PathBuf,
-    summary: Summary,
-    stamp: Stamp,
+    pub(super) summary: Summary,
+    pub(super) stamp: Stamp,
 }
 
 /// Stamp by which a file is recognised under another name. The inode number alone does not tell: a
@@ -84,14 +84,6 @@ impl Receipt {
         Ok(Some(Self::new(path, content)))
     }
 
-    pub(super) fn summary(&self) -> &Summary {
-        &self.summary
-    }
-
-    pub(super) fn stamp(&self) -> Stamp {
-        self.stamp
-    }
-
     /// Removes the receipt: its sender knows that the file has been placed, or does not ask.
     pub(super) fn remove(&self) {
         // A receipt that stays does no harm: the next receiver removes it.
@@ -126,7 +118,7 @@ mod tests {
         // An earlier attempt to place the file may have left one.
         Receipt::write(path.clone(), sha256.clone(), stamp(8)).unwrap();
         let read = Receipt::read(path.clone()).unwrap().unwrap();
-        assert_eq!((read.summary(), read.stamp()), (&Summary { bytes: 3, sha256 }, stamp(8)));
+        assert_eq!((read.summary, read.stamp), (Summary { bytes: 3, sha256 }, stamp(8)));
         let text = fs::read(&path).unwrap();
         fs::write(&path, &text[..text.len() - 1]).unwrap();
         assert!(Receipt::read(path.clone()).unwrap().is_none());

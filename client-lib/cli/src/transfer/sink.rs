@@ -38,7 +38,7 @@ impl Sink {
         let to = match destination {
             Destination::Stream(_) => To::Stream(Stage::Open),
             Destination::Files(files) => {
-                let cannot_write = || cannot_write(files.path());
+                let cannot_write = || cannot_write(&files.path);
                 if let Some(partial) = Partial::complete(files, id).with_context(cannot_write)? {
                     To::File(partial)
                 } else if let Some(receipt) = Receipt::read(files.receipt(id)).with_context(cannot_write)? {
@@ -61,7 +61,7 @@ impl Sink {
     pub(super) fn stage(&self) -> Stage {
         match &self.to {
             To::Stream(stage) => *stage,
-            To::File(partial) if partial.is_complete() => Stage::Safe,
+            To::File(partial) if partial.is_complete => Stage::Safe,
             To::File(_) => Stage::Open,
             To::Placed(_) => Stage::Placed,
         }
@@ -83,11 +83,11 @@ impl Sink {
         }
         match (&mut self.to, destination) {
             (To::File(partial), Destination::Files(files)) => {
-                let file = partial.file();
+                let file = &mut partial.file;
                 if let Err(error) = file.write_all(bytes) {
                     // The same bytes may be written again, if there is room by then.
-                    file.set_len(self.written).with_context(|| cannot_write(files.path()))?;
-                    return Err(error).with_context(|| cannot_write(files.path()));
+                    file.set_len(self.written).with_context(|| cannot_write(&files.path))?;
+                    return Err(error).with_context(|| cannot_write(&files.path));
                 }
             }
             (_, Destination::Stream(stream)) => stream.write(bytes)?,
@@ -100,7 +100,7 @@ impl Sink {
 
     pub(super) fn summary(&self) -> Summary {
         match &self.to {
-            To::Placed(receipt) => receipt.summary().clone(),
+            To::Placed(receipt) => receipt.summary.clone(),
             _ => Summary::new(self.written, &self.hash.clone().finish()),
         }
     }
@@ -113,7 +113,7 @@ impl Sink {
     pub(super) fn sync(&mut self, destination: &mut Destination) -> anyhow::Result<()> {
         match (&mut self.to, destination) {
             (To::File(partial), Destination::Files(files)) => {
-                partial.sync(files).with_context(|| cannot_write(files.path()))
+                partial.sync(files).with_context(|| cannot_write(&files.path))
             }
             (To::Stream(stage), Destination::Stream(stream)) => {
                 stream.sync()?;
@@ -135,11 +135,11 @@ impl Sink {
             (To::File(partial), Destination::Files(files)) => {
                 let placed = partial.place(files, self.id, sha256);
                 let (receipt, path) =
-                    placed.map_err(|error| not_placed(error, files.path(), partial.path()))?;
-                let synced = files.sync_names(partial.file());
+                    placed.map_err(|error| not_placed(error, &files.path, &partial.path))?;
+                let synced = files.sync_names(&partial.file);
                 self.to = To::Placed(receipt);
-                synced.with_context(|| cannot_write(files.path()))?;
-                Ok(Some(path).filter(|path| path != files.path()))
+                synced.with_context(|| cannot_write(&files.path))?;
+                Ok(Some(path).filter(|path| *path != files.path))
             }
             (To::Stream(stage), _) => {
                 *stage = Stage::Placed;
@@ -153,7 +153,7 @@ impl Sink {
     /// away.
     pub(super) fn find(&self, destination: &Destination) -> Option<PathBuf> {
         let To::Placed(receipt) = &self.to else { return None };
-        destination.files()?.find(receipt.stamp())
+        destination.files()?.find(receipt.stamp)
     }
 
     /// Ends the transfer. Its sender knows that the file has been placed, or has not asked for
@@ -184,12 +184,12 @@ impl Sink {
         let partial = match &mut self.to {
             To::Stream(_) => return Ok(()),
             To::Placed(receipt) => {
-                self.written = receipt.summary().bytes;
+                self.written = receipt.summary.bytes;
                 return Ok(());
             }
             To::File(partial) => partial,
         };
-        let mut reader = BufReader::with_capacity(1 << 20, &*partial.file());
+        let mut reader = BufReader::with_capacity(1 << 20, &partial.file);
         let mut bytes = vec![0; 1 << 20];
         loop {
             let read = reader.read(&mut bytes)?;

@@ -41,16 +41,7 @@ pub(super) struct Fault {
 struct ChangeDetector {
     file: File,
     path: PathBuf,
-    before: Stamp,
-}
-
-/// Size and times of a file, which change with its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    size: u64,
-    modified: (i64, i64),
-    /// Time of the last change of content or metadata (ctime), which programs cannot set back.
-    changed: (i64, i64),
+    before: Metadata,
 }
 
 /// The parts as they are read, and their size together, if that is known.
@@ -76,7 +67,7 @@ pub(super) fn open(path: &Path, size: usize) -> anyhow::Result<Source> {
             true => Some(ChangeDetector {
                 file: file.try_clone().with_context(cannot_read)?,
                 path: path.to_owned(),
-                before: Stamp::of(&about),
+                before: about.clone(),
             }),
             false => None,
         };
@@ -95,37 +86,24 @@ impl ChangeDetector {
     fn check(&self) -> Result<(), Fault> {
         let path = self.path.display();
         let now = self.file.metadata().map_err(|error| Fault::unreadable(error, &path.to_string()))?;
-        let now = Stamp::of(&now);
-        let Some(reason) = self.before.differs(now) else { return Ok(()) };
+        // Programs can set back the time of modification, but not that of the last change (ctime).
+        let times = |of: &Metadata| [of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec()];
+        let reason = match &self.before {
+            before if now.len() < before.len() => Abort::Truncated,
+            before if now.len() > before.len() || times(&now) != times(before) => Abort::Changed,
+            _ => return Ok(()),
+        };
         let error = match reason {
             Abort::Truncated => anyhow!(
                 "{path} has become shorter while it was sent: {} bytes, after {}; send it again",
-                now.size,
-                self.before.size
+                now.len(),
+                self.before.len()
             ),
             _ => anyhow!(
                 "{path} has changed while it was sent, or got another name; send it again when no program changes it"
             ),
         };
         Err(Fault { reason, error })
-    }
-}
-
-impl Stamp {
-    fn of(about: &Metadata) -> Self {
-        Self {
-            size: about.len(),
-            modified: (about.mtime(), about.mtime_nsec()),
-            changed: (about.ctime(), about.ctime_nsec()),
-        }
-    }
-
-    fn differs(self, now: Self) -> Option<Abort> {
-        match now {
-            now if now.size < self.size => Some(Abort::Truncated),
-            now if now != self => Some(Abort::Changed),
-            _ => None,
-        }
     }
 }
 
@@ -257,7 +235,7 @@ mod tests {
             let path = folder.path().join("file");
             fs::write(&path, "content").unwrap();
             let file = append(&path);
-            let before = Stamp::of(&file.metadata().unwrap());
+            let before = file.metadata().unwrap();
             let watch = ChangeDetector { file, path: path.clone(), before };
             // Clocks of file systems are coarse.
             std::thread::sleep(std::time::Duration::from_millis(20));

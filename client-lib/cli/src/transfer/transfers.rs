@@ -79,7 +79,7 @@ impl Transfers {
     pub(super) fn finish_left_behind(&mut self) {
         let Some(files) = self.destination.files() else { return };
         let found = files.left_behind().unwrap_or_else(|error| {
-            let folder = files.folder().display();
+            let folder = files.folder.display();
             warn!("cannot look for what earlier receivers have left in {folder}: {error}");
             Vec::new()
         });
@@ -163,7 +163,7 @@ impl Transfers {
         if self.start.elapsed() > self.wait {
             self.remove_unclaimed();
         }
-        let is_connected = |transfer: &Incoming| transfer.session().is_some_and(&is_connected);
+        let is_connected = |transfer: &Incoming| transfer.session.is_some_and(&is_connected);
         while let Some((id, over)) = self.next_over(is_connected) {
             let outcome = match over {
                 Ok(()) => self.current.remove(&id).map(|transfer| Outcome::Done(self.done(id, transfer))),
@@ -211,7 +211,7 @@ impl Transfers {
         let (done, transfer) = transfer.place_unasked();
         self.placed_before.insert(id, transfer);
         if self.placed_before.len() > PLACED
-            && let Some((&oldest, _)) = self.placed_before.iter().min_by_key(|(_, other)| other.complete())
+            && let Some((&oldest, _)) = self.placed_before.iter().min_by_key(|(_, other)| other.complete)
         {
             self.placed_before.remove(&oldest).map(Incoming::finish);
         }
@@ -257,26 +257,26 @@ impl Transfers {
         let first = self.current.iter().next();
         if let Some((&id, other)) = first.filter(|_| self.destination.files().is_none()) {
             if other.written() > 0 || other.is_complete() {
-                let other = other.sender();
+                let other = &other.sender;
                 return Err(format!("{other} is sending, and only a file can have several senders"));
             }
             self.end(id, "it has sent nothing yet, and another sender has come");
             return Ok(());
         }
         if let Some(other) = self.current.values().find(|other| !self.keeps && other.is_complete()) {
-            return Err(format!("the transfer of {} is complete, and one is enough", other.sender()));
+            return Err(format!("the transfer of {} is complete, and one is enough", other.sender));
         }
         // What an earlier receiver has left has no owner, and takes no memory worth counting.
-        let counted = self.current.iter().filter(|(_, other)| other.owner().is_some() && !other.is_hurried());
+        let counted = self.current.iter().filter(|(_, other)| other.owner.is_some() && !other.is_hurried);
         if counted.clone().count() < MOST {
             return Ok(());
         }
-        let owned = counted.filter_map(|(&id, other)| Some((id, other.owner()?, other.last_frame())));
+        let owned = counted.filter_map(|(&id, other)| Some((id, other.owner.as_ref()?, other.last_frame)));
         let Some(id) = gives_way(owner, owned) else {
             return Err(format!("{MOST} transfers are under way"));
         };
         match self.current.get_mut(&id) {
-            Some(other) if other.is_complete() => other.hurry(),
+            Some(other) if other.is_complete() => other.is_hurried = true,
             _ => self.end(id, &format!("{MOST} others are sending, and it has been still for longest")),
         }
         Ok(())
@@ -302,7 +302,7 @@ impl Transfers {
     /// better.
     fn fail(&mut self, id: u128, Failure { cause, error }: Failure) -> Option<Outcome> {
         let transfer = self.current.remove(&id)?;
-        let (session, is_spoilt) = (transfer.session(), transfer.is_spoilt());
+        let (session, is_spoilt) = (transfer.session, transfer.is_spoilt());
         let cause = match cause {
             // Nothing but a connection has come and gone.
             Cause::GaveUp if transfer.written() == 0 => Cause::Theirs,
@@ -368,7 +368,7 @@ impl Refusals {
 
 fn end(current: &mut BTreeMap<u128, Incoming>, refusals: &mut Refusals, id: u128, reason: &str) {
     if let Some(transfer) = current.remove(&id) {
-        refusals.refuse(id, transfer.sender(), reason);
+        refusals.refuse(id, &transfer.sender, reason);
         transfer.discard();
     }
 }
@@ -380,10 +380,10 @@ fn end(current: &mut BTreeMap<u128, Incoming>, refusals: &mut Refusals, id: u128
 /// disk must not end all others before it fails.
 fn drop_still(current: &mut BTreeMap<u128, Incoming>, refusals: &mut Refusals, written: u64) -> bool {
     let still = current.iter().filter(|(_, transfer)| {
-        let is_still = !transfer.is_complete() && transfer.last_frame().elapsed() >= STILL;
+        let is_still = !transfer.is_complete() && transfer.last_frame.elapsed() >= STILL;
         is_still && transfer.written() > written
     });
-    let stillest = still.min_by_key(|(_, transfer)| transfer.last_frame()).map(|(&id, _)| id);
+    let stillest = still.min_by_key(|(_, transfer)| transfer.last_frame).map(|(&id, _)| id);
     if let Some(id) = stillest {
         end(current, refusals, id, "the disk is full, and it has been still for longest");
     }
