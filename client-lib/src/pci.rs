@@ -216,13 +216,7 @@ pub(crate) fn is_hex(text: &str, length: RangeInclusive<usize>) -> bool {
 
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pix => "PIX",
-            Self::Pxb => "PXB",
-            Self::Phb => "PHB",
-            Self::Node => "NODE",
-            Self::Sys => "SYS",
-        })
+        f.write_str(&format!("{self:?}").to_uppercase())
     }
 }
 

@@ -51,8 +51,6 @@ pub(crate) use unusable::{QueuePairError, Unusable};
 use multinet_memory::GpuSlice;
 use multinet_verbs::{GpuReceiveBuffer, ReceivedBytes};
 
-use crate::wire::Data;
-
 /// A frame that the sender's device has written to one of our slots.
 pub(crate) struct ReceivedFrame {
     slot: u16,
@@ -74,12 +72,8 @@ impl ReceivedFrame {
         self.slot
     }
 
-    pub(crate) fn key(&self, data: &Data) -> &[u8] {
-        &self.prefix[..usize::from(data.key)]
-    }
-
-    pub(crate) fn metadata(&self, data: &Data) -> &[u8] {
-        &self.prefix[usize::from(data.key)..]
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.prefix
     }
 
     /// Returns the payload in the machine's memory, which is empty if it lies in a GPU.

@@ -386,17 +386,11 @@ impl GpuSlice {
     ///
     /// [`GpuError`], if the range is shorter, or the GPU has failed.
     pub fn read(&self, bytes: &mut [u8]) -> Result<(), GpuError> {
-        self.within(bytes.len())?;
-        self.memory.read(self.range.start, bytes)
-    }
-
-    fn within(&self, length: usize) -> Result<(), GpuError> {
-        if length > self.len() {
-            return Err(GpuError::new(format!(
-                "{length} bytes are more than the {} of this range of GPU memory",
-                self.len()
-            )));
+        let (wanted, length) = (bytes.len(), self.len());
+        if wanted > length {
+            let reason = format!("{wanted} bytes are more than the {length} of this range of GPU memory");
+            return Err(GpuError::new(reason));
         }
-        Ok(())
+        self.memory.read(self.range.start, bytes)
     }
 }

@@ -17,16 +17,18 @@ pub(super) enum Slot {
 
 impl Slot {
     pub(super) fn key(&self, data: &Data) -> &[u8] {
-        match self {
-            Self::Own(slot) => &slot[..usize::from(data.key)],
-            Self::Landed(landed) => landed.key(data),
-        }
+        &self.prefix(data)[..usize::from(data.key)]
     }
 
     pub(super) fn metadata(&self, data: &Data) -> &[u8] {
+        &self.prefix(data)[usize::from(data.key)..]
+    }
+
+    /// Returns key and metadata.
+    fn prefix(&self, data: &Data) -> &[u8] {
         match self {
-            Self::Own(slot) => &slot[usize::from(data.key)..data.prefix()],
-            Self::Landed(landed) => landed.metadata(data),
+            Self::Own(slot) => &slot[..data.prefix()],
+            Self::Landed(landed) => landed.prefix(),
         }
     }
 

@@ -47,17 +47,11 @@ impl Keeper {
         let binding = match (by, lookup.fib_entry()) {
             (Some(by), Ok(entry)) if !by.is_default_network => Binding::of(local, &entry, &self.interfaces),
             // No answer is better than one by the default network.
-            _ => match holder(local, &self.interfaces) {
-                Holder::Other => Binding::Unrestricted,
-                Holder::Nic(interface) => Binding::Interface(interface.to_owned()),
-                Holder::Virtual(interface) => {
-                    let interface = interface.to_owned();
-                    if self.is_second_nics(local)? {
-                        Binding::Interface(interface)
-                    } else {
-                        Binding::Unrestricted
-                    }
+            _ => match interface_with(local, &self.interfaces).map(|(name, it)| (name.to_owned(), it)) {
+                Some((name, is_virtual)) if !is_virtual || self.is_second_nics(local)? => {
+                    Binding::Interface(name)
                 }
+                _ => Binding::Unrestricted,
             },
         };
         binding.apply(socket)
@@ -74,31 +68,18 @@ impl Keeper {
     }
 }
 
-/// Interface that has an accepted connection's local address. A connection that is bound to the
-/// interface cannot leave by the default network.
-#[derive(Debug, PartialEq, Eq)]
-enum Holder<'a> {
-    /// A NIC that is not on the default network. The field is its name.
-    Nic(&'a str),
-    /// The loopback interface or a dummy. Second NICs may send from the address, or the default
-    /// network may.
-    Virtual(&'a str),
-    /// The default network's interface has the address, or no interface has it.
-    Other,
-}
-
-fn holder(local: IpAddr, interfaces: &[Interface]) -> Holder<'_> {
-    let mut holders = interfaces.iter().filter(|interface| interface.has(local));
-    if holders.clone().any(|interface| interface.is_default_network) {
-        return Holder::Other;
+/// Returns the name of the interface that has an accepted connection's local address, and whether
+/// it is virtual: the loopback interface or a dummy, whose addresses second NICs may send from, or
+/// the default network. A connection that is bound to the interface cannot leave by the default
+/// network. `None` if the default network's interface has the address, or no interface has it.
+fn interface_with(local: IpAddr, interfaces: &[Interface]) -> Option<(&str, bool)> {
+    let mut all = interfaces.iter().filter(|interface| interface.has(local));
+    if all.clone().any(|interface| interface.is_default_network) {
+        return None;
     }
     let is_virtual = |its: &&Interface| its.virtual_addresses().any(|address| address.ip == local);
-    let nic = holders.clone().find(|its| !its.is_loopback && !is_virtual(its));
-    match (nic, holders.find(is_virtual)) {
-        (Some(nic), _) => Holder::Nic(&nic.name),
-        (None, Some(its)) => Holder::Virtual(&its.name),
-        (None, None) => Holder::Other,
-    }
+    let nic = all.clone().find(|its| !its.is_loopback && !is_virtual(its)).map(|its| (&*its.name, false));
+    nic.or_else(|| all.find(is_virtual).map(|its| (&*its.name, true)))
 }
 
 #[cfg(test)]
@@ -117,17 +98,17 @@ mod tests {
             Interface { kind: Kind::Dummy, ..interface("rdma1", 5, &["10.9.5.1/24"]) },
         ];
         let cases = [
-            ("10.244.0.9", Holder::Other),
-            ("192.168.1.5", Holder::Nic("net1")),
-            ("192.168.1.7", Holder::Nic("net1")),
-            ("10.9.5.1", Holder::Nic("rdma1")),
-            ("10.50.0.1", Holder::Virtual("lo")),
-            ("10.50.0.2", Holder::Virtual("vips")),
-            ("127.0.0.1", Holder::Other),
-            ("192.0.2.1", Holder::Other),
+            ("10.244.0.9", None),
+            ("192.168.1.5", Some(("net1", false))),
+            ("192.168.1.7", Some(("net1", false))),
+            ("10.9.5.1", Some(("rdma1", false))),
+            ("10.50.0.1", Some(("lo", true))),
+            ("10.50.0.2", Some(("vips", true))),
+            ("127.0.0.1", None),
+            ("192.0.2.1", None),
         ];
         for (local, expected) in cases {
-            assert_eq!(holder(ip(local), &interfaces), expected, "{local}");
+            assert_eq!(interface_with(ip(local), &interfaces), expected, "{local}");
         }
     }
 

@@ -12,7 +12,6 @@ use multinet_memory::{Gpu, GpuSlice};
 use crate::handshake::RdmaEnd;
 use crate::stream::MessageSource;
 use crate::transport::Rdma;
-use crate::wire::Data;
 
 #[derive(Debug)]
 pub(crate) struct RdmaDevices;
@@ -120,11 +119,7 @@ impl ReceivedFrame {
         match *self {}
     }
 
-    pub(crate) fn key(&self, _data: &Data) -> &[u8] {
-        match *self {}
-    }
-
-    pub(crate) fn metadata(&self, _data: &Data) -> &[u8] {
+    pub(crate) fn prefix(&self) -> &[u8] {
         match *self {}
     }
 

@@ -12,10 +12,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use multinet_memory::{Forced, Gpu, GpuError, GpuMemory, Method};
-use multinet_verbs::{
-    ChannelEvent, CompletionChannel, CompletionQueue, Context, Device, Error, Library, SourceGid,
-};
+use multinet_memory::Forced;
+use multinet_verbs::{ChannelEvent, CompletionChannel, CompletionQueue, Context, Device, Error, Library};
 use parking_lot::Mutex;
 use tracing::warn;
 
@@ -69,8 +67,7 @@ pub(super) struct RdmaDevice {
     channel: CompletionChannel,
     handlers: Arc<Handlers>,
     next_queue: AtomicU64,
-    gpu_methods: GpuMethods,
-    forced: Forced,
+    pub(super) gpu_methods: GpuMethods,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -135,45 +132,19 @@ impl RdmaDevice {
             }
         };
         let thread = thread::Builder::new().name("multinet-rdma".to_owned()).spawn(run);
+        let gpu_methods = GpuMethods::new(context.clone(), options.gpu_method.unwrap_or_default());
         Ok(Self {
             context,
             channel,
             handlers,
             next_queue: AtomicU64::new(FIRST_QUEUE),
-            gpu_methods: GpuMethods::default(),
-            forced: options.gpu_method.unwrap_or_default(),
+            gpu_methods,
             thread: Some(thread.map_err(Unusable::Thread)?),
         })
     }
 
     pub(super) fn context(&self) -> &Context {
         &self.context
-    }
-
-    /// Returns the method by which the device reaches the memory of a GPU. The first call tries the
-    /// methods from this GID, which blocks: not for an async task.
-    pub(super) fn gpu_method(&self, gpu: &Arc<dyn Gpu>, source: SourceGid) -> Result<Method, GpuError> {
-        self.gpu_methods.get(gpu, &self.context, source, self.forced)
-    }
-
-    /// Returns the GPU method that the program or the environment forces, if any.
-    pub(super) fn forced(&self) -> Forced {
-        self.forced
-    }
-
-    /// Returns `true` once for each GPU in which the slots of a connection do not fit.
-    pub(super) fn should_warn_about_slots(&self, gpu: &dyn Gpu) -> bool {
-        self.gpu_methods.should_warn_about_slots(gpu)
-    }
-
-    /// Returns the method for the GPU of this memory, if it is known. Otherwise a background thread
-    /// starts to search for it.
-    pub(super) fn known_gpu_method(
-        &self,
-        memory: &Arc<dyn GpuMemory>,
-        source: SourceGid,
-    ) -> Option<Result<Method, GpuError>> {
-        self.gpu_methods.known(memory, &self.context, source, self.forced)
     }
 
     /// Creates a completion queue with room for `capacity` completions, and returns its number too.

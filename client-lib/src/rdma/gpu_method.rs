@@ -19,8 +19,12 @@ use tracing::{info, warn};
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The known methods by which one device reaches each GPU's memory, by the names of GPUs.
-#[derive(Debug, Default)]
-pub(super) struct GpuMethods(Mutex<HashMap<String, Arc<CachedMethod>>>);
+#[derive(Debug)]
+pub(super) struct GpuMethods {
+    context: Context,
+    pub(super) forced: Forced,
+    known: Mutex<HashMap<String, Arc<CachedMethod>>>,
+}
 
 /// The method for one GPU, with the state of the search for it.
 #[derive(Debug, Default)]
@@ -48,32 +52,25 @@ struct Outcome {
 }
 
 impl GpuMethods {
+    pub(super) fn new(context: Context, forced: Forced) -> Self {
+        Self { context, forced, known: Mutex::default() }
+    }
+
     /// Returns the method for a GPU. The first call tries the methods, which blocks for seconds:
     /// not for an async task.
-    pub(super) fn get(
-        &self,
-        gpu: &Arc<dyn Gpu>,
-        context: &Context,
-        source: SourceGid,
-        forced: Forced,
-    ) -> Found {
-        let (cached, gpu, context) = (self.cached(&**gpu), Arc::clone(gpu), context.clone());
+    pub(super) fn get(&self, gpu: &Arc<dyn Gpu>, source: SourceGid) -> Found {
+        let (cached, gpu) = (self.cached(&**gpu), Arc::clone(gpu));
+        let (context, forced) = (self.context.clone(), self.forced);
         cached.get(Instant::now, move |before| search(&*gpu, &context, source, forced, before))
     }
 
     /// Returns the method for the GPU of this memory, if it is known. Otherwise a background thread
     /// starts to search for it.
-    pub(super) fn known(
-        &self,
-        memory: &Arc<dyn GpuMemory>,
-        context: &Context,
-        source: SourceGid,
-        forced: Forced,
-    ) -> Option<Found> {
+    pub(super) fn known(&self, memory: &Arc<dyn GpuMemory>, source: SourceGid) -> Option<Found> {
         let cached = self.cached(memory.gpu());
         let last = cached.last(Instant::now());
         if !last.as_ref().is_some_and(|(_, is_valid)| *is_valid) {
-            let (memory, context) = (Arc::clone(memory), context.clone());
+            let (memory, context, forced) = (Arc::clone(memory), self.context.clone(), self.forced);
             cached.search_in_background(move |before| search(memory.gpu(), &context, source, forced, before));
         }
         // An expired outcome holds until the next one is known.
@@ -86,7 +83,7 @@ impl GpuMethods {
     }
 
     fn cached(&self, gpu: &dyn Gpu) -> Arc<CachedMethod> {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         Arc::clone(known.entry(gpu.name().to_owned()).or_default())
     }
 }

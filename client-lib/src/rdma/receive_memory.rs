@@ -91,8 +91,8 @@ impl ReceiveMemory {
             check_memlock(plan.layout.size() + more)?;
             Self::new(device, &plan)
         };
-        or_staged(device.forced(), obtain(method), |error| {
-            if let Some(gpu) = role.gpu().filter(|gpu| device.should_warn_about_slots(&***gpu)) {
+        or_staged(device.gpu_methods.forced, obtain(method), |error| {
+            if let Some(gpu) = role.gpu().filter(|gpu| device.gpu_methods.should_warn_about_slots(&***gpu)) {
                 let (device, gpu) = (device.context().name(), gpu.name());
                 warn!(
                     device,

@@ -85,7 +85,7 @@ impl RdmaDevices {
         if is_of_other_interface(gid.link, interface, of_gid) {
             return Err(Unusable::Foreign(gid.clone()));
         }
-        let method = role.gpu().map(|gpu| device.gpu_method(gpu, source)).transpose()?;
+        let method = role.gpu().map(|gpu| device.gpu_methods.get(gpu, source)).transpose()?;
         let port = context.query_port(source.port)?;
         // The staging memory is locked in `connect`. A shortage is to be found now, while the other
         // side can still be told.

@@ -342,15 +342,15 @@ mod tests {
         assert_eq!(in_use(&*store.current().await), second.der());
         fs::write(folder.path().join("ca.crt"), &authority.pem()[..100]).unwrap();
         assert_eq!(in_use(&*store.current().await), second.der());
-        let last_error = store.state().last_error.clone();
+        let last_error = store.state.lock().last_error.clone();
         assert!(last_error.is_some());
         assert_eq!(in_use(&*store.current().await), second.der());
-        assert_eq!(store.state().last_error, last_error);
+        assert_eq!(store.state.lock().last_error, last_error);
         fs::remove_file(folder.path().join("tls.key")).unwrap();
         assert_eq!(in_use(&*store.current().await), second.der());
         folder.put(&third, &authority.pem());
         assert_eq!(in_use(&*store.current().await), third.der());
-        assert_eq!(store.state().last_error, None);
+        assert_eq!(store.state.lock().last_error, None);
     }
 
     #[tokio::test]
@@ -390,10 +390,10 @@ mod tests {
             assert_eq!(in_use(&store.current().now_or_never().unwrap()), first.der());
             drop(go_on);
             assert!(hanging.await.unwrap());
-            while !store.state().reload.as_ref().unwrap().is_finished() {
+            while !store.state.lock().reload.as_ref().unwrap().is_finished() {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(in_use(&store.state().credentials), second.der());
+            assert_eq!(in_use(&store.state.lock().credentials), second.der());
         });
     }
 
@@ -409,7 +409,7 @@ mod tests {
         let store = store(&folder);
         folder.put(&expired, &authority.pem());
         assert_eq!(in_use(&*store.current().await), good.der());
-        assert!(store.state().last_error.as_ref().unwrap().to_string().contains("expired"));
+        assert!(store.state.lock().last_error.as_ref().unwrap().to_string().contains("expired"));
         folder.put(&next, &authority.pem());
         assert_eq!(in_use(&*store.current().await), next.der());
     }

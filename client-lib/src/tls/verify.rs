@@ -138,14 +138,6 @@ impl ServerCertVerifier for Verifier {
 }
 
 impl ClientCertVerifier for Verifier {
-    fn offer_client_auth(&self) -> bool {
-        self.credentials.client_verifier.offer_client_auth()
-    }
-
-    fn client_auth_mandatory(&self) -> bool {
-        self.credentials.client_verifier.client_auth_mandatory()
-    }
-
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.credentials.client_verifier.root_hint_subjects()
     }

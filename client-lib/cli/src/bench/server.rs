@@ -29,7 +29,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // Before it prints that it listens: a program that reads this may send a signal.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let mut server = Server::new(&args)?;
+    let mut server = Server { messages: 0, bytes: 0, echoes: Echoes::new(&args)? };
     let mut listener = args
         .listen
         .listener()?
@@ -60,10 +60,6 @@ struct Server {
 }
 
 impl Server {
-    fn new(args: &ServerArgs) -> anyhow::Result<Self> {
-        Ok(Self { messages: 0, bytes: 0, echoes: Echoes::new(args)? })
-    }
-
     async fn serve(&mut self, listener: &Listener) -> anyhow::Result<()> {
         let mut sweep = interval(SWEEP);
         loop {

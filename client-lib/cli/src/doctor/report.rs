@@ -65,12 +65,7 @@ impl Subject {
 
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Problem => "problem",
-        })
+        f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 

@@ -139,7 +139,7 @@ impl<E> QueuePair<E> {
         if pages.is_registered(&memory.domain) {
             return Ok(zero_copy);
         }
-        let method = match memory.device.known_gpu_method(pages.memory(), self.local.source) {
+        let method = match memory.device.gpu_methods.known(pages.memory(), self.local.source) {
             None | Some(Ok(Method::Staging)) => return Ok(None),
             Some(method) => method?,
         };
