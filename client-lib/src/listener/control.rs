@@ -275,6 +275,7 @@ impl Connection {
         let _acks = self.acks.lock();
         self.has_ended.store(true, Ordering::Release);
         if !self.channel.is_rdma() {
+            self.slots.stop_reading();
             self.slots.lower(0);
         }
     }

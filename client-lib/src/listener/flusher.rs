@@ -43,7 +43,13 @@ impl<C: Flush> Flusher<C> {
 
     /// Flushes a connection as soon as the program waits for a frame.
     pub(super) fn flush_when_idle(&self, connection: Weak<C>) {
-        self.urgent.lock().push(connection);
+        let mut urgent = self.urgent.lock();
+        // A program that always finds a frame is never idle. Connections that have ended meanwhile
+        // are removed whenever the list would have to grow.
+        if urgent.len() == urgent.capacity() {
+            urgent.retain(|connection| connection.strong_count() > 0);
+        }
+        urgent.push(connection);
     }
 
     /// Flushes the connections that have waited for the program to be idle. Nothing is sent under
@@ -83,5 +89,32 @@ impl<C: Flush> Flusher<C> {
                 due = Instant::now() + pause;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    struct Idle;
+
+    impl Flush for Idle {
+        fn flush(&self) -> Option<Duration> {
+            None
+        }
+
+        fn flush_idle(&self) {}
+    }
+
+    #[test]
+    fn connections_that_have_ended_do_not_wait_for_an_idle_program() {
+        let flusher = Flusher::default();
+        let open = Arc::new(Idle);
+        flusher.flush_when_idle(Arc::downgrade(&open));
+        (0..1000).for_each(|_| flusher.flush_when_idle(Arc::downgrade(&Arc::new(Idle))));
+        let waiting = flusher.urgent.lock();
+        assert!(waiting.len() < 10 && waiting[0].strong_count() == 1, "{}", waiting.len());
     }
 }

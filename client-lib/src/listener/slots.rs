@@ -288,6 +288,13 @@ impl<C> Slots<C> {
         self.is_reading.store(false, Ordering::Relaxed);
     }
 
+    /// Gives back the slot of a frame that is not read to its end, because its connection ends.
+    pub(super) fn stop_reading(&self) {
+        if self.is_reading.swap(false, Ordering::Relaxed) {
+            self.give_back(Vec::new());
+        }
+    }
+
     /// Takes back the slot of a dropped frame. Returns whether the connection has none left.
     pub(super) fn give_back(&self, slot: Vec<u8>) -> bool {
         let Free { used_before, usage } = &mut *self.free.lock();
@@ -422,6 +429,21 @@ mod tests {
         let last: Vec<bool> = taken.into_iter().map(|slot| slots.give_back(slot)).collect();
         assert_eq!(last.iter().position(|is_last| *is_last), Some(9));
         assert_eq!((memory.promised(), memory.connections()), (0, 1));
+    }
+
+    #[test]
+    fn a_frame_that_is_half_read_at_the_end_gives_back_its_slot() {
+        let memory = memory(10, 1);
+        let slots = memory.grant(newcomer(2)).unwrap();
+        let held = slots.take(1).unwrap();
+        slots.has_read();
+        drop(slots.take(1));
+        slots.stop_reading();
+        slots.stop_reading();
+        assert!(!slots.lower(0));
+        assert_eq!(memory.promised(), 10, "for the frame that is held");
+        slots.give_back(held);
+        assert_eq!(memory.promised(), 0);
     }
 
     #[test]
