@@ -17,8 +17,8 @@
 //! A receiver that writes to a file and dies leaves what it has written in `FILE.ID.part`, or, if
 //! that is all, in `FILE.ID.done` ([`partial`]). One that is started in its place, in the same
 //! folder, goes on from there, as the sender keeps everything that has not been acknowledged. A
-//! file that has been placed has a receipt ([`receipt`]) until the sender knows, so that it is
-//! placed once, though the file is moved away and the receiver dies.
+//! file that is complete has a receipt ([`receipt`]), which stays until the sender knows that the
+//! file has been placed. So it is placed once, though it is moved away and the receiver dies.
 //!
 //! Any number of senders may try ([`transfers`]): each has a partial file of its own, and the first
 //! whose transfer is complete has sent it.
@@ -161,7 +161,7 @@ Examples:
 
 Several senders may try at once; the first whose transfer is complete has sent the file. A receiver that dies and is
 started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete.
-FILE.*.placed says that a file has got its name; it goes when the sender knows.";
+FILE.*.placed without one of these says that a file has got its name; it goes when the sender knows.";
 
 /// Size and checksum of all bytes of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,8 +24,9 @@ const SUFFIX: usize = 40;
 /// The file that `--output` names, and with `--keep` `FILE.1`, `FILE.2` and so on.
 ///
 /// Until a file is placed, it is `FILE.ID.part`; when it is complete and on the disk,
-/// `FILE.ID.done`. When it has been placed, `FILE.ID.placed` says so until the sender knows, so
-/// that a receiver that is started in the place of one that died can answer the sender.
+/// `FILE.ID.done`, beside its receipt, `FILE.ID.placed`. When it has been placed, only the receipt
+/// is there, until the sender knows, so that a receiver that is started in the place of one that
+/// died can answer the sender.
 #[derive(Debug)]
 pub(super) struct Files {
     /// Path that `--output` names.
@@ -40,9 +41,11 @@ pub(super) struct Files {
     next: u64,
 }
 
-/// State of a complete transfer that an earlier receiver has left in the folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// State of a transfer that an earlier receiver has left in the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Left {
+    /// Parts of the transfer are missing, or its sender does not know yet that none is.
+    Partial,
     /// The transfer's file is complete, but has not been placed.
     Complete,
     /// The transfer's file has been placed, but its sender may not know.
@@ -143,7 +146,7 @@ impl Files {
         if number == 0 { self.path.clone() } else { self.named(&number.to_string()) }
     }
 
-    /// Lists the complete transfers that earlier receivers have left, the oldest first.
+    /// Lists the transfers that earlier receivers have left, the oldest first.
     ///
     /// # Errors
     ///
@@ -153,33 +156,19 @@ impl Files {
         for (suffix, about) in self.suffixes()? {
             let Some((id, kind)) = parse_suffix(&suffix) else { continue };
             let left = match kind {
+                "part" => Left::Partial,
                 "done" => Left::Complete,
                 "placed" => Left::Placed,
                 _ => continue,
             };
             let time = (about.mtime(), about.mtime_nsec());
-            // A receipt beside a complete file is of an attempt that did not place it.
-            if left == Left::Complete || !found.contains_key(&id) {
-                found.insert(id, (time, left));
-            }
+            // A receipt beside the file is there in advance.
+            let state = found.entry(id).or_insert((left, time));
+            *state = (*state).min((left, time));
         }
-        let mut found: Vec<_> = found.into_iter().map(|(id, (time, left))| (time, id, left)).collect();
-        found.sort_unstable_by_key(|&(time, id, _)| (time, id));
+        let mut found: Vec<_> = found.into_iter().map(|(id, (left, time))| (time, id, left)).collect();
+        found.sort_unstable();
         Ok(found.into_iter().map(|(_, id, left)| (id, left)).collect())
-    }
-
-    /// Lists the transfers whose partial files are there, by their ids.
-    ///
-    /// # Errors
-    ///
-    /// If the folder cannot be read.
-    pub(super) fn unfinished(&self) -> io::Result<Vec<u128>> {
-        let suffixes = self.suffixes()?.into_iter();
-        let is_part = |(suffix, _): (Vec<u8>, _)| match parse_suffix(&suffix) {
-            Some((id, "part")) => Some(id),
-            _ => None,
-        };
-        Ok(suffixes.filter_map(is_part).collect())
     }
 
     /// Finds the file with a stamp where this receiver or an earlier one has placed it. In a folder
@@ -385,13 +374,12 @@ mod tests {
             fs::write(folder.path().join(name), name).unwrap();
         }
         fs::write(files.part(1), "").unwrap();
-        assert_eq!(files.left_behind().unwrap(), []);
-        assert_eq!(files.unfinished().unwrap(), [1]);
         let stamp_of = |path: &Path| Stamp::of(&fs::metadata(path).unwrap());
         let receipt = |id, stamp| drop(Receipt::write(files.receipt(id), String::new(), stamp).unwrap());
         fs::write(files.done(9), "").unwrap();
         receipt(9, stamp_of(&files.done(9)));
-        assert_eq!(files.left_behind().unwrap(), [(9, Left::Complete)]);
+        receipt(1, stamp_of(&files.part(1)));
+        assert_eq!(files.left_behind().unwrap(), [(1, Left::Partial), (9, Left::Complete)]);
         receipt(8, stamp_of(&files.part(1)));
         assert!(files.left_behind().unwrap().contains(&(8, Left::Placed)));
         assert!(files.check().is_err(), "the file is not the one of the receipt");

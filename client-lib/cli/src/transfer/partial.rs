@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::files::Files;
 use super::own_file;
-use super::receipt::{self, Receipt, Stamp};
+use super::receipt::{Receipt, Stamp, remove};
 
 /// A file that has not been placed: `FILE.ID.part` while bytes are missing, `FILE.ID.done` when the
-/// file is complete and on the disk.
+/// file is complete and on the disk, with a receipt beside it.
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) file: File,
@@ -38,8 +38,6 @@ impl Partial {
             }
             names => return Err(own_file::refusal(&path, &format!("it has {names} names"))),
         }
-        // A receipt beside the file is of an attempt that did not place it.
-        receipt::remove(&files.receipt(id))?;
         Ok(Some(Self { file, path, is_complete: true }))
     }
 
@@ -52,6 +50,7 @@ impl Partial {
         let path = files.part(id);
         let file = left_behind(&path)?;
         lock(&file, &path)?;
+        remove(&files.receipt(id))?;
         fs::remove_file(&path)
     }
 
@@ -71,28 +70,29 @@ impl Partial {
         Ok(Self { file, path, is_complete: false })
     }
 
-    /// Writes the complete file to the disk, and gives it the name that says so.
+    /// Writes the complete file and its receipt to the disk, and gives the file the name that says
+    /// so. Then no full disk keeps the file from being placed.
     ///
     /// # Errors
     ///
     /// The kernel's.
-    pub(super) fn sync(&mut self, files: &Files) -> io::Result<()> {
+    pub(super) fn sync(&mut self, files: &Files, id: u128, sha256: String) -> io::Result<()> {
         self.file.sync_all()?;
+        Receipt::write(files.receipt(id), sha256, Stamp::of(&self.file.metadata()?))?;
         let done = self.path.with_extension("done");
         fs::rename(&self.path, &done)?;
         (self.path, self.is_complete) = (done, true);
         files.sync_names(&self.file)
     }
 
-    /// Places the file: writes the receipt, then renames the file from `FILE.ID.done` to its own
-    /// name, which is returned.
+    /// Places the file: renames it from `FILE.ID.done` to its own name, which is returned. An
+    /// earlier version has left it without a receipt, which is then written.
     ///
     /// The rename is the one step that counts, and the kernel does it wholly or not at all. A
-    /// receiver that dies before it leaves `FILE.ID.done`: the next one places the file, and writes
-    /// the receipt anew. A receiver that dies after it leaves the receipt only: the next one knows
-    /// that the file has been placed, wherever it is by then, and never places it again. The
-    /// receipt is on the disk before the rename, so that no sender hears of a file whose receipt a
-    /// power failure takes away.
+    /// receiver that dies before it leaves `FILE.ID.done`: the next one places the file. A receiver
+    /// that dies after it leaves the receipt only: the next one knows that the file has been
+    /// placed, wherever it is by then, and never places it again. The receipt is on the disk before
+    /// the rename, so that no sender hears of a file whose receipt a power failure takes away.
     ///
     /// # Errors
     ///
@@ -106,20 +106,18 @@ impl Partial {
     ) -> io::Result<(Receipt, PathBuf)> {
         self.file.set_permissions(Permissions::from_mode(files.mode))?;
         self.file.sync_all()?;
-        let receipt = Receipt::write(files.receipt(id), sha256, Stamp::of(&self.file.metadata()?))?;
-        match files.place(&self.path) {
-            Ok(path) => Ok((receipt, path)),
-            Err(error) => {
-                receipt.remove();
-                Err(error)
-            }
-        }
+        let (path, stamp) = (files.receipt(id), Stamp::of(&self.file.metadata()?));
+        let receipt = match Receipt::read(path.clone())? {
+            Some(receipt) if (&receipt.summary.sha256, receipt.stamp) == (&sha256, stamp) => receipt,
+            _ => Receipt::write(path, sha256, stamp)?,
+        };
+        Ok((receipt, files.place(&self.path)?))
     }
 
     /// Removes the transfer's file, whether it is complete or not.
     pub(super) fn remove(self) {
-        // A name that stays does no harm.
-        let _ = fs::remove_file(&self.path);
+        // A name that stays does no harm; but a receipt without the file says that it was placed.
+        let _ = remove(&self.path.with_extension("placed")).and_then(|()| fs::remove_file(&self.path));
     }
 }
 
@@ -175,7 +173,7 @@ mod tests {
     fn complete(files: &Files) -> Partial {
         let mut partial = Partial::open(files, ID).unwrap();
         partial.file.write_all(b"abc").unwrap();
-        partial.sync(files).unwrap();
+        partial.sync(files, ID, sha256()).unwrap();
         partial
     }
 
@@ -187,7 +185,7 @@ mod tests {
         drop(Partial::open(&files, ID).unwrap());
         assert_eq!(mode(&files.part(ID)), 0o600);
         let partial = complete(&files);
-        assert_eq!((names(folder.path()).len(), mode(&files.done(ID))), (1, 0o600));
+        assert_eq!((names(folder.path()).len(), mode(&files.done(ID))), (2, 0o600));
         let (receipt, path) = partial.place(&mut files, ID, sha256()).unwrap();
         assert_eq!((path.as_path(), mode(&path)), (files.path.as_path(), files.mode));
         assert_eq!(mode(&files.receipt(ID)), 0o600);
@@ -201,14 +199,14 @@ mod tests {
     fn a_file_is_placed_once_however_often_receivers_die() {
         let folder = tempfile::tempdir().unwrap();
         let mut files = files(folder.path());
-        // Before the receipt, and before the rename.
+        // Before the rename. An earlier version had no receipt by then, or that of another file.
         drop(complete(&files));
         let partial = Partial::complete(&files, ID).unwrap().unwrap();
         let stamp = Stamp::of(&partial.file.metadata().unwrap());
-        Receipt::write(files.receipt(ID), sha256(), stamp).unwrap();
         drop(partial);
+        remove(&files.receipt(ID)).unwrap();
+        Receipt::write(files.receipt(ID), "cd".repeat(32), stamp).unwrap();
         let partial = Partial::complete(&files, ID).unwrap().unwrap();
-        assert_eq!(names(folder.path()).len(), 1, "the receipt is removed");
         // After the rename, with the file in its place, moved away, and removed.
         let (_, path) = partial.place(&mut files, ID, sha256()).unwrap();
         drop(partial);
@@ -233,7 +231,23 @@ mod tests {
         drop(complete(&files));
         fs::hard_link(files.done(ID), &files.path).unwrap();
         assert!(Partial::complete(&files, ID).unwrap().is_none());
-        assert_eq!(names(folder.path()), ["out"]);
+        assert!(!files.done(ID).exists() && files.path.exists() && files.receipt(ID).exists());
+    }
+
+    /// As on a disk that has room for the file, but not for its receipt.
+    #[test]
+    fn a_file_without_room_for_its_receipt_is_not_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(folder.path());
+        fs::create_dir(files.receipt(ID)).unwrap();
+        let mut partial = Partial::open(&files, ID).unwrap();
+        partial.sync(&files, ID, sha256()).unwrap_err();
+        assert!(!partial.is_complete && files.part(ID).exists() && !files.done(ID).exists());
+        fs::remove_dir(files.receipt(ID)).unwrap();
+        partial.sync(&files, ID, sha256()).unwrap();
+        assert!(partial.is_complete && files.receipt(ID).exists() && files.done(ID).exists());
+        partial.remove();
+        assert_eq!(names(folder.path()), Vec::<String>::new());
     }
 
     #[test]

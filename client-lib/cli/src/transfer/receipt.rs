@@ -1,5 +1,5 @@
-//! The receipt of a transfer: a small file, `FILE.ID.placed`, that says that a transfer's file has
-//! been placed, and what it was.
+//! The receipt of a transfer: a small file, `FILE.ID.placed`, that says what a transfer's file is;
+//! and, when no other file of the transfer is there, that it has been placed.
 //!
 //! The receipt stays until the sender has heard so. The file itself may be moved away before: then
 //! only the receipt can answer a sender that asks again.

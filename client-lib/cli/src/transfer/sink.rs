@@ -41,7 +41,9 @@ impl Sink {
                 let cannot_write = || cannot_write(&files.path);
                 if let Some(partial) = Partial::complete(files, id).with_context(cannot_write)? {
                     To::File(partial)
-                } else if let Some(receipt) = Receipt::read(files.receipt(id)).with_context(cannot_write)? {
+                } else if !files.part(id).exists()
+                    && let Some(receipt) = Receipt::read(files.receipt(id)).with_context(cannot_write)?
+                {
                     To::Placed(receipt)
                 } else {
                     To::File(Partial::open(files, id).with_context(cannot_write)?)
@@ -111,9 +113,10 @@ impl Sink {
     ///
     /// If that fails.
     pub(super) fn sync(&mut self, destination: &mut Destination) -> anyhow::Result<()> {
+        let Summary { sha256, .. } = self.summary();
         match (&mut self.to, destination) {
             (To::File(partial), Destination::Files(files)) => {
-                partial.sync(files).with_context(|| cannot_write(&files.path))
+                partial.sync(files, self.id, sha256).with_context(|| cannot_write(&files.path))
             }
             (To::Stream(stage), Destination::Stream(stream)) => {
                 stream.sync()?;

@@ -83,12 +83,16 @@ impl Transfers {
             warn!("cannot look for what earlier receivers have left in {folder}: {error}");
             Vec::new()
         });
-        self.unclaimed = files.unfinished().unwrap_or_default();
         for (id, left) in found {
             let has_enough = !self.keeps && !self.current.is_empty();
-            if has_enough && left == Left::Complete {
+            match left {
+                Left::Partial => {
+                    self.unclaimed.push(id);
+                    continue;
+                }
                 // The next receiver finishes it.
-                continue;
+                Left::Complete if has_enough => continue,
+                Left::Complete | Left::Placed => {}
             }
             match self.adopt(id) {
                 Ok((transfer, true)) if !has_enough => drop(self.current.insert(id, transfer)),

@@ -51,7 +51,7 @@ fn a_sender_is_answered_when_the_file_is_safe_and_when_it_is_placed() {
     assert!(sender.ask(&part(), b"abc"));
     assert_eq!(names(folder.path()), ["out.ID.part"]);
     assert!(sender.ask(&seal(), b""));
-    assert_eq!(names(folder.path()), ["out.ID.done"]);
+    assert_eq!(names(folder.path()), ["out.ID.done", "out.ID.placed"]);
     assert!(sender.ask(&end(), b""));
     assert_eq!(names(folder.path()), ["out", "out.ID.placed"]);
     drop(sender);

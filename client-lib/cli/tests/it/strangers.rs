@@ -123,7 +123,7 @@ fn a_sender_that_gives_up_after_its_seal_leaves_nothing() {
     let mut sender = Sender::connect(receiver.address, 7, 1, 1);
     assert!(sender.ask(&json!({"offset": 0}), b"abc"));
     assert!(sender.ask(&json!({"offset": 3, "total": 3, "seal": ABC}), b""));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     assert!(sender.ask(&json!({"offset": 3, "abort": "changed"}), b""));
     assert_eq!(receiver.output().status.code(), Some(1));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
