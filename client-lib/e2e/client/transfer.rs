@@ -147,6 +147,30 @@ async fn a_full_disk_ends_the_transfer_that_stands_still() -> Result<()> {
     run(Command::new("umount").arg(disk.path()))
 }
 
+/// To open a named pipe is to wait for its writer, and the kernel does not end the first process of
+/// a container by a signal without a handler.
+#[tokio::test]
+async fn sigterm_ends_a_sender_that_waits_for_a_pipe_as_the_first_process_of_a_container() -> Result<()> {
+    sandboxed!();
+    let folder = TempDir::new()?;
+    let pipe = folder.path().join("pipe");
+    run(Command::new("mkfifo").arg(&pipe))?;
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork"]).arg(multinet()?.get_program());
+    command.args(["send", "127.0.0.1:9", "--file"]).arg(&pipe);
+    let mut unshare = Process::spawn(&mut command, &folder.path().join("send.log"))?;
+    let id = unshare.pid();
+    let status = eventually("the sender to end", PATIENCE, async || {
+        // It may not have its handler yet.
+        let first = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let _ = Command::new("kill").args(["-s", "TERM", first.trim()]).output();
+        unshare.exited(Duration::from_millis(200)).await
+    })
+    .await?;
+    ensure!(status.code() == Some(143), "{status}: {}", unshare.log());
+    Ok(())
+}
+
 fn run(command: &mut Command) -> Result<()> {
     let output = command.output()?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use multinet_client::{Buffer, Connector, ConnectorBuilder, Frame, Listener, PeerSet, Received, Sender, Tls};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::interval;
@@ -19,6 +18,7 @@ use super::latency::EchoRequest;
 use super::memory::Memory;
 use crate::common::address_resolver;
 use crate::output::print;
+use crate::signals::Signals;
 
 /// Most clients of latency tests to which the server sends echoes at a time.
 const MAX_ECHOES: usize = 64;
@@ -28,7 +28,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // Before it prints that it listens: a program that reads this may send a signal.
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut signals = Signals::new()?;
     let mut server = Server { messages: 0, bytes: 0, echoes: Echoes::new(&args)? };
     let mut listener = args
         .listen
@@ -46,8 +46,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     }
     tokio::select! {
         outcome = server.serve(&listener) => outcome?,
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        _ = signals.next() => {}
     }
     print(&format!("{} messages, {} bytes\n", server.messages, server.bytes))?;
     Ok(ExitCode::SUCCESS)

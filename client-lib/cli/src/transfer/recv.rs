@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use multinet_client::{Listener, Received};
 use multinet_stderr::write_line;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
@@ -18,17 +17,13 @@ use super::from::Senders;
 use super::incoming::Done;
 use super::transfers::{Outcome, Transfers};
 use crate::output::print;
+use crate::signals::Signals;
 
 /// How long the receiver keeps the connection of a failed transfer, for its last answers.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// How long the writing thread has to end after a signal: it may wait for a disk or a reader.
 const LAST_WRITES: Duration = Duration::from_secs(1);
-
-/// Numbers of signals, signal(7). A program that a signal ends has the exit status 128 and the
-/// number.
-const SIGINT: u8 = 2;
-const SIGTERM: u8 = 15;
 
 /// How often the writing thread checks whether the senders are still there.
 const CHECK: Duration = Duration::from_millis(200);
@@ -39,19 +34,17 @@ const CHECK_SOON: Duration = Duration::from_millis(5);
 /// Runs `multinet recv`.
 pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
     // Before it says that it listens: a program that reads this may send a signal.
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut signals = Signals::new()?;
     let destination = Destination::new(&args.output, args.force, args.keep)?;
     let is_stdout = destination.is_stdout();
     let listener = listen(&args).await?;
     let (mut outcomes, frames) = start(&args, destination, listener.clone())?;
-    let signal = loop {
+    let status = loop {
         let outcome = tokio::select! {
             // The send fails only if the thread has ended, and then an outcome is there.
             received = listener.recv() => { let _ = frames.send(received?); continue }
             outcome = outcomes.recv() => outcome.context("the writing thread has ended")?,
-            // The first process of a container gets only the signals that it handles.
-            _ = interrupt.recv() => break SIGINT,
-            _ = terminate.recv() => break SIGTERM,
+            status = signals.next() => break status,
         };
         match outcome {
             Outcome::Done(done) => {
@@ -61,7 +54,11 @@ pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
                 }
             }
             Outcome::Failed(error, session) => {
-                goodbye(&listener, session).await;
+                tokio::select! {
+                    () = goodbye(&listener, session) => {}
+                    // The transfer has failed all the same.
+                    _ = signals.next() => {}
+                }
                 return Err(error);
             }
         }
@@ -76,7 +73,7 @@ pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    Ok(ExitCode::from(128 + signal))
+    Ok(status)
 }
 
 async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {

@@ -9,7 +9,8 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::ready;
-use multinet_client::{Change, Choice, Connector, Delivery, Frame, PeerSet};
+use multinet_client::{Change, Choice, Connector, Delivery, Frame, PeerSet, Statistics};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, interval, timeout};
 
 use super::header::Header;
@@ -30,14 +31,16 @@ const CHECK: Duration = Duration::from_millis(50);
 /// How long the receiver has to close its connection, or to take an abort.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Exit status if the receiver has had everything, but has not confirmed that the file has its
-/// name.
+/// Exit status if the receiver has had everything, but has not confirmed that it is on the disk, or
+/// that the file has its name.
 const NOT_CONFIRMED: u8 = 3;
 
 /// Runs `multinet send`.
 pub(crate) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     let (target, path) = args.target_and_source()?;
-    let source = source::open(&path, args.frame_size as usize)?;
+    let size = args.frame_size as usize;
+    // To open a named pipe is to wait for its writer.
+    let source = spawn_blocking(move || source::open(&path, size)).await??;
     let wait = Duration::from_secs(args.wait);
     let connector = target.connector(&args.connect)?.delivery(Delivery::AtLeastOnce).choice(Choice::ByKey);
     let connector = connector.replay(WINDOW).wait(wait).build()?;
@@ -48,22 +51,21 @@ pub(crate) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
         summary = transfer.run(source) => summary,
         trouble = transfer.trouble(&args, &target) => Err(trouble),
     };
-    let (took, is_safe) = (start.elapsed(), transfer.is_safe() && !transfer.is_refused());
+    let (took, missing) = (start.elapsed(), transfer.missing_answer());
     let peers = transfer.end();
-    match outcome {
-        Ok(summary) => {
+    match (outcome, missing) {
+        (Ok(summary), _) => {
             peers.close(GOODBYE).await;
             print(&summary.line("sent", summary.bytes, took))?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) if is_safe => {
+        (Err(error), Some((answer, advice))) => {
             note(&format!(
-                "not confirmed: the receiver has had all of it, but has not said that the file is in its place ({error:#}); look there: \
-                 the next multinet recv to the same name finishes it"
+                "not confirmed: the receiver has had all of it, but {answer} ({error:#}); look there: {advice}"
             ));
             Ok(ExitCode::from(NOT_CONFIRMED))
         }
-        Err(error) => Err(error),
+        (Err(error), None) => Err(error),
     }
 }
 
@@ -115,6 +117,8 @@ struct Transfer {
     /// Key of all frames of the transfer: frames of one key reach one peer, in order.
     key: Bytes,
     progress: progress::Progress,
+    /// The statistics when all of it had been sent, and the receiver was to say that it has it.
+    sealed: OnceLock<Statistics>,
     /// Number of broken connections when the receiver said that it has all of it.
     safe: OnceLock<u64>,
 }
@@ -125,19 +129,33 @@ const REFUSED: &str = "the receiver refused the transfer; it says why: something
 impl Transfer {
     fn new(peers: PeerSet, total: Option<u64>) -> Self {
         let key = Bytes::copy_from_slice(&fastrand::u128(..).to_be_bytes());
-        Self { peers, key, progress: progress::Progress::new(total), safe: OnceLock::new() }
+        let (sealed, safe) = Default::default();
+        Self { peers, key, progress: progress::Progress::new(total), sealed, safe }
     }
 
     fn is_safe(&self) -> bool {
         self.safe.get().is_some()
     }
 
-    /// Returns whether the receiver that said it has all of it has refused the end. One of an
-    /// earlier version says so of any transfer, and compares checksums at the end. A refusal after
-    /// the connection broke says nothing: it may come from the next receiver, which knows nothing.
-    fn is_refused(&self) -> bool {
-        let now = self.peers.statistics();
-        now.rejected > 0 && self.safe.get() == Some(&now.disconnects)
+    /// Returns what a receiver that has had all of it has not said, and what to do; `None` if it
+    /// has not had all, or has refused it. A receiver of an earlier version says of any transfer
+    /// that it is safe, and compares checksums at the end. A refusal after the connection broke
+    /// says nothing: it may come from the next receiver, which knows nothing.
+    fn missing_answer(&self) -> Option<(&'static str, &'static str)> {
+        let (now, sealed) = (self.peers.statistics(), self.sealed.get()?);
+        let asked = self.safe.get().unwrap_or(&sealed.disconnects);
+        // An empty transfer has no frame that would tell that a receiver is there.
+        if now.acknowledged < sealed.frames.max(1) || (now.rejected > 0 && now.disconnects == *asked) {
+            return None;
+        }
+        Some(if self.is_safe() {
+            (
+                "has not said that the file is in its place",
+                "the next multinet recv to the same name finishes it",
+            )
+        } else {
+            ("has not said that it is on the disk", "send it again if the file is not there")
+        })
     }
 
     /// Ends the progress bar, whose line is then free for what is printed next.
@@ -165,6 +183,7 @@ impl Transfer {
                 }
             }
         };
+        let _ = self.sealed.set(self.peers.statistics());
         self.ask(&Header::seal(&summary)).await?;
         let _ = self.safe.set(self.peers.statistics().disconnects);
         self.ask(&Header::end(&summary)).await?;

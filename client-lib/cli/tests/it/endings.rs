@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -213,6 +214,23 @@ fn a_transfer_is_complete_though_its_sender_goes_before_the_end() {
     assert_eq!(names(folder.path()), ["out"]);
 }
 
+/// It keeps the connection of a failed transfer for a while.
+#[test]
+fn a_signal_ends_a_receiver_that_waits_for_a_failed_sender_to_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &[]);
+    let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"ab"));
+    assert!(sender.ask(&json!({"offset": 2, "abort": "changed"}), b""));
+    let begin = Instant::now();
+    receiver.interrupt();
+    let output = receiver.output();
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("has given up after 2 bytes"), "{output:?}");
+    drop(sender);
+}
+
 #[test]
 fn a_sender_that_gives_up_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,6 +303,45 @@ fn a_sender_without_the_last_answer_says_that_it_is_not_confirmed() {
         "{said}"
     );
     assert!(sender.stdout.is_empty());
+    receiving.join().unwrap();
+}
+
+/// It may have written all of it to the disk, and have died before it could say so.
+#[test]
+fn a_sender_without_an_answer_to_the_seal_says_that_it_is_not_confirmed() {
+    let (listener, address) = Receiver::listen();
+    let sender = spawn(&["send", &address.to_string(), "--transport", "tcp", "--wait", "1"]);
+    let receiving = std::thread::spawn(move || {
+        let (mut receiver, part) = Receiver::accept(&listener, 8);
+        receiver.acknowledge(&part);
+        receiver.frame().unwrap().header.get("seal").is_some()
+    });
+    let sender = finish(sender, b"abc");
+    assert_eq!(sender.status.code(), Some(3), "{sender:?}");
+    let said = text(&sender.stderr).lines().last().unwrap();
+    assert!(
+        said.starts_with(
+            "multinet: not confirmed: the receiver has had all of it, but has not said that it is on the disk ("
+        ),
+        "{said}"
+    );
+    assert!(receiving.join().unwrap() && sender.stdout.is_empty());
+}
+
+#[test]
+fn a_receiver_that_refuses_the_seal_has_not_received() {
+    let (listener, address) = Receiver::listen();
+    let sender = spawn(&["send", &address.to_string(), "--transport", "tcp"]);
+    let receiving = std::thread::spawn(move || {
+        let (mut receiver, part) = Receiver::accept(&listener, 8);
+        receiver.acknowledge(&part);
+        let seal = receiver.frame().unwrap();
+        receiver.refuse(&seal);
+        while receiver.frame().is_some() {}
+    });
+    let sender = finish(sender, b"abc");
+    assert_eq!(sender.status.code(), Some(1));
+    assert!(text(&sender.stderr).contains("multinet: the receiver refused the transfer"), "{sender:?}");
     receiving.join().unwrap();
 }
 
