@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use netlink_packet_route::link::InfoKind;
 
 use super::{is_link_local, is_link_local_v6};
 
@@ -65,7 +66,7 @@ pub struct Interface {
     /// Whether the interface belongs to the cluster's default network.
     pub is_default_network: bool,
     pub(super) index: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: Option<InfoKind>,
 }
 
 /// Address of an interface.
@@ -136,15 +137,6 @@ pub enum LinkState {
     NoCarrier,
 }
 
-/// Kind of an interface, where it matters whether it is a second NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Bridge,
-    Dummy,
-    Vrf,
-    Other,
-}
-
 impl Interface {
     /// Returns whether the interface leads to another network than the default one, or would if it
     /// were up. Interfaces that container runtimes and CNI plugins create on a node, such as
@@ -158,10 +150,10 @@ impl Interface {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_second_nic(&self) -> bool {
-        let is_idle_bridge = self.kind == Kind::Bridge && self.link != LinkState::Up;
+        let is_idle_bridge = self.kind == Some(InfoKind::Bridge) && self.link != LinkState::Up;
         !(self.is_loopback
             || self.is_default_network
-            || self.kind == Kind::Vrf
+            || self.kind == Some(InfoKind::Vrf)
             || is_idle_bridge
             || OF_THE_NODE.iter().any(|prefix| self.name.starts_with(prefix)))
     }
@@ -184,7 +176,7 @@ impl Interface {
 
     pub(super) fn is_virtual(&self, address: &Address) -> bool {
         let is_single = address.prefix == if address.ip.is_ipv4() { 32 } else { 128 };
-        let may = self.is_loopback || (self.kind == Kind::Dummy && is_single);
+        let may = self.is_loopback || (self.kind == Some(InfoKind::Dummy) && is_single);
         may && !address.ip.is_loopback() && !is_link_local(address.ip)
     }
 

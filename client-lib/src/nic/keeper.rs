@@ -84,7 +84,8 @@ fn interface_with(local: IpAddr, interfaces: &[Interface]) -> Option<(&str, bool
 
 #[cfg(test)]
 mod tests {
-    use super::super::interfaces::Kind;
+    use netlink_packet_route::link::InfoKind;
+
     use super::super::samples::{interface, ip};
     use super::*;
 
@@ -94,8 +95,8 @@ mod tests {
             interface("lo", 1, &["127.0.0.1/8", "10.50.0.1/32", "192.168.1.7/32", "10.244.0.9/32"]),
             interface("eth0", 2, &["10.244.0.9/24"]),
             interface("net1", 3, &["192.168.1.5/24", "192.168.1.7/24"]),
-            Interface { kind: Kind::Dummy, ..interface("vips", 4, &["10.50.0.2/32"]) },
-            Interface { kind: Kind::Dummy, ..interface("rdma1", 5, &["10.9.5.1/24"]) },
+            Interface { kind: Some(InfoKind::Dummy), ..interface("vips", 4, &["10.50.0.2/32"]) },
+            Interface { kind: Some(InfoKind::Dummy), ..interface("rdma1", 5, &["10.9.5.1/24"]) },
         ];
         let cases = [
             ("10.244.0.9", None),

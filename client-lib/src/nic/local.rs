@@ -6,7 +6,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
 
-use super::interfaces::{Address, AddressState, Interface, Kind, LinkState};
+use super::interfaces::{Address, AddressState, Interface, LinkState};
 use super::{lookup, netlink};
 
 /// Returns the interfaces of this network namespace, sorted by name.
@@ -55,7 +55,7 @@ fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Ve
     let (mut interfaces, masters): (Vec<Interface>, Vec<Option<u32>>) = parsed.unzip();
     let vrfs: Vec<(u32, String)> = interfaces
         .iter()
-        .filter(|interface| interface.kind == Kind::Vrf)
+        .filter(|interface| interface.kind == Some(InfoKind::Vrf))
         .map(|interface| (interface.index, interface.name.clone()))
         .collect();
     for (interface, master) in interfaces.iter_mut().zip(masters) {
@@ -90,7 +90,7 @@ fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
         is_loopback: flags.contains(LinkFlags::Loopback),
         is_default_network: false,
         index: link.header.index,
-        kind: Kind::Other,
+        kind: None,
     };
     let mut master = None;
     for attribute in &link.attributes {
@@ -102,24 +102,16 @@ fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
                 let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
                 interface.mac = Some(bytes.join(":"));
             }
-            LinkAttribute::LinkInfo(infos) => interface.kind = kind(infos),
+            LinkAttribute::LinkInfo(infos) => {
+                interface.kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.clone()),
+                    _ => None,
+                });
+            }
             _ => {}
         }
     }
     (!interface.name.is_empty()).then_some((interface, master))
-}
-
-fn kind(infos: &[LinkInfo]) -> Kind {
-    let kind = infos.iter().find_map(|info| match info {
-        LinkInfo::Kind(kind) => Some(kind),
-        _ => None,
-    });
-    match kind {
-        Some(InfoKind::Bridge) => Kind::Bridge,
-        Some(InfoKind::Dummy) => Kind::Dummy,
-        Some(InfoKind::Vrf) => Kind::Vrf,
-        _ => Kind::Other,
-    }
 }
 
 /// Returns the address that others connect to: on a point-to-point link, the one of this end.
@@ -194,14 +186,15 @@ mod tests {
             link(6, "br0", up, &[of_kind(InfoKind::Bridge)]),
         ];
         let found = parse(&links, &[]);
-        let states: Vec<_> = found.iter().map(|its| (its.name.as_str(), its.link, its.kind)).collect();
+        let states: Vec<_> =
+            found.iter().map(|its| (its.name.as_str(), its.link, its.kind.clone())).collect();
         let expected = [
-            ("lo", LinkState::Up, Kind::Other),
-            ("net1", LinkState::Up, Kind::Other),
-            ("net2", LinkState::NoCarrier, Kind::Other),
-            ("net3", LinkState::Down, Kind::Dummy),
-            ("blue", LinkState::Up, Kind::Vrf),
-            ("br0", LinkState::Up, Kind::Bridge),
+            ("lo", LinkState::Up, None),
+            ("net1", LinkState::Up, None),
+            ("net2", LinkState::NoCarrier, None),
+            ("net3", LinkState::Down, Some(InfoKind::Dummy)),
+            ("blue", LinkState::Up, Some(InfoKind::Vrf)),
+            ("br0", LinkState::Up, Some(InfoKind::Bridge)),
         ];
         assert_eq!(states, expected);
         assert!(found[0].is_loopback);

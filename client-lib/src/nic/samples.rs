@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::interfaces::{Address, AddressState, Interface, Kind, LinkState};
+use super::interfaces::{Address, AddressState, Interface, LinkState};
 
 pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -24,6 +24,6 @@ pub(super) fn interface(name: &str, index: u32, networks: &[&str]) -> Interface 
         is_loopback: name == "lo",
         is_default_network: name == "eth0",
         index,
-        kind: Kind::Other,
+        kind: None,
     }
 }

@@ -181,7 +181,8 @@ impl LocalAddress {
 
 #[cfg(test)]
 mod tests {
-    use super::super::interfaces::Kind;
+    use netlink_packet_route::link::InfoKind;
+
     use super::super::samples::{interface, ip};
     use super::*;
 
@@ -196,52 +197,43 @@ mod tests {
         let of =
             |name, kind, link, networks: &[&str]| Interface { kind, link, ..interface(name, 9, networks) };
         let cases: [(&str, Interface, &[&str]); 17] = [
-            ("the default network", of("eth0", Kind::Other, up, &["10.244.0.9/24"]), &[]),
-            (
-                "the loopback interface",
-                of("lo", Kind::Other, up, &["127.0.0.1/8", "10.9.9.9/32", "::1/128"]),
-                &[],
-            ),
+            ("the default network", of("eth0", None, up, &["10.244.0.9/24"]), &[]),
+            ("the loopback interface", of("lo", None, up, &["127.0.0.1/8", "10.9.9.9/32", "::1/128"]), &[]),
             (
                 "a second NIC",
-                of(
-                    "net1",
-                    Kind::Other,
-                    up,
-                    &["169.254.1.1/16", "192.168.1.5/24", "fe80::1/64", "fd00::5/64"],
-                ),
+                of("net1", None, up, &["169.254.1.1/16", "192.168.1.5/24", "fe80::1/64", "fd00::5/64"]),
                 &["192.168.1.5", "fd00::5"],
             ),
             (
                 "with loopback addresses, too",
-                of("net1", Kind::Other, up, &["127.0.0.53/8", "::1/128", "192.168.1.5/24"]),
+                of("net1", None, up, &["127.0.0.53/8", "::1/128", "192.168.1.5/24"]),
                 &["192.168.1.5"],
             ),
-            ("without addresses", of("net2", Kind::Other, up, &[]), &[]),
+            ("without addresses", of("net2", None, up, &[]), &[]),
+            ("link-local only", of("enp1s0", None, up, &["169.254.3.7/16", "fe80::1/64"]), &["169.254.3.7"]),
+            ("that is down", of("net1", None, down, &["192.168.1.5/24"]), &[]),
+            ("with no cable", of("net1", None, LinkState::NoCarrier, &["192.168.1.5/24"]), &["192.168.1.5"]),
             (
-                "link-local only",
-                of("enp1s0", Kind::Other, up, &["169.254.3.7/16", "fe80::1/64"]),
-                &["169.254.3.7"],
+                "a node's network",
+                of("br-storage", Some(InfoKind::Bridge), up, &["10.7.0.5/24"]),
+                &["10.7.0.5"],
             ),
-            ("that is down", of("net1", Kind::Other, down, &["192.168.1.5/24"]), &[]),
-            (
-                "with no cable",
-                of("net1", Kind::Other, LinkState::NoCarrier, &["192.168.1.5/24"]),
-                &["192.168.1.5"],
-            ),
-            ("a node's network", of("br-storage", Kind::Bridge, up, &["10.7.0.5/24"]), &["10.7.0.5"]),
             (
                 "a bridge to nowhere",
-                of("br-9f2c", Kind::Bridge, LinkState::NoCarrier, &["172.18.0.1/16"]),
+                of("br-9f2c", Some(InfoKind::Bridge), LinkState::NoCarrier, &["172.18.0.1/16"]),
                 &[],
             ),
-            ("Docker's", of("docker0", Kind::Bridge, up, &["172.17.0.1/16"]), &[]),
-            ("a CNI plugin's", of("cni0", Kind::Bridge, up, &["10.244.3.1/24"]), &[]),
-            ("Services' addresses", of("kube-ipvs0", Kind::Dummy, up, &["10.96.0.1/32"]), &[]),
-            ("the same, of another name", of("vips", Kind::Dummy, up, &["10.96.0.1/32"]), &[]),
-            ("a network that only plays one", of("rdma1", Kind::Dummy, up, &["10.9.5.1/24"]), &["10.9.5.1"]),
-            ("a VRF itself", of("blue", Kind::Vrf, up, &["10.9.6.1/32"]), &[]),
-            ("a tunnel of two", of("net1", Kind::Other, up, &["10.9.7.1/32"]), &["10.9.7.1"]),
+            ("Docker's", of("docker0", Some(InfoKind::Bridge), up, &["172.17.0.1/16"]), &[]),
+            ("a CNI plugin's", of("cni0", Some(InfoKind::Bridge), up, &["10.244.3.1/24"]), &[]),
+            ("Services' addresses", of("kube-ipvs0", Some(InfoKind::Dummy), up, &["10.96.0.1/32"]), &[]),
+            ("the same, of another name", of("vips", Some(InfoKind::Dummy), up, &["10.96.0.1/32"]), &[]),
+            (
+                "a network that only plays one",
+                of("rdma1", Some(InfoKind::Dummy), up, &["10.9.5.1/24"]),
+                &["10.9.5.1"],
+            ),
+            ("a VRF itself", of("blue", Some(InfoKind::Vrf), up, &["10.9.6.1/32"]), &[]),
+            ("a tunnel of two", of("net1", None, up, &["10.9.7.1/32"]), &["10.9.7.1"]),
         ];
         for (title, interface, expected) in cases {
             let found: Vec<String> = found(&[interface]).into_iter().map(|(ip, _)| ip).collect();
