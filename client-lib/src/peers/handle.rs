@@ -41,15 +41,6 @@ pub struct Sent {
     sequence: u64,
 }
 
-/// Outcome of one attempt to hand a frame to a peer, without waiting.
-enum Attempt {
-    Sent(Sent),
-    /// The frame can never be sent.
-    Failed(SendError),
-    /// No peer has room for the frame now. It is handed back, to be sent later.
-    NoRoom(Frame),
-}
-
 impl Sent {
     /// Returns the identifier of the frame, which the receiver gets, too.
     ///
@@ -105,36 +96,31 @@ impl Sent {
 }
 
 impl Handle {
-    pub(super) async fn send(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Sent, SendError> {
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        mut frame: Frame,
+        to: Option<PeerId>,
+    ) -> Result<Sent, SendError> {
         // Room is made by other tasks. A task that always finds some must yield from time to time,
         // or it would keep its thread from all of them.
         tokio::task::consume_budget().await;
-        // Usually a peer has room.
-        let mut frame = match self.attempt(frame, to) {
-            Attempt::Sent(sent) => return Ok(sent),
-            Attempt::Failed(error) => return Err(error),
-            Attempt::NoRoom(frame) => frame,
-        };
+        let mut progress = std::pin::pin!(self.shared.progress.notified());
+        let mut is_enabled = false;
         loop {
-            let mut progress = std::pin::pin!(self.shared.progress.notified());
-            // Enabled before the attempt, so that room which is made after it is not missed.
+            frame = match self.try_send(frame, to) {
+                Ok(sent) => return Ok(sent),
+                Err((_, TrySendError::Never(error))) => return Err(error),
+                Err((frame, TrySendError::NoPeer | TrySendError::Full | TrySendError::Undecided { .. })) => {
+                    frame
+                }
+            };
+            // Enabled before the next attempt, so that room which is made after it is not missed.
+            // The first attempt needs none: usually a peer has room.
+            if std::mem::replace(&mut is_enabled, true) {
+                progress.as_mut().await;
+                progress.set(self.shared.progress.notified());
+            }
             progress.as_mut().enable();
-            match self.attempt(frame, to) {
-                Attempt::Sent(sent) => return Ok(sent),
-                Attempt::Failed(error) => return Err(error),
-                Attempt::NoRoom(back) => frame = back,
-            }
-            progress.await;
-        }
-    }
-
-    fn attempt(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Attempt {
-        match self.try_send(frame, to) {
-            Ok(sent) => Attempt::Sent(sent),
-            Err((_, TrySendError::Never(error))) => Attempt::Failed(error),
-            Err((frame, TrySendError::NoPeer | TrySendError::Full | TrySendError::Undecided { .. })) => {
-                Attempt::NoRoom(frame)
-            }
         }
     }
 

@@ -114,27 +114,19 @@ fn endpoints_of(service: &SrvTarget, owned: &TargetRecords) -> impl Iterator<Ite
         known.entry(facts.address.ip).and_modify(|other| *other = facts.min(*other)).or_insert(facts);
     }
     let distinct: BTreeSet<IpAddr> = owned.addresses.iter().copied().filter(is_usable).collect();
-    let mut pods: BTreeMap<PodKey, Vec<Facts>> = BTreeMap::new();
+    let mut pods: BTreeMap<PodRef, Vec<Facts>> = BTreeMap::new();
     for ip in distinct {
         let facts = known.get(&ip).map_or_else(|| Facts::unknown(ip), |facts| (*facts).clone());
-        pods.entry(PodKey::of(&facts)).or_default().push(facts);
+        pods.entry(identity(&facts.pod)).or_default().push(facts);
     }
     pods.into_values().map(|addresses| endpoint(service, addresses))
 }
 
-/// Identity of a pod: its uid, or its name where the texts have no uid.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum PodKey {
-    Uid(String),
-    Name(Option<String>, Option<String>),
-}
-
-impl PodKey {
-    fn of(facts: &Facts) -> Self {
-        match &facts.pod.uid {
-            Some(uid) => Self::Uid(uid.clone()),
-            None => Self::Name(facts.pod.namespace.clone(), facts.pod.name.clone()),
-        }
+/// Returns what identifies a pod: its uid, or its name where the texts have no uid.
+fn identity(pod: &PodRef) -> PodRef {
+    match &pod.uid {
+        Some(_) => PodRef { uid: pod.uid.clone(), ..PodRef::default() },
+        None => pod.clone(),
     }
 }
 
