@@ -200,7 +200,7 @@ fn failures_name_their_cause() -> Result<()> {
         .connect(here.path()?, QueuePairAddress { gid: nowhere, ..own })
         .err()
         .context("it is connected")?;
-    ensure!(error.call() == Call::ReadyToReceive, "{error}");
+    ensure!(error.call() == Call::READY_TO_RECEIVE, "{error}");
     let hint = error.hint().context("no hint")?;
     ensure!(hint.starts_with("the kernel finds no route to the peer's GID"), "{error}; {hint}");
 
@@ -214,13 +214,13 @@ fn failures_name_their_cause() -> Result<()> {
     let taken = (0..1000).take_while(|_| ours.post_receive(6).is_ok()).count();
     ensure!((DEPTH.into()..1000).contains(&taken), "the receive queue has taken {taken}");
     let full = ours.post_receive(6).err().context("there is room again")?;
-    ensure!(full.call() == Call::Receive, "{full}");
+    ensure!(full.call() == Call::RECEIVE, "{full}");
 
     let other = Library::load()?.devices()?[0].open()?;
     let foreign = UnconnectedQueuePair::new(&here.domain, &CompletionQueue::new(&other, 8)?, CAPACITIES)
         .err()
         .context("a pair of two contexts")?;
-    ensure!(foreign.call() == Call::QueuePair, "{foreign}");
+    ensure!(foreign.call() == Call::QUEUE_PAIR, "{foreign}");
 
     let error = here.context.query_port(9).err().context("there is a ninth port")?;
     ensure!(error.to_string().starts_with("rxe0: cannot ask for the port's state: "), "{error}");

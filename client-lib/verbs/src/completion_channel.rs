@@ -53,11 +53,11 @@ impl CompletionChannel {
     ///
     /// [`Error`], if the process may open no more files.
     pub fn new(context: &Context) -> Result<Self, Error> {
-        let failed = |errno: Errno| Error::returned(Call::CompletionChannel, context.name(), errno as i32);
+        let failed = |errno: Errno| Error::returned(Call::COMPLETION_CHANNEL, context.name(), errno as i32);
         let closed = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(failed)?;
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().create_comp_channel)(context.raw()) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::CompletionChannel, context.name()))?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::COMPLETION_CHANNEL, context.name()))?;
         let created = Inner { context: context.clone(), raw, closed };
         // Non-blocking, since another thread may take the report between `poll` and
         // `ibv_get_cq_event`.
@@ -138,7 +138,7 @@ impl CompletionChannel {
     }
 
     fn error(&self, errno: Errno) -> Error {
-        Error::returned(Call::Wait, self.0.context.name(), errno as i32)
+        Error::returned(Call::WAIT, self.0.context.name(), errno as i32)
     }
 
     pub(crate) fn context(&self) -> &Context {

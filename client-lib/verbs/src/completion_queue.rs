@@ -87,7 +87,7 @@ impl CompletionQueue {
         let number = std::ptr::without_provenance_mut(number as usize);
         // SAFETY: the context is open, and the channel belongs to it; all devices have a vector 0.
         let raw = unsafe { (context.library().create_cq)(context.raw(), capacity.into(), number, to, 0) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::CompletionQueue, context.name()))?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::COMPLETION_QUEUE, context.name()))?;
         Ok(Self(Arc::new(Inner { context: context.clone(), raw, _channel: channel })))
     }
 
@@ -101,7 +101,7 @@ impl CompletionQueue {
         // SAFETY: the queue is alive.
         match unsafe { ibv_req_notify_cq(self.raw(), 0) } {
             0 => Ok(()),
-            errno => Err(Error::returned(Call::Arm, self.context().name(), errno)),
+            errno => Err(Error::returned(Call::ARM, self.context().name(), errno)),
         }
     }
 
@@ -134,7 +134,7 @@ impl CompletionQueue {
         let count = unsafe { ibv_poll_cq(self.raw(), N as i32, found.as_mut_ptr()) };
         let polled = usize::try_from(count).ok().and_then(|count| found.get(..count));
         // A negative result is not an error number.
-        polled.ok_or_else(|| Error::returned(Call::Poll, self.context().name(), libc::EIO))
+        polled.ok_or_else(|| Error::returned(Call::POLL, self.context().name(), libc::EIO))
     }
 
     fn read(&self, found: &ibv_wc) -> Completion {

@@ -98,7 +98,7 @@ impl Library {
         let mut count = 0;
         // SAFETY: `count` outlives the call.
         let list = unsafe { (self.get_device_list)(&raw mut count) };
-        let raw = NonNull::new(list).ok_or_else(|| Error::last(Call::List, ""))?;
+        let raw = NonNull::new(list).ok_or_else(|| Error::last(Call::LIST, ""))?;
         let list = Arc::new(List { library: self, raw });
         let device = |index| {
             // SAFETY: the list has `count` entries.
@@ -127,12 +127,12 @@ impl Device {
         let library = self.list.library;
         // SAFETY: the list is alive, and so is the device in it.
         let raw = unsafe { (library.open_device)(self.raw.as_ptr()) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Open, &self.name))?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::OPEN, &self.name))?;
         let opened = Inner { library, raw, name: self.name.clone() };
         // Non-blocking, since another thread may take the event between `poll` and
         // `ibv_get_async_event`.
         fcntl(opened.events(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-            .map_err(|errno| Error::returned(Call::Open, &self.name, errno as i32))?;
+            .map_err(|errno| Error::returned(Call::OPEN, &self.name, errno as i32))?;
         Ok(Context(Arc::new(opened)))
     }
 }
@@ -154,7 +154,7 @@ impl Context {
         // SAFETY: both live during the call, which fills a prefix of the structure.
         let errno = unsafe { (self.library().query_port)(self.raw(), number, &raw mut attributes) };
         if errno != 0 {
-            return Err(Error::returned(Call::Query, self.name(), errno));
+            return Err(Error::returned(Call::QUERY, self.name(), errno));
         }
         Ok(PortAttributes {
             is_active: attributes.state == ibv_port_state::IBV_PORT_ACTIVE,
@@ -193,7 +193,7 @@ impl Context {
         if unsafe { (self.library().get_async_event)(self.raw(), &raw mut event) } != 0 {
             return match Errno::last() {
                 Errno::EAGAIN | Errno::EINTR => Ok(None),
-                errno => Err(Error::returned(Call::Event, self.name(), errno as i32)),
+                errno => Err(Error::returned(Call::EVENT, self.name(), errno as i32)),
             };
         }
         let kind = event.kind;
@@ -209,7 +209,7 @@ impl Context {
         // SAFETY: acknowledges the one event, whose object is alive until then.
         unsafe { (self.library().ack_async_event)(&raw mut event) };
         match kind {
-            FATAL => Err(Error::returned(Call::Event, self.name(), libc::ENODEV)),
+            FATAL => Err(Error::returned(Call::EVENT, self.name(), libc::ENODEV)),
             // Events of a port need no handling: writes fail with the reason.
             _ => Ok(number.map(|number| number.addr() as u64)),
         }

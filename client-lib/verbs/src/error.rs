@@ -43,50 +43,51 @@ pub struct Error {
 
 /// The calls of verbs that may fail, and two steps of this crate beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Call {
+pub struct Call(&'static str);
+
+impl Call {
     /// `ibv_get_device_list`
-    List,
+    pub const LIST: Self = Self("list RDMA devices");
     /// `ibv_open_device`
-    Open,
+    pub const OPEN: Self = Self("open the device");
     /// `ibv_query_port`
-    Query,
+    pub const QUERY: Self = Self("ask for the port's state");
     /// `ibv_alloc_pd`
-    ProtectionDomain,
+    pub const PROTECTION_DOMAIN: Self = Self("make a protection domain");
     /// The allocation of memory that is to be registered, by `mmap`
-    Allocate,
+    pub const ALLOCATE: Self = Self("get memory to register");
     /// The check that a range is within registered memory, before any call
-    Reach,
+    pub const REACH: Self = Self("reach into registered memory");
     /// `ibv_reg_mr`
-    Register,
+    pub const REGISTER: Self = Self("register memory");
     /// `ibv_reg_dmabuf_mr`
-    DmaBuf,
+    pub const DMA_BUF: Self = Self("register a dma-buf");
     /// `ibv_reg_mr` of an address in a GPU
-    PeerMemory,
+    pub const PEER_MEMORY: Self = Self("register a GPU's memory");
     /// `ibv_create_cq`
-    CompletionQueue,
+    pub const COMPLETION_QUEUE: Self = Self("make a completion queue");
     /// `ibv_create_comp_channel`
-    CompletionChannel,
+    pub const COMPLETION_CHANNEL: Self = Self("make a completion channel");
     /// `ibv_get_cq_event`
-    Wait,
+    pub const WAIT: Self = Self("wait for completions");
     /// `ibv_get_async_event`
-    Event,
+    pub const EVENT: Self = Self("go on with the device");
     /// `ibv_req_notify_cq`
-    Arm,
+    pub const ARM: Self = Self("arm the completion queue");
     /// `ibv_create_qp`
-    QueuePair,
+    pub const QUEUE_PAIR: Self = Self("make a queue pair");
     /// `ibv_modify_qp` to INIT
-    Init,
+    pub const INIT: Self = Self("bring the queue pair to INIT");
     /// `ibv_modify_qp` to RTR
-    ReadyToReceive,
+    pub const READY_TO_RECEIVE: Self = Self("bring the queue pair to RTR");
     /// `ibv_modify_qp` to RTS
-    ReadyToSend,
+    pub const READY_TO_SEND: Self = Self("bring the queue pair to RTS");
     /// `ibv_post_send`
-    Send,
+    pub const SEND: Self = Self("post to the send queue");
     /// `ibv_post_recv`
-    Receive,
+    pub const RECEIVE: Self = Self("post to the receive queue");
     /// `ibv_poll_cq`
-    Poll,
+    pub const POLL: Self = Self("poll the completion queue");
 }
 
 impl Error {
@@ -121,62 +122,62 @@ impl Error {
     /// Returns the likely cause and the remedy. It is not part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match (self.call, self.errno()?) {
-            (Call::List, libc::ENOSYS) => {
+            (Call::LIST, libc::ENOSYS) => {
                 "the kernel has no RDMA: its modules (ib_uverbs and the device's own) are not loaded"
             }
-            (Call::List | Call::Open, libc::EPERM | libc::EACCES | libc::ENOENT) => {
+            (Call::LIST | Call::OPEN, libc::EPERM | libc::EACCES | libc::ENOENT) => {
                 "request the device plugin's resource in the pod's spec, so that it may use /dev/infiniband; or the device belongs to another \
                  network namespace, as `rdma system` says"
             }
-            (Call::Open, libc::EIO | libc::ENXIO | libc::ENODEV) => "the device is gone",
-            (Call::Event, libc::ENODEV) => {
+            (Call::OPEN, libc::EIO | libc::ENXIO | libc::ENODEV) => "the device is gone",
+            (Call::EVENT, libc::ENODEV) => {
                 "it has been removed, or its driver has given it up; once it is back, it is opened anew"
             }
             // Drivers lock the memory of queues too.
-            (Call::Register | Call::ProtectionDomain | Call::CompletionQueue, libc::ENOMEM) => {
+            (Call::REGISTER | Call::PROTECTION_DOMAIN | Call::COMPLETION_QUEUE, libc::ENOMEM) => {
                 "too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
             }
             // A dma-buf locks no memory of the machine.
-            (Call::DmaBuf, libc::ENOMEM | libc::ENOSPC) => {
+            (Call::DMA_BUF, libc::ENOMEM | libc::ENOSPC) => {
                 "the GPU's BAR1 (`nvidia-smi -q`, BAR1 Memory Usage) or the device has no room for it: fewer slots, or smaller frames"
             }
-            (Call::PeerMemory, libc::ENOMEM) => {
+            (Call::PEER_MEMORY, libc::ENOMEM) => {
                 "the GPU's BAR1 (`nvidia-smi -q`, BAR1 Memory Usage) or the device has no room for it: fewer slots, or smaller frames; or too little \
                  memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
             }
-            (Call::Register | Call::DmaBuf | Call::PeerMemory, libc::EAGAIN) => {
+            (Call::REGISTER | Call::DMA_BUF | Call::PEER_MEMORY, libc::EAGAIN) => {
                 "the device has no keys for memory left: other programs have them, or such as were killed have left them behind, until its driver is \
                  loaded again"
             }
-            (Call::Allocate, libc::ENOMEM) => "the machine, or this container's limit, has no memory left",
-            (Call::Register, libc::EFAULT) => {
+            (Call::ALLOCATE, libc::ENOMEM) => "the machine, or this container's limit, has no memory left",
+            (Call::REGISTER, libc::EFAULT) => {
                 "the memory is not this process's own, or is a GPU's without nvidia-peermem"
             }
-            (Call::PeerMemory, libc::EFAULT) => {
+            (Call::PEER_MEMORY, libc::EFAULT) => {
                 "the kernel does not know this GPU's addresses: nvidia-peermem is not loaded on the node, or not for this RDMA driver"
             }
-            (Call::QueuePair, libc::ENOMEM) => {
+            (Call::QUEUE_PAIR, libc::ENOMEM) => {
                 "the device does not have queues that deep, or too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, \
                  or IPC_LOCK for root)"
             }
-            (Call::QueuePair, libc::EINVAL) => {
+            (Call::QUEUE_PAIR, libc::EINVAL) => {
                 "the device does not have queues that deep, or the completion queue is another device's"
             }
             // The kernel has one error number for all these causes, and does not name the link
             // layer.
-            (Call::ReadyToReceive, libc::EINVAL) => {
+            (Call::READY_TO_RECEIVE, libc::EINVAL) => {
                 "the kernel finds no route to the peer's GID: wrong GID index, or the interface or its route is not in this network namespace; under \
                  InfiniBand, an end without a GID on a port that needs one (GRH required), or a GID index that has changed since"
             }
-            (Call::ReadyToReceive, libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
+            (Call::READY_TO_RECEIVE, libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
                 "the kernel finds no route to the peer's GID: wrong GID index, or the interface or its route is not in this network namespace"
             }
-            (Call::CompletionChannel, libc::EMFILE) => {
+            (Call::COMPLETION_CHANNEL, libc::EMFILE) => {
                 "this process may open no more files: raise its limit (nofile)"
             }
-            (Call::Poll, libc::EIO) => "it has overflowed, or the device was reset",
-            (Call::Reach, libc::EINVAL) => "the range is not within it",
-            (Call::Send, libc::ENOMEM) => "the send queue is full",
+            (Call::POLL, libc::EIO) => "it has overflowed, or the device was reset",
+            (Call::REACH, libc::EINVAL) => "the range is not within it",
+            (Call::SEND, libc::ENOMEM) => "the send queue is full",
             _ => return None,
         })
     }
@@ -184,33 +185,10 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.call {
-            Call::List => "list RDMA devices",
-            Call::Open => "open the device",
-            Call::Query => "ask for the port's state",
-            Call::ProtectionDomain => "make a protection domain",
-            Call::Allocate => "get memory to register",
-            Call::Reach => "reach into registered memory",
-            Call::Register => "register memory",
-            Call::DmaBuf => "register a dma-buf",
-            Call::PeerMemory => "register a GPU's memory",
-            Call::CompletionQueue => "make a completion queue",
-            Call::CompletionChannel => "make a completion channel",
-            Call::Wait => "wait for completions",
-            Call::Event => "go on with the device",
-            Call::Arm => "arm the completion queue",
-            Call::QueuePair => "make a queue pair",
-            Call::Init => "bring the queue pair to INIT",
-            Call::ReadyToReceive => "bring the queue pair to RTR",
-            Call::ReadyToSend => "bring the queue pair to RTS",
-            Call::Send => "post to the send queue",
-            Call::Receive => "post to the receive queue",
-            Call::Poll => "poll the completion queue",
-        };
         if !self.device.is_empty() {
             write!(f, "{}: ", self.device)?;
         }
-        write!(f, "cannot {what}: {}", self.source)
+        write!(f, "cannot {}: {}", self.call.0, self.source)
     }
 }
 

@@ -228,7 +228,7 @@ fn register_gpu(
             let start = NonNull::new(std::ptr::without_provenance_mut::<u8>(memory.address()));
             let start =
                 start.ok_or_else(|| GpuError::new("a GPU's memory at address zero cannot be registered"))?;
-            Ok(register(domain, Call::PeerMemory, start, memory.length(), access)?)
+            Ok(register(domain, Call::PEER_MEMORY, start, memory.length(), access)?)
         }
         Method::Staging => Err(GpuAccessError::Method(method)),
     }
@@ -242,7 +242,7 @@ fn register_dma_buf(
 ) -> Result<NonNull<ibv_mr>, Error> {
     let context = domain.context();
     let Some(register) = context.library().reg_dmabuf_mr else {
-        return Err(Error::returned(Call::DmaBuf, context.name(), libc::EOPNOTSUPP));
+        return Err(Error::returned(Call::DMA_BUF, context.name(), libc::EOPNOTSUPP));
     };
     // Work requests name the memory by its address in the GPU. The kernel requires that address to
     // have the same offset within its page as the memory has in the dma-buf.
@@ -251,7 +251,7 @@ fn register_dma_buf(
         // SAFETY: the kernel checks the range against the dma-buf. It holds the dma-buf itself, so
         // the file descriptor may be closed.
         let raw = unsafe { register(domain.raw(), offset, length, address, fd.as_raw_fd(), bits(access)) };
-        NonNull::new(raw).ok_or_else(|| Error::last(Call::DmaBuf, context.name()))
+        NonNull::new(raw).ok_or_else(|| Error::last(Call::DMA_BUF, context.name()))
     })
 }
 

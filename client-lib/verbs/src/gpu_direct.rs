@@ -67,7 +67,7 @@ impl ProtectionDomain {
             // The kernel has looked up the file descriptor, so the driver supports the call.
             Some(libc::EBADF) => Ok(true),
             Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => Ok(false),
-            errno => Err(Error::returned(Call::DmaBuf, self.context().name(), errno.unwrap_or(0))),
+            errno => Err(Error::returned(Call::DMA_BUF, self.context().name(), errno.unwrap_or(0))),
         }
     }
 }

@@ -141,7 +141,7 @@ impl ProtectionDomain {
     pub fn new(context: &Context) -> Result<Self, Error> {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().alloc_pd)(context.raw()) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::ProtectionDomain, context.name()))?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::PROTECTION_DOMAIN, context.name()))?;
         Ok(Self(Arc::new(DomainInner {
             context: context.clone(),
             raw,
@@ -207,10 +207,10 @@ impl ProtectionDomain {
     }
 
     fn allocate(&self, length: NonZeroUsize, access: ibv_access_flags) -> Result<Registered, Error> {
-        let failed = |errno| Error::returned(Call::Allocate, self.context().name(), errno as i32);
+        let failed = |errno| Error::returned(Call::ALLOCATE, self.context().name(), errno as i32);
         let memory = Memory::new(length).map_err(failed)?;
         Ok(Registered {
-            raw: register(self, Call::Register, memory.start, memory.length.get(), access.0)?,
+            raw: register(self, Call::REGISTER, memory.start, memory.length.get(), access.0)?,
             memory,
             domain: self.clone(),
         })
@@ -310,7 +310,7 @@ impl Registered {
     }
 
     fn outside(&self) -> Error {
-        Error::returned(Call::Reach, self.domain.context().name(), libc::EINVAL)
+        Error::returned(Call::REACH, self.domain.context().name(), libc::EINVAL)
     }
 }
 

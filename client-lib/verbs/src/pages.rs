@@ -81,7 +81,7 @@ impl Pages {
     pub fn register(&self, domain: &ProtectionDomain) -> Result<(), Error> {
         let (start, length) = self.location();
         // No access flags: devices only read the memory.
-        self.0.registrations.ensure(domain, || register(domain, Call::Register, start, length, 0))
+        self.0.registrations.ensure(domain, || register(domain, Call::REGISTER, start, length, 0))
     }
 
     /// Returns a range as a scatter/gather entry. The memory has to be registered under the domain.

@@ -179,7 +179,7 @@ impl UnconnectedQueuePair {
     ) -> Result<Self, Error> {
         let context = domain.context();
         if !context.is_same(queue.context()) {
-            return Err(Error::returned(Call::QueuePair, context.name(), libc::EINVAL));
+            return Err(Error::returned(Call::QUEUE_PAIR, context.name(), libc::EINVAL));
         }
         // Some devices do not support inline data; they then read small writes from memory.
         let created = create(domain, queue, capacities, MAX_INLINE_DATA)
@@ -230,7 +230,7 @@ impl QueuePair {
         // SAFETY: the queue pair is alive; the request, which has no entries, is only read during
         // the call.
         let errno = unsafe { ibv_post_recv(self.0.raw.as_ptr(), &raw mut request, &raw mut bad) };
-        self.0.check(Call::Receive, errno)
+        self.0.check(Call::RECEIVE, errno)
     }
 
     /// Posts writes to the peer's memory, which are executed in this order.
@@ -245,7 +245,7 @@ impl QueuePair {
             // A single write needs no array of the full length.
             ..=1 => self.post::<1>(writes),
             2..=MAX_WRITES => self.post::<MAX_WRITES>(writes),
-            _ => Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG)),
+            _ => Err(Error::returned(Call::SEND, self.0.domain.context().name(), libc::E2BIG)),
         }
     }
 
@@ -298,7 +298,7 @@ impl QueuePair {
         // device has read the memory, the request fails. Inline data is copied during the call; if
         // it changes meanwhile, the peer gets a mixture, as it would from the device.
         let errno = unsafe { ibv_post_send(self.0.raw.as_ptr(), first, &raw mut bad) };
-        self.0.check(Call::Send, errno)
+        self.0.check(Call::SEND, errno)
     }
 }
 
@@ -324,7 +324,7 @@ fn create(
     wanted.cap.max_inline_data = inline;
     // SAFETY: the domain and the queue belong to the same context, and outlive the queue pair.
     let raw = unsafe { (context.library().create_qp)(domain.raw(), &raw mut wanted) };
-    let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::QueuePair, context.name()))?;
+    let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::QUEUE_PAIR, context.name()))?;
     Ok((raw, wanted.cap.max_inline_data))
 }
 
@@ -340,7 +340,7 @@ impl Inner {
         wanted.port_num = port;
         wanted.qp_access_flags = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         self.modify(
-            Call::Init,
+            Call::INIT,
             wanted,
             &[mask::IBV_QP_PKEY_INDEX, mask::IBV_QP_PORT, mask::IBV_QP_ACCESS_FLAGS],
         )
@@ -373,7 +373,7 @@ impl Inner {
             mask::IBV_QP_MAX_DEST_RD_ATOMIC,
             mask::IBV_QP_MIN_RNR_TIMER,
         ];
-        self.modify(Call::ReadyToReceive, wanted, &also)
+        self.modify(Call::READY_TO_RECEIVE, wanted, &also)
     }
 
     fn ready_to_send(&self, psn: u32) -> Result<(), Error> {
@@ -391,7 +391,7 @@ impl Inner {
             mask::IBV_QP_SQ_PSN,
             mask::IBV_QP_MAX_QP_RD_ATOMIC,
         ];
-        self.modify(Call::ReadyToSend, wanted, &also)
+        self.modify(Call::READY_TO_SEND, wanted, &also)
     }
 
     fn modify(&self, call: Call, mut wanted: ibv_qp_attr, also: &[ibv_qp_attr_mask]) -> Result<(), Error> {

@@ -54,7 +54,7 @@ fn freeing_memory_before_its_registration_ends_is_a_fault() {
     let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let memory = crate::memory::Memory::new(4096.try_into().unwrap()).unwrap();
     let (start, length) = (memory.start(), memory.length());
-    let region = crate::memory::register(&domain, Call::Register, start, length, 0).unwrap();
+    let region = crate::memory::register(&domain, Call::REGISTER, start, length, 0).unwrap();
     drop(memory);
     // SAFETY: registered, and not in use.
     assert_eq!(unsafe { (fake.library().dereg_mr)(region.as_ptr()) }, 0);

@@ -74,7 +74,7 @@ impl Registrations {
         let wanted = range.end.checked_sub(range.start).and_then(|wanted| u32::try_from(wanted).ok());
         let (Some(known), Some(wanted @ 0..=MAX_SGE_BYTES), true) = (known, wanted, range.end <= length)
         else {
-            return Err(Error::returned(Call::Reach, domain.context().name(), libc::EINVAL));
+            return Err(Error::returned(Call::REACH, domain.context().name(), libc::EINVAL));
         };
         // SAFETY: the memory is registered, and its key never changes.
         let lkey = unsafe { known.raw.as_ref() }.lkey;
@@ -148,7 +148,7 @@ mod tests {
         let memory = Memory::new(NonZeroUsize::MIN).unwrap();
         let registrations = Registrations::default();
         registrations
-            .ensure(&domain, || register(&domain, Call::Register, memory.start(), memory.length(), 0))
+            .ensure(&domain, || register(&domain, Call::REGISTER, memory.start(), memory.length(), 0))
             .unwrap();
         // The handle of a thread that releases the domain.
         let held = Arc::clone(&registrations.0);

@@ -72,7 +72,7 @@ fn a_failing_call_of_a_lost_device_ends_the_wait() {
     queue.arm().unwrap();
     one.post_writes(&[rig.sge(1, 0..1)]).unwrap();
     rig.fake.fail(Verb::GetEvent, libc::EIO);
-    assert_fails(channel.wait(), Call::Wait, libc::EIO);
+    assert_fails(channel.wait(), Call::WAIT, libc::EIO);
     // `poll` woke two threads for one report, and a signal interrupted the call.
     for errno in [libc::EAGAIN, libc::EINTR] {
         rig.fake.fail(Verb::GetEvent, errno);
@@ -81,7 +81,7 @@ fn a_failing_call_of_a_lost_device_ends_the_wait() {
     rig.fake.stop_failing();
     assert_eq!(channel.wait().unwrap(), ChannelEvent::Completion(3));
     rig.fake.fail(Verb::Arm, libc::ENODEV);
-    assert_fails(queue.arm(), Call::Arm, libc::ENODEV);
+    assert_fails(queue.arm(), Call::ARM, libc::ENODEV);
 }
 
 /// The loss of the device comes before pending reports; other events are ignored.
@@ -106,7 +106,7 @@ fn a_fatal_event_of_the_device_ends_the_wait() {
     queue.arm().unwrap();
     one.post_writes(&[rig.sge(2, 0..1)]).unwrap();
     let error = channel.wait().unwrap_err();
-    assert_eq!((error.call(), error.errno()), (Call::Event, Some(libc::ENODEV)));
+    assert_eq!((error.call(), error.errno()), (Call::EVENT, Some(libc::ENODEV)));
     assert_eq!(error.to_string(), "fake_0: cannot go on with the device: No such device (os error 19)");
     assert!(error.hint().unwrap().starts_with("it has been removed"));
     // The event is returned once. Afterwards pending reports are.
@@ -114,7 +114,7 @@ fn a_fatal_event_of_the_device_ends_the_wait() {
     let waiting = channel.clone();
     let waits = thread::spawn(move || waiting.wait());
     rig.fake.raise_event(FATAL);
-    assert_fails(waits.join().unwrap(), Call::Event, libc::ENODEV);
+    assert_fails(waits.join().unwrap(), Call::EVENT, libc::ENODEV);
 }
 
 /// Such a failure may leave no completion behind. Events that a peer can cause are ignored.

@@ -41,7 +41,7 @@ fn devices_and_ports_are_listed_with_their_attributes() {
     drop(devices);
     let port = context.query_port(1).unwrap();
     assert_eq!((context.name(), port.is_active, port.mtu, port.lid), ("fake_1", false, 4096, 3));
-    assert_fails(context.query_port(2), Call::Query, libc::EINVAL);
+    assert_fails(context.query_port(2), Call::QUERY, libc::EINVAL);
     // A GID without an interface, GIDs with one, an index that does not exist, and a port that does
     // not.
     assert_eq!(context.interface_index(1, 0), None);
@@ -62,9 +62,9 @@ fn devices_and_ports_are_listed_with_their_attributes() {
 #[test]
 fn a_path_that_the_device_does_not_have_is_an_error() {
     let paths = [
-        (Path { port: 2, ..PATH }, Call::Init, libc::EINVAL),
-        (Path { gid_index: 9, ..PATH }, Call::ReadyToReceive, libc::EINVAL),
-        (Path { mtu: 2048, ..PATH }, Call::ReadyToReceive, libc::EINVAL),
+        (Path { port: 2, ..PATH }, Call::INIT, libc::EINVAL),
+        (Path { gid_index: 9, ..PATH }, Call::READY_TO_RECEIVE, libc::EINVAL),
+        (Path { mtu: 2048, ..PATH }, Call::READY_TO_RECEIVE, libc::EINVAL),
     ];
     for (path, call, errno) in paths {
         let ends = ends();
@@ -74,7 +74,7 @@ fn a_path_that_the_device_does_not_have_is_an_error() {
     let ends = ends();
     let peer = QueuePairAddress { gid: "fd00::2".parse().unwrap(), ..end(&ends.other) };
     let error = ends.one.connect(PATH, peer).unwrap_err();
-    assert_eq!((error.call(), error.errno()), (Call::ReadyToReceive, Some(libc::ENETUNREACH)));
+    assert_eq!((error.call(), error.errno()), (Call::READY_TO_RECEIVE, Some(libc::ENETUNREACH)));
     assert!(error.hint().unwrap().contains("no route to the peer's GID"));
 }
 
@@ -107,7 +107,7 @@ fn a_port_that_requires_gids_gets_them_if_both_ends_have_one() {
             continue;
         }
         let error = connected.unwrap_err();
-        assert_eq!((error.call(), error.errno()), (Call::ReadyToReceive, Some(libc::EINVAL)));
+        assert_eq!((error.call(), error.errno()), (Call::READY_TO_RECEIVE, Some(libc::EINVAL)));
         assert!(error.hint().unwrap().contains("GRH required"));
     }
     let none = Ipv6Addr::UNSPECIFIED;
@@ -147,7 +147,7 @@ fn a_queue_of_another_context_is_refused_before_the_device_sees_it() {
     let before = ends.fake.calls().len();
     assert_fails(
         UnconnectedQueuePair::new(&ends.domain, &foreign, CAPACITIES),
-        Call::QueuePair,
+        Call::QUEUE_PAIR,
         libc::EINVAL,
     );
     assert_eq!(ends.fake.calls().len(), before);
@@ -156,7 +156,7 @@ fn a_queue_of_another_context_is_refused_before_the_device_sees_it() {
 #[test]
 fn a_queue_without_capacity_is_refused() {
     let ends = ends();
-    assert_fails(CompletionQueue::new(&ends.context, 0), Call::CompletionQueue, libc::EINVAL);
+    assert_fails(CompletionQueue::new(&ends.context, 0), Call::COMPLETION_QUEUE, libc::EINVAL);
 }
 
 /// One device takes less inline data, another gives more than was requested.
@@ -186,7 +186,7 @@ fn a_pair_that_the_device_cannot_create_is_an_error() {
     ends.fake.fail(Verb::CreateQp, libc::ENOMEM);
     let capacities = Capacities { send: u16::MAX, receive: u16::MAX };
     let error = UnconnectedQueuePair::new(&ends.domain, &ends.queue, capacities).unwrap_err();
-    assert_eq!((error.call(), error.errno()), (Call::QueuePair, Some(libc::ENOMEM)));
+    assert_eq!((error.call(), error.errno()), (Call::QUEUE_PAIR, Some(libc::ENOMEM)));
     assert!(error.hint().unwrap().contains("queues that deep"));
     // The second attempt is without inline data.
     assert_eq!(ends.fake.calls()[before..], [Verb::CreateQp; 2]);

@@ -39,21 +39,21 @@ fn all(fake: &Fake) -> Result<(), Error> {
 /// Returns the calls that errors name for a verb; for a queue pair's states, in their order.
 fn calls(verb: Verb) -> &'static [Call] {
     match verb {
-        Verb::List => &[Call::List],
-        Verb::Open => &[Call::Open],
-        Verb::Query => &[Call::Query],
-        Verb::AllocPd => &[Call::ProtectionDomain],
-        Verb::RegMr => &[Call::Register],
-        Verb::RegDmaBuf => &[Call::DmaBuf],
-        Verb::CreateChannel => &[Call::CompletionChannel],
-        Verb::GetEvent => &[Call::Wait],
-        Verb::CreateCq => &[Call::CompletionQueue],
-        Verb::Poll => &[Call::Poll],
-        Verb::Arm => &[Call::Arm],
-        Verb::CreateQp => &[Call::QueuePair],
-        Verb::Modify => &[Call::Init, Call::ReadyToReceive, Call::ReadyToSend],
-        Verb::PostSend => &[Call::Send],
-        Verb::PostReceive => &[Call::Receive],
+        Verb::List => &[Call::LIST],
+        Verb::Open => &[Call::OPEN],
+        Verb::Query => &[Call::QUERY],
+        Verb::AllocPd => &[Call::PROTECTION_DOMAIN],
+        Verb::RegMr => &[Call::REGISTER],
+        Verb::RegDmaBuf => &[Call::DMA_BUF],
+        Verb::CreateChannel => &[Call::COMPLETION_CHANNEL],
+        Verb::GetEvent => &[Call::WAIT],
+        Verb::CreateCq => &[Call::COMPLETION_QUEUE],
+        Verb::Poll => &[Call::POLL],
+        Verb::Arm => &[Call::ARM],
+        Verb::CreateQp => &[Call::QUEUE_PAIR],
+        Verb::Modify => &[Call::INIT, Call::READY_TO_RECEIVE, Call::READY_TO_SEND],
+        Verb::PostSend => &[Call::SEND],
+        Verb::PostReceive => &[Call::RECEIVE],
     }
 }
 

@@ -111,7 +111,7 @@ fn mapping(length: usize) -> (Arc<dyn GpuMemory>, Arc<Mapped>) {
 }
 
 const METHODS: [(Method, Verb, Call); 2] =
-    [(Method::DmaBuf, Verb::RegDmaBuf, Call::DmaBuf), (Method::PeerMemory, Verb::RegMr, Call::PeerMemory)];
+    [(Method::DmaBuf, Verb::RegDmaBuf, Call::DMA_BUF), (Method::PeerMemory, Verb::RegMr, Call::PEER_MEMORY)];
 
 #[test]
 fn gpu_memory_is_sent_in_place_after_copied_bytes() {
@@ -124,9 +124,9 @@ fn gpu_memory_is_sent_in_place_after_copied_bytes() {
             let zero_copy = Some((ZeroCopy::Gpu(&pages), range));
             rig.sender.post_writes(&[Write { zero_copy, ..rig.sge(1, 0..10) }])
         };
-        assert_fails(send(0..1), Call::Reach, libc::EINVAL);
+        assert_fails(send(0..1), Call::REACH, libc::EINVAL);
         pages.register(&rig.domain, method).unwrap();
-        assert_fails(send(0..LENGTH + 1), Call::Reach, libc::EINVAL);
+        assert_fails(send(0..LENGTH + 1), Call::REACH, libc::EINVAL);
         send(5..5005).unwrap();
         assert_eq!(rig.received()[10..5010], pattern(LENGTH)[5..5005]);
         assert_eq!(outcomes(&rig.sent), [(1, None)]);

@@ -17,7 +17,7 @@ fn a_region_accepts_ranges_within_it_only() {
         write(inside).unwrap();
     }
     for outside in OUTSIDE {
-        assert_fails(write(outside), Call::Reach, libc::EINVAL);
+        assert_fails(write(outside), Call::REACH, libc::EINVAL);
     }
 }
 
@@ -30,12 +30,12 @@ fn a_receive_buffer_returns_ranges_within_it_only() {
         rig.receive_buffer.remote(offset).unwrap();
     }
     for (offset, length) in OUTSIDE {
-        assert_fails(rig.receive_buffer.read(offset, &mut vec![0; length]), Call::Reach, libc::EINVAL);
+        assert_fails(rig.receive_buffer.read(offset, &mut vec![0; length]), Call::REACH, libc::EINVAL);
         let received = rig.receive_buffer.received(offset..offset.wrapping_add(length));
-        assert_fails(received, Call::Reach, libc::EINVAL);
+        assert_fails(received, Call::REACH, libc::EINVAL);
     }
-    assert_fails(rig.receive_buffer.remote(LENGTH + 1), Call::Reach, libc::EINVAL);
-    assert_fails(rig.receive_buffer.received(Range { start: 2, end: 1 }), Call::Reach, libc::EINVAL);
+    assert_fails(rig.receive_buffer.remote(LENGTH + 1), Call::REACH, libc::EINVAL);
+    assert_fails(rig.receive_buffer.received(Range { start: 2, end: 1 }), Call::REACH, libc::EINVAL);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn dropped_memory_is_freed() {
         drop(domain.memory_region(size(256 << 20)).unwrap());
         drop(domain.receive_buffer(size(256 << 20)).unwrap());
         fake.fail(Verb::RegMr, libc::ENOMEM);
-        assert_fails(domain.memory_region(size(256 << 20)), Call::Register, libc::ENOMEM);
+        assert_fails(domain.memory_region(size(256 << 20)), Call::REGISTER, libc::ENOMEM);
         fake.stop_failing();
     }
     // Other tests that run at the same time use far less.
@@ -110,7 +110,7 @@ fn a_failed_registration_has_a_hint() {
             (domain.memory_region(size(1)).unwrap_err(), domain.receive_buffer(size(1)).unwrap_err());
         assert_eq!(region.to_string(), receive_buffer.to_string());
         assert!(region.to_string().starts_with("fake_0: cannot register memory: "), "{region}");
-        assert_eq!((region.call(), region.errno()), (Call::Register, Some(errno)));
+        assert_eq!((region.call(), region.errno()), (Call::REGISTER, Some(errno)));
         region.hint()
     };
     assert!(hint(libc::ENOMEM).unwrap().contains("memlock"));
@@ -125,6 +125,6 @@ fn allocating_more_memory_than_exists_is_an_error() {
     let fake = Fake::new();
     let domain = ProtectionDomain::new(&fake.open()).unwrap();
     let error = domain.memory_region(size(isize::MAX as usize & !0xfff)).unwrap_err();
-    assert_eq!((error.call(), error.errno()), (Call::Allocate, Some(libc::ENOMEM)));
+    assert_eq!((error.call(), error.errno()), (Call::ALLOCATE, Some(libc::ENOMEM)));
     assert!(error.hint().unwrap().contains("memory"));
 }

@@ -66,14 +66,14 @@ fn only_pages_registered_under_the_pairs_domain_are_sent() {
     let rig = Rig::new();
     let (pages, other) = (filled(), ProtectionDomain::new(&rig.context).unwrap());
     let write = |range| rig.sender.post_writes(&[rig.zero_copy(1, &pages, range)]);
-    assert_fails(write(0..1), Call::Reach, libc::EINVAL);
+    assert_fails(write(0..1), Call::REACH, libc::EINVAL);
     pages.register(&other).unwrap();
-    assert_fails(write(0..1), Call::Reach, libc::EINVAL);
+    assert_fails(write(0..1), Call::REACH, libc::EINVAL);
     pages.register(&rig.domain).unwrap();
     for outside in [0..LENGTH + 1, LENGTH + 1..LENGTH + 1, usize::MAX - 1..usize::MAX, 0..usize::MAX] {
-        assert_fails(write(outside), Call::Reach, libc::EINVAL);
+        assert_fails(write(outside), Call::REACH, libc::EINVAL);
     }
-    assert_fails(write(std::ops::Range { start: 2, end: 1 }), Call::Reach, libc::EINVAL);
+    assert_fails(write(std::ops::Range { start: 2, end: 1 }), Call::REACH, libc::EINVAL);
     write(LENGTH..LENGTH).unwrap();
     write(0..LENGTH).unwrap();
     assert_eq!(rig.received(), pattern(LENGTH));
@@ -108,8 +108,8 @@ fn a_failed_registration_is_not_remembered() {
     let pages = filled();
     for errno in [libc::ENOMEM, libc::EOPNOTSUPP, libc::EFAULT] {
         rig.fake.fail(Verb::RegMr, errno);
-        assert_fails(pages.register(&rig.domain), Call::Register, errno);
-        assert_fails(rig.sender.post_writes(&[rig.zero_copy(1, &pages, 0..1)]), Call::Reach, libc::EINVAL);
+        assert_fails(pages.register(&rig.domain), Call::REGISTER, errno);
+        assert_fails(rig.sender.post_writes(&[rig.zero_copy(1, &pages, 0..1)]), Call::REACH, libc::EINVAL);
     }
     rig.fake.stop_failing();
     pages.register(&rig.domain).unwrap();

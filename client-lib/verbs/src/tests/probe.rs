@@ -27,9 +27,9 @@ fn a_failed_probe_names_the_cause() {
     );
     assert!(error.to_string().starts_with("fake_0 cannot write to itself by GID 0: transport retry"));
     assert!(error.hint().unwrap().contains("wrong GID index"));
-    assert!(matches!(failure("fake_0", 2, 1), ProbeError::Call(error) if error.call() == Call::Query));
+    assert!(matches!(failure("fake_0", 2, 1), ProbeError::Call(error) if error.call() == Call::QUERY));
     assert!(
-        matches!(failure("fake_0", 1, 9), ProbeError::Call(error) if error.call() == Call::ReadyToReceive)
+        matches!(failure("fake_0", 1, 9), ProbeError::Call(error) if error.call() == Call::READY_TO_RECEIVE)
     );
     fake.configure(|world| world.corrupts_bytes = true);
     assert!(matches!(failure("fake_0", 1, 1), ProbeError::Different { .. }));

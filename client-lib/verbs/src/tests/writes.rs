@@ -66,11 +66,11 @@ fn both_entries_together_decide_whether_a_write_is_inline() {
 fn a_range_outside_the_region_is_not_posted() {
     let rig = Rig::new();
     for outside in [0..LENGTH + 1, LENGTH + 1..LENGTH + 1, usize::MAX - 1..usize::MAX, 0..usize::MAX] {
-        assert_fails(rig.sender.post_writes(&[rig.sge(1, outside)]), Call::Reach, libc::EINVAL);
+        assert_fails(rig.sender.post_writes(&[rig.sge(1, outside)]), Call::REACH, libc::EINVAL);
     }
     assert_fails(
         rig.sender.post_writes(&[rig.sge(1, Range { start: 2, end: 1 })]),
-        Call::Reach,
+        Call::REACH,
         libc::EINVAL,
     );
     rig.sender.post_writes(&[rig.sge(2, LENGTH..LENGTH)]).unwrap();
@@ -89,7 +89,7 @@ fn an_entry_is_a_gibibyte_at_most() {
     rig.fake.hold();
     rig.sender.post_writes(&[sge(MAX_SGE_BYTES), zero_copy(MAX_SGE_BYTES)]).unwrap();
     for write in [sge(MAX_SGE_BYTES + 1), zero_copy(MAX_SGE_BYTES + 1)] {
-        assert_fails(rig.sender.post_writes(&[write]), Call::Reach, libc::EINVAL);
+        assert_fails(rig.sender.post_writes(&[write]), Call::REACH, libc::EINVAL);
     }
 }
 
@@ -104,7 +104,7 @@ fn one_call_posts_up_to_the_limit_of_writes() {
     let (sender, _receiver) =
         (sender.connect(super::PATH, ends[1]).unwrap(), receiver.connect(super::PATH, ends[0]).unwrap());
     let writes: Vec<_> = (0..=MAX_WRITES).map(|id| rig.sge(id as u64, id * 10..id * 10 + 10)).collect();
-    assert_fails(sender.post_writes(&writes), Call::Send, libc::E2BIG);
+    assert_fails(sender.post_writes(&writes), Call::SEND, libc::E2BIG);
     assert_eq!(outcomes(&rig.sent), []);
     sender.post_writes(&writes[..MAX_WRITES]).unwrap();
     sender.post_writes(&[]).unwrap();
@@ -124,13 +124,13 @@ fn a_full_send_queue_is_an_error_until_a_completion_makes_room() {
     }
     rig.sender.post_writes(&[rig.sge(most, 0..1)]).unwrap();
     let error = rig.sender.post_writes(&[unsignalled(0)]).unwrap_err();
-    assert_eq!((error.call(), error.errno()), (Call::Send, Some(libc::ENOMEM)));
+    assert_eq!((error.call(), error.errno()), (Call::SEND, Some(libc::ENOMEM)));
     assert_eq!(error.hint(), Some("the send queue is full"));
     assert_eq!(outcomes(&rig.sent), [(most, None)]);
     for _ in 0..most {
         rig.sender.post_writes(&[unsignalled(0)]).unwrap();
     }
-    assert_fails(rig.sender.post_writes(&[unsignalled(0)]), Call::Send, libc::ENOMEM);
+    assert_fails(rig.sender.post_writes(&[unsignalled(0)]), Call::SEND, libc::ENOMEM);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_full_receive_queue_is_an_error() {
     for id in 0..CAPACITIES.receive {
         rig.receiver.post_receive(id.into()).unwrap();
     }
-    assert_fails(rig.receiver.post_receive(9), Call::Receive, libc::ENOMEM);
+    assert_fails(rig.receiver.post_receive(9), Call::RECEIVE, libc::ENOMEM);
 }
 
 #[test]
@@ -270,15 +270,15 @@ fn an_overflowing_queue_fails() {
     assert_eq!(outcomes(&queue), [(1, None), (2, None)]);
     sender.post_writes(&[rig.sge(1, 0..1), rig.sge(2, 0..1), rig.sge(3, 0..1)]).unwrap();
     let error = queue.poll().unwrap_err();
-    assert_eq!((error.call(), error.errno()), (Call::Poll, Some(libc::EIO)));
+    assert_eq!((error.call(), error.errno()), (Call::POLL, Some(libc::EIO)));
     assert!(error.hint().unwrap().contains("overflowed"));
-    assert_fails(queue.poll_batch(&mut Vec::new()), Call::Poll, libc::EIO);
+    assert_fails(queue.poll_batch(&mut Vec::new()), Call::POLL, libc::EIO);
 }
 
 #[test]
 fn completions_beyond_the_given_room_are_not_read() {
     let rig = Rig::new();
     rig.fake.configure(|world| world.overfills_polls = true);
-    assert_fails(rig.sent.poll(), Call::Poll, libc::EIO);
-    assert_fails(rig.sent.poll_batch(&mut Vec::new()), Call::Poll, libc::EIO);
+    assert_fails(rig.sent.poll(), Call::POLL, libc::EIO);
+    assert_fails(rig.sent.poll_batch(&mut Vec::new()), Call::POLL, libc::EIO);
 }
