@@ -34,6 +34,7 @@ pub enum ChannelEvent {
     Closed,
 }
 
+#[derive(Debug)]
 struct Inner {
     context: Context,
     raw: NonNull<ibv_comp_channel>,
@@ -162,11 +163,5 @@ impl Drop for Inner {
         // SAFETY: completion queues hold the channel that they report to, so none refers to it any
         // more.
         let _ = unsafe { (self.context.library().destroy_comp_channel)(self.raw.as_ptr()) };
-    }
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.context.fmt(f)
     }
 }

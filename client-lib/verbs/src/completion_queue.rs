@@ -19,6 +19,7 @@ const POLL_BATCH: usize = 16;
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     context: Context,
     raw: NonNull<ibv_cq>,
@@ -224,11 +225,5 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: queue pairs hold the queue that they use, so none refers to it any more.
         let _ = unsafe { (self.context.library().destroy_cq)(self.raw.as_ptr()) };
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.context.fmt(f)
     }
 }

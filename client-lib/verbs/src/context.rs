@@ -53,6 +53,7 @@ unsafe impl Sync for Device {}
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     library: &'static Library,
     raw: NonNull<ibv_context>,
@@ -258,11 +259,5 @@ impl Drop for Inner {
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Device").field(&self.name).finish()
-    }
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.name)
     }
 }

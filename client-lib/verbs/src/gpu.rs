@@ -1,7 +1,6 @@
 //! Memory of GPUs that a device reads and writes in place (GPUDirect RDMA).
 #![allow(unsafe_code, reason = "talks to verbs")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
@@ -52,8 +51,10 @@ fn hint_of(call: &Error) -> String {
 
 /// Memory of a GPU to send from without a copy. [`Pages`](crate::Pages) is the same for memory of
 /// the process.
+#[derive(Debug)]
 pub struct GpuPages(ManuallyDrop<Parts>);
 
+#[derive(Debug)]
 struct Parts {
     // Dropped before the memory is freed.
     registrations: Registrations,
@@ -163,6 +164,7 @@ impl Drop for GpuPages {
 #[derive(Clone, Debug)]
 pub struct GpuReceiveBuffer(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     raw: NonNull<ibv_mr>,
     // Freed after the registration has ended.
@@ -253,16 +255,4 @@ fn register_dma_buf(
         let raw = unsafe { register(domain.raw(), offset, length, address, fd.as_raw_fd(), bits(access)) };
         NonNull::new(raw).ok_or_else(|| Error::last(Call::DMA_BUF, context.name()))
     })
-}
-
-impl fmt::Debug for GpuPages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.memory.fmt(f)
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {:?}", self.memory, self.domain)
-    }
 }

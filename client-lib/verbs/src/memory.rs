@@ -36,6 +36,7 @@ const RELAXED_ORDERING: u32 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain(Arc<DomainInner>);
 
+#[derive(Debug)]
 struct DomainInner {
     context: Context,
     raw: NonNull<ibv_pd>,
@@ -76,6 +77,7 @@ pub struct ReceivedBytes {
     range: Range<usize>,
 }
 
+#[derive(Debug)]
 struct Registered {
     raw: NonNull<ibv_mr>,
     // Freed after the registration has ended.
@@ -118,6 +120,7 @@ pub(crate) fn relaxed<T>(access: u32, register: impl Fn(u32) -> Result<T, Error>
 }
 
 /// Anonymous pages of this process, unmapped on drop.
+#[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
     length: NonZeroUsize,
@@ -360,17 +363,5 @@ impl Drop for DomainInner {
     fn drop(&mut self) {
         // SAFETY: every object of this domain holds it, so none is left.
         let _ = unsafe { (self.context.library().dealloc_pd)(self.raw.as_ptr()) };
-    }
-}
-
-impl std::fmt::Debug for DomainInner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.context.fmt(f)
-    }
-}
-
-impl std::fmt::Debug for Registered {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes of {:?}", self.memory.length, self.domain)
     }
 }

@@ -1,7 +1,6 @@
 //! Memory of the process that is sent without a copy.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -20,8 +19,10 @@ use crate::memory::{Memory, ProtectionDomain, register};
 ///
 /// [`bytes_mut`](Self::bytes_mut) needs the only handle, and the poster of a write keeps one until
 /// the write has completed. Code that writes by other means while a device reads sends a mixture.
+#[derive(Debug)]
 pub struct Pages(ManuallyDrop<Parts>);
 
+#[derive(Debug)]
 struct Parts {
     // Dropped before the memory is freed.
     registrations: Registrations,
@@ -29,6 +30,7 @@ struct Parts {
 }
 
 /// The memory itself, by its owner: this crate, or the program or a driver.
+#[derive(Debug)]
 enum Backing {
     Own(Memory),
     Host(HostMemory),
@@ -111,11 +113,5 @@ impl Drop for Pages {
         if !parts.registrations.is_empty() {
             drop_in_background(parts);
         }
-    }
-}
-
-impl fmt::Debug for Pages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.location().1)
     }
 }

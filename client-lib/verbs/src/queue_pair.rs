@@ -61,6 +61,7 @@ pub struct UnconnectedQueuePair {
 pub struct QueuePair(Inner);
 
 /// A queue pair with the objects that it depends on.
+#[derive(Debug)]
 struct Inner {
     raw: NonNull<ibv_qp>,
     // Held, since the device reports to it.
@@ -433,11 +434,5 @@ impl Drop for Inner {
         // SAFETY: this is the only handle. After the call, the device does not read the region any
         // more.
         let _ = unsafe { (self.domain.context().library().destroy_qp)(self.raw.as_ptr()) };
-    }
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "queue pair {} of {}", self.qpn(), self.domain.context().name())
     }
 }

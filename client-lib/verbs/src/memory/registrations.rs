@@ -17,15 +17,16 @@ use crate::error::{Call, Error};
 /// The registrations of one piece of memory, made when they are needed. Each ends when the memory
 /// is dropped or its domain is [released](ProtectionDomain::release), or, once its domain has been
 /// [retired](ProtectionDomain::retire), when the next registration is made.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Registrations(Arc<RegistrationList>);
 
 type RegistrationList = Mutex<Vec<Registration>>;
 
 /// The pieces of memory that are registered under one protection domain.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct DomainRegistrations(Mutex<Vec<Weak<RegistrationList>>>);
 
+#[derive(Debug)]
 struct Registration {
     raw: NonNull<ibv_mr>,
     domain: ProtectionDomain,
