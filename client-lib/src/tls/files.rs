@@ -1,14 +1,10 @@
 //! Certificate, key and trust anchors, loaded from files and reloaded when these change.
 //!
 //! Each handshake first checks the files, but at most once a second, and waits shortly for the
-//! result. So a hanging file system does not hold up handshakes. A change shows in the inode,
-//! length and times of a file behind all symbolic links, so that a swapped folder far above is
-//! noticed, too. New content replaces the old only if the three files fit together. Otherwise the
-//! problem is logged once.
+//! result. So a hanging file system does not hold up handshakes. New content replaces the old only
+//! if the three files fit together. Otherwise the problem is logged once.
 
 use std::fmt;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,8 +36,12 @@ pub(super) struct Files {
     pub(super) trust: PathBuf,
 }
 
+/// Bytes of the TLS files: certificate, key and trust anchors.
+type Contents = [Vec<u8>; 3];
+
 /// Parsed content of the TLS files.
 pub(super) struct Credentials {
+    contents: Contents,
     /// Certificate chain and private key of this side.
     pub(super) identity: Arc<SingleCertAndKey>,
     chain: Vec<CertificateDer<'static>>,
@@ -70,8 +70,6 @@ pub(super) struct CredentialStore {
 #[derive(Debug)]
 struct State {
     credentials: Arc<Credentials>,
-    /// Stamps that the TLS files had when `credentials` was loaded from them.
-    stamps: [Option<Stamp>; 3],
     /// Time when the last check of the files began.
     last_check: Instant,
     /// Task of the last check of the files, which may still hang. `None` before the first.
@@ -86,10 +84,8 @@ impl CredentialStore {
     }
 
     pub(super) fn every(interval: Duration, patience: Duration, files: Files) -> Result<Self, TlsError> {
-        // Take the stamps before the content, so that the next check notices a change in between.
-        let stamps = files.stamps();
-        let credentials = Arc::new(files.load()?);
-        let state = State { credentials, stamps, last_check: Instant::now(), reload: None, last_error: None };
+        let credentials = Arc::new(files.load(files.read()?)?);
+        let state = State { credentials, last_check: Instant::now(), reload: None, last_error: None };
         Ok(Self { files, interval, patience, state: Mutex::new(state) })
     }
 
@@ -119,21 +115,21 @@ impl CredentialStore {
 
     /// Reloads the TLS files if they have changed, and keeps the old content if they are unusable.
     fn reload(&self) {
-        let stamps = self.files.stamps();
+        let read = self.files.read();
         {
             let state = self.state.lock();
-            // After an error the files are loaded at every check: the error may have been in
-            // reading.
-            if state.last_error.is_none() && state.stamps == stamps {
+            // After an error, a return to the old content is news.
+            if state.last_error.is_none()
+                && read.as_ref().is_ok_and(|contents| *contents == state.credentials.contents)
+            {
                 return;
             }
         }
-        let loaded = self.files.load();
+        let loaded = read.and_then(|contents| self.files.load(contents));
         let mut state = self.state.lock();
         match loaded.and_then(|credentials| self.files.check_replacement(&state.credentials, credentials)) {
             Ok(credentials) => {
                 state.credentials = Arc::new(credentials);
-                state.stamps = stamps;
                 state.last_error = None;
                 info!(certificate = %self.files.certificate.display(), "reloaded the certificates; new connections use them");
             }
@@ -146,40 +142,16 @@ impl CredentialStore {
     }
 }
 
-/// Metadata of a file that changes whenever its content does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-    /// Change of the inode. Tools that copy a file may reset its modification time, but not this
-    /// one.
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(file: &Path) -> Option<Self> {
-        let metadata = fs::metadata(file).ok()?;
-        Some(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
-    }
-}
-
 impl Files {
-    fn stamps(&self) -> [Option<Stamp>; 3] {
-        [&self.certificate, &self.key, &self.trust].map(|file| Stamp::of(file))
+    fn read(&self) -> Result<Contents, TlsError> {
+        Ok([read(&self.certificate)?, read(&self.key)?, read(&self.trust)?])
     }
 
-    fn load(&self) -> Result<Credentials, TlsError> {
+    fn load(&self, contents: Contents) -> Result<Credentials, TlsError> {
+        let [certificate, key, trust] = &contents;
         let provider = Arc::new(ring::default_provider());
-        let identity = self.identity(&provider)?;
-        let roots = Arc::new(self.roots()?);
+        let identity = self.identity(&provider, certificate, key)?;
+        let roots = Arc::new(self.roots(trust)?);
         // Peers have a single certificate. A list of all our anchors would only make the handshake
         // long.
         let client_verifier =
@@ -188,7 +160,8 @@ impl Files {
                 .build()
                 .map_err(|_| file_error(&self.trust, &TrustError::NoAnchor))?;
         let chain = identity.cert.clone();
-        Ok(Credentials { identity: Arc::new(identity.into()), chain, roots, client_verifier, provider })
+        let identity = Arc::new(identity.into());
+        Ok(Credentials { contents, identity, chain, roots, client_verifier, provider })
     }
 
     /// Returns the new credentials, unless their chain is outdated while the old one is not.
@@ -199,9 +172,13 @@ impl Files {
         }
     }
 
-    fn identity(&self, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
-        let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
-        multinet_pem::certified_key(provider, (&self.certificate, &certificate), &key).map_err(|unusable| {
+    fn identity(
+        &self,
+        provider: &CryptoProvider,
+        certificate: &[u8],
+        key: &[u8],
+    ) -> Result<CertifiedKey, TlsError> {
+        multinet_pem::certified_key(provider, (&self.certificate, certificate), key).map_err(|unusable| {
             match unusable {
                 CertifiedKeyError::Certificate(problem) => file_error(&self.certificate, &problem),
                 CertifiedKeyError::Key(problem) => file_error(&self.key, &problem),
@@ -209,8 +186,8 @@ impl Files {
         })
     }
 
-    fn roots(&self) -> Result<RootCertStore, TlsError> {
-        let certificates = multinet_pem::certificates(&read(&self.trust)?);
+    fn roots(&self, trust: &[u8]) -> Result<RootCertStore, TlsError> {
+        let certificates = multinet_pem::certificates(trust);
         let mut roots = RootCertStore::empty();
         for (index, certificate) in
             certificates.map_err(|problem| file_error(&self.trust, &problem))?.into_iter().enumerate()
@@ -245,6 +222,8 @@ enum TrustError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use futures::FutureExt as _;
 
     use super::super::tests::authority::{Authority, Folder, Mounted as _};
@@ -317,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unchanged_files_are_not_read_again() {
+    async fn unchanged_files_are_not_loaded_again() {
         let authority = Authority::new();
         let folder = Folder::of(&authority.issue(&["a.test"]), &authority.pem());
         let store = store(&folder);
