@@ -35,7 +35,7 @@ impl RdmaReceiver {
             shared: Arc::clone(shared),
             connection: Arc::clone(connection),
             tried: AtomicU8::new(0),
-            assembly: Some(pair.extra_pairs()).filter(|extra| *extra > 0).map(gather),
+            assembly: Some(pair.extra_pairs).filter(|extra| *extra > 0).map(gather),
         });
         let by: Arc<dyn CompletionHandler> = Arc::<Self>::clone(&receiver);
         pair.watch(Arc::downgrade(&by));

@@ -29,7 +29,6 @@
 //! notification for the task until it waits. `progress` reaches only those that wait already, who
 //! therefore register before they look.
 
-mod pairs;
 mod ping;
 mod polling;
 mod receiving;
@@ -42,10 +41,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use multinet_verbs::{
     self as verbs, Capacities, CompletionQueue, MemoryRegion, RemoteAddress, SourceGid, Write,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use self::pairs::QueuePairs;
 use self::polling::Polling;
 use self::sending::{SendBatch, ZeroCopyPayload};
 use super::device::CompletionHandler;
@@ -63,7 +61,10 @@ const MAX_BATCHES: usize = 4;
 
 /// A connection over one queue pair, and extra ones for stripes. It fails with an `E`.
 pub(crate) struct QueuePair<E> {
-    pairs: QueuePairs,
+    /// The first queue pair, and those that only carry stripes; empty once they are destroyed.
+    pairs: RwLock<Vec<verbs::QueuePair>>,
+    /// Number of queue pairs beside the first, which carry stripes.
+    pub(crate) extra_pairs: usize,
     local: Local,
     peer: Peer,
     ledger: Mutex<Ledger>,
@@ -161,8 +162,9 @@ impl<E> QueuePair<E> {
         // With separate payloads, a message takes two writes.
         let writes = local.capacities.send;
         let messages = if peer.payloads.is_some() { writes / 2 } else { writes };
+        let extra_pairs = pairs.len().saturating_sub(1);
         let ledger = Ledger {
-            queue: SendQueue::new(messages, pairs.len().saturating_sub(1)),
+            queue: SendQueue::new(messages, extra_pairs),
             staging: StagingBuffer::new(local.staging_size),
             remote_slots,
             ring_reader: RingReader::new(local.memory.layout.count),
@@ -171,7 +173,8 @@ impl<E> QueuePair<E> {
             is_blocked: false,
         };
         Self {
-            pairs: QueuePairs::new(pairs),
+            pairs: RwLock::new(pairs),
+            extra_pairs,
             local,
             peer,
             ledger: Mutex::new(ledger),
@@ -202,17 +205,13 @@ impl<E> QueuePair<E> {
         let _ = self.local.completions.arm();
     }
 
-    /// Returns the number of queue pairs beside the first, which carry stripes.
-    pub(crate) fn extra_pairs(&self) -> usize {
-        self.pairs.extra()
-    }
-
     /// Closes the connection and frees what it holds: the peer's device gets no answer from then
     /// on.
     pub(crate) async fn hang_up(&self) {
         self.stop();
         self.local.memory.device.remove_handler(self.local.queue_number);
-        drop_blocking(self.pairs.take()).await;
+        let pairs = std::mem::take(&mut *self.pairs.write());
+        drop_blocking(pairs).await;
         let domain = self.local.memory.domain.clone();
         // If the runtime ends first, dropping the last handle of the memory ends its registration.
         let _ = tokio::task::spawn_blocking(move || domain.release()).await;
@@ -240,9 +239,12 @@ impl<E> QueuePair<E> {
         }
     }
 
-    /// Posts writes to the queue pair with this number, counted from 0.
+    /// Posts writes to the queue pair with this number, counted from 0. Does nothing once they are
+    /// destroyed: the peer will notice that the connection has ended.
     fn post(&self, pair: usize, writes: &[Write<'_>]) -> Result<(), QueuePairError> {
-        self.pairs.post_writes(pair, writes).map_err(|error| self.failure_of(&error, error.hint()))
+        let pairs = self.pairs.read();
+        let posted = pairs.get(pair).map_or(Ok(()), |pair| pair.post_writes(writes));
+        posted.map_err(|error| self.failure_of(&error, error.hint()))
     }
 
     /// Wakes the task if messages wait for what the caller has made free.

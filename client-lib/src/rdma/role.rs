@@ -28,14 +28,6 @@ pub(crate) enum Role {
     Receiver { slots: u32, frame_size: u32, extra_pairs: usize, gpu: Option<(Arc<dyn Gpu>, u32)> },
 }
 
-/// The most requests in flight on each queue pair of one connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PairCapacities {
-    pub(super) first: Capacities,
-    /// The capacities of each extra queue pair, which only carries stripes.
-    pub(super) extra: Capacities,
-}
-
 impl Role {
     pub(super) fn is_sender(&self) -> bool {
         matches!(self, Self::Sender)
@@ -61,35 +53,26 @@ impl Role {
         wanted.min(usize::from(Rdma::MOST_STRIPES) - 1)
     }
 
-    /// Returns the capacities for memory of this layout, which the other side writes to.
-    pub(super) fn capacities(&self, Layout { count, .. }: Layout) -> PairCapacities {
-        match self {
+    /// Returns the most requests in flight on the queue pair with this number, where 0 is the
+    /// first, and the others only carry stripes. The other side writes to memory of this layout.
+    pub(super) fn capacities(&self, Layout { count, .. }: Layout, pair: usize) -> Capacities {
+        let (send, receive) = match (self, pair) {
             // One more than the ring has entries: an entry is acknowledged before the receive
             // request that it has used is posted again.
-            Self::Sender => PairCapacities {
-                first: Capacities { send: MAX_SENDS, receive: count + 1 },
-                extra: Capacities { send: MAX_SENDS, receive: 1 },
-            },
-            Self::Receiver { .. } => PairCapacities {
-                first: Capacities { send: Layout::ring().count, receive: count + EXTRA_RECEIVES },
-                // One stripe for each slot, and a ping.
-                extra: Capacities { send: 1, receive: count + 1 },
-            },
-        }
-    }
-}
-
-impl PairCapacities {
-    /// Returns the capacities of the queue pair with this number, where 0 is the first.
-    pub(super) fn of(&self, pair: usize) -> Capacities {
-        if pair == 0 { self.first } else { self.extra }
+            (Self::Sender, 0) => (MAX_SENDS, count + 1),
+            (Self::Sender, _) => (MAX_SENDS, 1),
+            (Self::Receiver { .. }, 0) => (Layout::ring().count, count + EXTRA_RECEIVES),
+            // One stripe for each slot, and a ping.
+            (Self::Receiver { .. }, _) => (1, count + 1),
+        };
+        Capacities { send, receive }
     }
 
     /// Returns the most completions that the first queue pair and `extra_pairs` others can have at
     /// a time. That is 8200 or so: a connection whose frames are striped has at most a thousand
     /// slots.
-    pub(super) fn completions(&self, extra_pairs: usize) -> u16 {
-        let all = (0..=extra_pairs).map(|pair| self.of(pair));
+    pub(super) fn completions(&self, layout: Layout, extra_pairs: usize) -> u16 {
+        let all = (0..=extra_pairs).map(|pair| self.capacities(layout, pair));
         all.map(|Capacities { send, receive }| send + receive).sum()
     }
 }
@@ -108,7 +91,7 @@ mod tests {
         {
             let role = Role::Receiver { slots: 4096, frame_size, extra_pairs: 7, gpu: None };
             for layout in [Layout::slots(4096, frame_size), Layout::split(4096, frame_size).0] {
-                let completions = role.capacities(layout).completions(role.extra_pairs(1));
+                let completions = role.completions(layout, role.extra_pairs(1));
                 assert!(completions <= MAX_COMPLETIONS, "{completions} for frames of {frame_size} bytes");
             }
         }

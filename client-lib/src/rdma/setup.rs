@@ -25,7 +25,7 @@ use super::ledger::RemoteSlots;
 use super::local_gid::{LocalGids, is_of_other_interface, is_third_party, source_gid};
 use super::queue_pair::{Local, Peer, QueuePair, RemotePayloads};
 use super::receive_memory::{ReceiveMemory, check_memlock};
-use super::role::{PairCapacities, Role};
+use super::role::Role;
 use super::stripes::WorkRequestId;
 use super::unusable::Unusable;
 use crate::gid::DeviceGid;
@@ -44,7 +44,6 @@ pub(crate) struct Prepared {
     role: Role,
     /// The first queue pair, and then the extra ones for stripes.
     pairs: Vec<UnconnectedQueuePair>,
-    capacities: PairCapacities,
     completions: CompletionQueue,
     queue_number: u64,
     memory: ReceiveMemory,
@@ -93,15 +92,16 @@ impl RdmaDevices {
         let method = (&role, method.unwrap_or(Method::Staging));
         let memory = ReceiveMemory::obtain(&device, method, spare, staging)?;
         let extra_pairs = role.extra_pairs(self.options.stripes);
-        let capacities = role.capacities(memory.layout);
-        let (completions, queue_number) = device.completion_queue(capacities.completions(extra_pairs))?;
-        let pairs = (0..=extra_pairs)
-            .map(|pair| UnconnectedQueuePair::new(&memory.domain, &completions, capacities.of(pair)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let completions = role.completions(memory.layout, extra_pairs);
+        let (completions, queue_number) = device.completion_queue(completions)?;
+        let pair = |pair| {
+            UnconnectedQueuePair::new(&memory.domain, &completions, role.capacities(memory.layout, pair))
+        };
+        let pairs = (0..=extra_pairs).map(pair).collect::<Result<Vec<_>, _>>()?;
         let addresses = pairs.iter().map(|pair| pair.address(gid.gid, port.lid));
         let end = end_of(gid, port.mtu, &memory, addresses)?;
         let (gid, class) = (gid.clone(), self.options.class());
-        Ok(Prepared { role, pairs, capacities, completions, queue_number, memory, gid, source, class, end })
+        Ok(Prepared { role, pairs, completions, queue_number, memory, gid, source, class, end })
     }
 }
 
@@ -175,8 +175,9 @@ impl Prepared {
             is_global: Path::has_gids(self.end.gid, end.gid),
         };
         let names = format!("from {} to {} ({})", self.gid, end.device, end.gid);
-        let pairs = connect_pairs(self.pairs, self.capacities, path, end)?;
-        let capacities = self.capacities.first;
+        let receives = |pair| self.role.capacities(self.memory.layout, pair).receive;
+        let pairs = connect_pairs(self.pairs, receives, path, end)?;
+        let capacities = self.role.capacities(self.memory.layout, 0);
         let local = Local {
             completions: self.completions,
             queue_number: self.queue_number,
@@ -221,7 +222,7 @@ fn longest_message(is_sender: bool, end: &RdmaEnd, frame_size: u32) -> Result<us
 /// Connects as many queue pairs as both sides have, and posts their receive requests.
 fn connect_pairs(
     unconnected: Vec<UnconnectedQueuePair>,
-    capacities: PairCapacities,
+    receives: impl Fn(usize) -> u16,
     path: Path,
     end: &RdmaEnd,
 ) -> Result<Vec<verbs::QueuePair>, Unusable> {
@@ -231,7 +232,7 @@ fn connect_pairs(
     for (number, (pair, PairEnd { qpn, psn })) in (0_u8..).zip(unconnected.into_iter().zip(ends)) {
         let address = QueuePairAddress { qpn, psn, gid: end.gid, lid: end.lid };
         let pair = pair.connect(path, address)?;
-        for _ in 0..capacities.of(number.into()).receive {
+        for _ in 0..receives(number.into()) {
             pair.post_receive(WorkRequestId::Receive(number).encode())?;
         }
         pairs.push(pair);

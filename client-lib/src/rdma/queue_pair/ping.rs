@@ -24,7 +24,7 @@ impl<E> QueuePair<E> {
         let patience = patience.min(TIMEOUT);
         self.post_ping(length)?;
         let begun = Instant::now();
-        let mut awaited = 1 + self.extra_pairs();
+        let mut awaited = 1 + self.extra_pairs;
         while awaited > 0 {
             if self.poll_ping()? {
                 awaited -= 1;
@@ -41,7 +41,7 @@ impl<E> QueuePair<E> {
         let Some(request) = self.ledger.lock().queue.post(None, 0, true) else { return Ok(()) };
         let sge = Some((&self.local.staging, 0..length.min(self.peer.layout.stride)));
         let ping = Write { sge, ..self.immediate(request, Immediate::Ping) };
-        for pair in 0..self.extra_pairs() {
+        for pair in 0..self.extra_pairs {
             // At most 7.
             let id = WorkRequestId::Stripe { pair: pair as u8, number: 0 }.encode();
             self.post(pair + 1, &[Write { id, is_signalled: true, ..ping.clone() }])?;

@@ -89,7 +89,8 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
         if let WorkRequestId::Receive(pair) = id {
             on_immediate(pair, completion.immediate.ok_or(Violation::NoImmediate)?)?;
             // Only now, so that no more immediates arrive than have been handled.
-            let posted = self.pairs.post_receive(pair);
+            let pairs = self.pairs.read();
+            let posted = pairs.get(usize::from(pair)).map_or(Ok(()), |pair| pair.post_receive(completion.id));
             return posted.map_err(|error| self.failure_of(&error, error.hint()).into());
         }
         let mut ledger = self.ledger.lock();

@@ -86,7 +86,7 @@ impl<E> QueuePair<E> {
         }
         // The stripes of the extra queue pairs first: they take as long as those of the first one.
         let all = || messages.iter().zip(&*reservations);
-        for pair in 0..self.extra_pairs() {
+        for pair in 0..self.extra_pairs {
             let stripes =
                 all().filter_map(|(pending, reservation)| self.stripe_write(reservation, pending, pair));
             self.post_all(pair + 1, stripes)?;
@@ -187,7 +187,7 @@ impl<E> QueuePair<E> {
         {
             // The handle is kept until the device has read the payload.
             let sent = SentMemory { staged: reservation.staged, _zero_copy: zero_copy.clone() };
-            let is_striped = self.extra_pairs() > 0 && message.len() - reservation.before >= STRIPE_THRESHOLD;
+            let is_striped = self.extra_pairs > 0 && message.len() - reservation.before >= STRIPE_THRESHOLD;
             let request = queue.post_striped(Some(sent), message.len(), number == count, is_striped);
             reservation.request = request.unwrap_or(UNPOSTED);
         }
@@ -211,7 +211,7 @@ impl<E> QueuePair<E> {
         let payload = message.len() - before;
         let (length, immediate) = match stripe {
             None => (payload, Immediate::Frame(slot)),
-            Some(_) => (stripe_range(payload, self.extra_pairs() + 1, 0).end, Immediate::Striped(slot)),
+            Some(_) => (stripe_range(payload, self.extra_pairs + 1, 0).end, Immediate::Striped(slot)),
         };
         let (start, middle) = (staged.offset, staged.offset + before);
         let end = if zero_copy.is_some() { middle } else { middle + length };
@@ -244,7 +244,7 @@ impl<E> QueuePair<E> {
         let Reservation { request: WorkRequest { stripe, .. }, slot, staged, before } = *reservation;
         // There are at most 8 queue pairs.
         let id = WorkRequestId::Stripe { pair: pair as u8, number: stripe? }.encode();
-        let range = stripe_range(message.len() - before, self.extra_pairs() + 1, pair + 1);
+        let range = stripe_range(message.len() - before, self.extra_pairs + 1, pair + 1);
         let payload = match &self.peer.payloads {
             Some(payloads) => payloads.slot(slot),
             None => offset_by(self.peer.address, self.peer.layout.body(slot)),
