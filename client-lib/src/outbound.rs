@@ -28,6 +28,7 @@ mod pause;
 mod peer;
 mod ring;
 mod route;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -44,6 +45,7 @@ pub(crate) use peer::PeerInfo;
 use peer::{Peer, PeerKey};
 use ring::{Entry, Ring};
 use route::Requirements;
+pub use statistics::Statistics;
 
 use crate::choose::Choice;
 use crate::handshake::Delivery;
@@ -120,21 +122,6 @@ pub(crate) enum Refused {
     Undecided { sequence: u64 },
 }
 
-/// Counters of frames and connections since the state machine was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) submitted: u64,
-    pub(crate) bytes: u64,
-    pub(crate) acknowledged: u64,
-    pub(crate) repeats: u64,
-    pub(crate) rejected: u64,
-    pub(crate) lost: u64,
-    pub(crate) reconnects: u64,
-    /// Frames that were given up because the one peer that may have them is gone, or because they
-    /// cannot be read.
-    pub(crate) undeliverable: u64,
-}
-
 /// Frame to be written now, with the fields of its header that the state machine knows.
 #[derive(Debug)]
 pub(crate) struct Outgoing<F> {
@@ -170,7 +157,8 @@ pub(crate) struct Outbound<F> {
     next_epoch: u64,
     round_robin: usize,
     rng: fastrand::Rng,
-    counts: Counts,
+    /// Counts since the state machine was created; those of its present state are 0.
+    counts: Statistics,
 }
 
 impl<F: Clone> Outbound<F> {
@@ -190,7 +178,7 @@ impl<F: Clone> Outbound<F> {
             next_epoch: 1,
             round_robin: 0,
             rng: fastrand::Rng::with_seed(seed),
-            counts: Counts::default(),
+            counts: Statistics::default(),
         }
     }
 
@@ -249,7 +237,7 @@ impl<F: Clone> Outbound<F> {
             self.counts.lost += handed - taken;
             unwritten.into_iter().flatten().for_each(|sequence| self.given_up.add(sequence));
         }
-        self.counts.reconnects += u64::from(was_up);
+        self.counts.disconnects += u64::from(was_up);
         // The address may have a new owner, or none any more.
         self.actions.push_back(Action::Resolve);
         let orphans = self.ring.sequences(|entry| entry.link == Some(link));
@@ -330,7 +318,7 @@ impl<F: Clone> Outbound<F> {
         };
         let sequence = self.ring.push(Entry::new(frame, length, key, only));
         self.assign(sequence, link);
-        self.counts.submitted += 1;
+        self.counts.frames += 1;
         self.counts.bytes += length as u64;
         Ok((sequence, link))
     }

@@ -13,7 +13,7 @@ mod rails;
 mod serve;
 pub(crate) mod shared;
 pub(crate) mod single;
-mod statistics;
+mod status;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,12 +24,13 @@ use tokio::time::timeout;
 use crate::error::{SendError, TrySendError, Unacknowledged};
 use crate::frame::Frame;
 use crate::outbound::PeerId;
+pub use crate::outbound::Statistics;
 pub(crate) use handle::Handle;
 pub use handle::Sent;
 pub use peer::{Peer, PeerClosed};
 pub(crate) use serve::close;
 use shared::{Link, State};
-pub use statistics::{Closed, PeerStatus, Statistics};
+pub use status::{Closed, PeerStatus};
 
 /// Peers of a service. They come and go while the PeerSet stays.
 ///
@@ -286,26 +287,7 @@ impl PeerSet {
     /// # Ok(()) }
     /// ```
     pub fn statistics(&self) -> Statistics {
-        let state = self.handle.shared.state();
-        let counts = state.outbound.counts();
-        let (connected, outstanding) =
-            state.outbound.connected().fold((0, 0), |(peers, sum), (_, frames)| (peers + 1, sum + frames));
-        Statistics {
-            frames: counts.submitted,
-            bytes: counts.bytes,
-            acknowledged: counts.acknowledged,
-            repeats: counts.repeats,
-            rejected: counts.rejected,
-            lost: counts.lost,
-            undeliverable: counts.undeliverable,
-            disconnects: counts.reconnects,
-            connected,
-            connections: state.outbound.connections(),
-            outstanding,
-            credits: state.outbound.credits(),
-            held: state.outbound.held(),
-            untaken: state.outbound.untaken(),
-        }
+        self.handle.shared.state().outbound.statistics()
     }
 
     pub(crate) fn choice(&self) -> crate::Choice {

@@ -1,11 +1,22 @@
 //! Queries about peers and frames.
 
-use super::{Counts, Outbound, PeerId};
+use super::{Outbound, PeerId, Statistics};
 use crate::handshake::Delivery;
 
 impl<F: Clone> Outbound<F> {
-    pub(crate) fn counts(&self) -> Counts {
-        self.counts
+    /// Returns counts of frames, peers and connections.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let (connected, outstanding) =
+            self.connected().fold((0, 0), |(peers, sum), (_, frames)| (peers + 1, sum + frames));
+        Statistics {
+            connected,
+            connections: self.connections(),
+            outstanding,
+            credits: self.credits(),
+            held: self.held(),
+            untaken: self.untaken(),
+            ..self.counts
+        }
     }
 
     /// Returns the number of frames that are neither written (at most once) nor acknowledged (at

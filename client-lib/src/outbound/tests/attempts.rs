@@ -84,7 +84,7 @@ fn events_of_an_earlier_epoch_change_nothing() {
     assert_eq!(rig.outbound.link(second).unwrap().ledger.slots, 2);
     rig.down(second);
     rig.down(second);
-    assert_eq!(rig.outbound.counts().reconnects, 2);
+    assert_eq!(rig.outbound.statistics().disconnects, 2);
 }
 
 #[test]
@@ -111,10 +111,10 @@ fn a_broken_connection_is_counted_and_dns_is_asked() {
     let link = rig.connected(&["a"])[0];
     rig.down(link);
     assert_eq!(rig.actions(), [Action::Resolve]);
-    assert_eq!(rig.outbound.counts().reconnects, 1);
+    assert_eq!(rig.outbound.statistics().disconnects, 1);
     rig.advance(Duration::from_secs(1));
     let again = rig.connects()[0];
     // A failed attempt is not a loss.
     rig.down(again);
-    assert_eq!(rig.outbound.counts().reconnects, 1);
+    assert_eq!(rig.outbound.statistics().disconnects, 1);
 }

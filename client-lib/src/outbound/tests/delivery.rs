@@ -37,7 +37,7 @@ fn a_frame_that_was_taken_but_not_written_is_held() {
     // A frame that breaks with its connection counts as lost.
     rig.down(links[0]);
     assert!(!rig.outbound.holds(2) && rig.outbound.is_idle());
-    assert_eq!(rig.outbound.counts().lost, 2);
+    assert_eq!(rig.outbound.statistics().lost, 2);
 }
 
 /// Frames that were sent and never taken hint at a fault of the path, such as its MTU.
@@ -77,7 +77,7 @@ fn a_frame_that_cannot_be_read_is_given_up_and_no_other() {
         let unreadable = rig.outbound.take(links[0]).unwrap();
         rig.outbound.on_unreadable(links[0], unreadable.sequence);
         assert!(!rig.outbound.holds(1) && rig.outbound.holds(2));
-        assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.credits()), (1, 1));
+        assert_eq!((rig.outbound.statistics().undeliverable, rig.outbound.credits()), (1, 1));
         assert_eq!(rig.send(), Ok(links[0]));
         assert_eq!(rig.write(links[0]), [(2, false), (3, false)]);
         rig.ack(links[0], 2, &[2, 3]);
@@ -93,7 +93,7 @@ fn a_frame_that_is_rejected_while_it_is_read_is_not_given_up() {
     rig.outbound.take(links[0]).unwrap();
     rig.outbound.on_control(rig.now, links[0], (0, 0), [].into_iter(), [1].into_iter()).unwrap();
     rig.outbound.on_unreadable(links[0], 1);
-    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.holds(1)), (0, true));
+    assert_eq!((rig.outbound.statistics().undeliverable, rig.outbound.holds(1)), (0, true));
     rig.advance(FIRST_PAUSE);
     assert_eq!(rig.outbound.credits(), 3, "all but the one in flight to b");
     assert_eq!(rig.write(links[1]), [(1, true)]);
@@ -110,7 +110,7 @@ fn a_report_of_a_frame_that_was_never_sent_breaks_no_counter() {
         rig.outbound.on_unreadable(links[0], 1);
         assert_eq!((rig.outbound.credits(), rig.outbound.is_idle()), (2, true));
         rig.down(links[0]);
-        assert_eq!(rig.outbound.counts().lost, 0);
+        assert_eq!(rig.outbound.statistics().lost, 0);
     }
 }
 
@@ -122,10 +122,10 @@ fn a_frame_that_cannot_be_read_is_left_to_the_next_connection_after_a_break() {
     rig.outbound.take(links[0]).unwrap();
     rig.down(links[0]);
     rig.outbound.on_unreadable(links[0], 1);
-    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.holds(1)), (0, true));
+    assert_eq!((rig.outbound.statistics().undeliverable, rig.outbound.holds(1)), (0, true));
     let next = rig.outbound.take(links[1]).unwrap();
     rig.outbound.on_unreadable(links[1], next.sequence);
-    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.is_idle()), (1, true));
+    assert_eq!((rig.outbound.statistics().undeliverable, rig.outbound.is_idle()), (1, true));
 }
 
 #[test]
@@ -140,10 +140,10 @@ fn at_most_once_a_frame_that_was_taken_is_never_sent_again() {
     rig.down(links[0]);
     // The frame that was taken is lost. The queued one goes to another peer, so no receiver gets a
     // frame twice.
-    assert_eq!(rig.outbound.counts().lost, 1);
+    assert_eq!(rig.outbound.statistics().lost, 1);
     assert_eq!(rig.send(), Ok(links[1]));
     rig.down(links[1]);
-    assert_eq!((rig.outbound.counts().lost, rig.outbound.held()), (1, 2));
+    assert_eq!((rig.outbound.statistics().lost, rig.outbound.held()), (1, 2));
     let again = rig.retries();
     rig.up(again[0], 2);
     assert_eq!(rig.actions(), [Action::Write(again[0]); 2]);
@@ -162,11 +162,11 @@ fn a_frame_that_the_application_has_taken_is_not_lost() {
         rig.outbound.on_control(rig.now, link, (0, 1), nothing(), nothing()).unwrap();
         rig.reconnect(link)
     };
-    assert_eq!(rig.outbound.counts().lost, 1);
+    assert_eq!(rig.outbound.statistics().lost, 1);
     // Late reports of the old connection change nothing.
     rig.ack(link, 2, &[1, 2]);
     rig.down(link);
-    assert_eq!(rig.outbound.counts().lost, 1);
+    assert_eq!(rig.outbound.statistics().lost, 1);
     assert!(rig.outbound.link(again).is_some());
 }
 
@@ -185,8 +185,8 @@ fn at_least_once_a_frame_is_kept_until_it_is_acknowledged() {
     assert_eq!(rig.write(links[1]), [(2, false), (1, true)]);
     rig.ack(links[1], 2, &[1, 2]);
     assert!(rig.outbound.is_idle());
-    let counts = rig.outbound.counts();
-    assert_eq!((counts.submitted, counts.acknowledged, counts.repeats, counts.lost), (3, 3, 1, 0));
+    let counts = rig.outbound.statistics();
+    assert_eq!((counts.frames, counts.acknowledged, counts.repeats, counts.lost), (3, 3, 1, 0));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_late_acknowledgement_prevents_the_repeat() {
     assert_eq!(rig.send(), Ok(links[0]));
     rig.write(links[0]);
     let again = rig.reconnect(links[0]);
-    assert_eq!(rig.outbound.counts().repeats, 0);
+    assert_eq!(rig.outbound.statistics().repeats, 0);
     // The frame is queued for b. Over its new connection, a reports that it got the frame before.
     assert_eq!(rig.outbound.ring.get(1).unwrap().link, Some(links[1]));
     rig.ack(again, 0, &[1]);
@@ -253,7 +253,7 @@ fn a_rejected_frame_goes_to_another_peer_if_one_is_connected() {
     rig.down(links[1]);
     rig.report(links[0], 2, &[3], &[]);
     assert_eq!(rig.write(links[0]), [(1, true), (4, true)]);
-    assert_eq!(rig.outbound.counts().rejected, 1);
+    assert_eq!(rig.outbound.statistics().rejected, 1);
 }
 
 #[test]
@@ -366,6 +366,6 @@ fn a_limit_answer_is_not_counted_as_a_frame() {
     rig.outbound.on_written(link, 1);
     assert_eq!(rig.outbound.held(), 1);
     rig.down(link);
-    assert_eq!((rig.outbound.given_up(), rig.outbound.counts().lost), (1, 1));
+    assert_eq!((rig.outbound.given_up(), rig.outbound.statistics().lost), (1, 1));
     assert_eq!(rig.outbound.take_limit_answer(link), None);
 }

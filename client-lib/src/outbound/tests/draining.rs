@@ -17,7 +17,7 @@ fn a_draining_peer_without_frames_is_closed_at_once() {
         assert_eq!(rig.outbound.due(), None, "the caller has only to close it");
         rig.down(links[0]);
         assert!(!rig.outbound.knows(links[0].peer));
-        assert_eq!(rig.outbound.counts().reconnects, 0, "a close is not a break");
+        assert_eq!(rig.outbound.statistics().disconnects, 0, "a close is not a break");
     }
 }
 
@@ -74,7 +74,7 @@ fn a_draining_peer_finishes_its_frames() {
     rig.ack(link, 1, &[]);
     assert_eq!(rig.actions(), [Action::Close(link)]);
     rig.down(link);
-    assert_eq!(rig.outbound.counts().lost, 0);
+    assert_eq!(rig.outbound.statistics().lost, 0);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn when_the_drain_times_out_frames_go_to_other_peers_or_are_lost() {
         assert_eq!(rig.actions(), []);
         rig.down(links[0]);
         let is_kept = delivery == Delivery::AtLeastOnce;
-        assert_eq!(rig.outbound.counts().lost, u64::from(!is_kept), "{delivery:?}");
+        assert_eq!(rig.outbound.statistics().lost, u64::from(!is_kept), "{delivery:?}");
         let again = if is_kept { vec![(2, false), (1, true)] } else { vec![(2, false), (3, false)] };
         assert_eq!(rig.write(links[1]), again);
     }
@@ -112,7 +112,7 @@ fn a_report_during_the_close_counts() {
     rig.advance(DRAIN_TIMEOUT);
     rig.ack(link, 1, &[]);
     rig.down(link);
-    assert_eq!(rig.outbound.counts().lost, 1);
+    assert_eq!(rig.outbound.statistics().lost, 1);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn frames_for_one_peer_are_given_up_when_it_is_gone() {
         rig.down(links[0]);
         rig.actions();
         rig.endpoints(&["b"]);
-        let counts = rig.outbound.counts();
+        let counts = rig.outbound.statistics();
         assert_eq!((counts.undeliverable, counts.lost), (undeliverable, lost), "{delivery:?}");
         assert!(rig.outbound.is_idle() && rig.outbound.requeued.is_empty());
         assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::Gone));

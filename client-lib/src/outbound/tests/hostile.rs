@@ -24,7 +24,7 @@ fn counters_that_contradict_what_was_sent_are_an_error() {
         assert!(error.to_string().contains(expected), "{error}");
         // The report before still counts.
         rig.down(link);
-        assert_eq!(rig.outbound.counts().lost, 1);
+        assert_eq!(rig.outbound.statistics().lost, 1);
     }
 }
 
@@ -50,7 +50,7 @@ fn at_most_once_acknowledgements_change_nothing() {
     rig.outbound.take(link).unwrap();
     rig.report(link, 0, &[1, 2], &[1, 2]);
     assert_eq!(rig.write(link), [(2, false)]);
-    let counts = rig.outbound.counts();
+    let counts = rig.outbound.statistics();
     assert_eq!((counts.acknowledged, counts.rejected), (0, 0));
 }
 

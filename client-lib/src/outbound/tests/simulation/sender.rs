@@ -253,7 +253,7 @@ impl Sender {
 
     /// Finds the frames that were given up, if their counter has grown.
     fn over(&mut self) -> Checked {
-        let counted = self.outbound.counts().undeliverable;
+        let counted = self.outbound.statistics().undeliverable;
         if counted == self.undeliverable {
             return Ok(());
         }
@@ -273,14 +273,14 @@ impl Sender {
 
     /// Checks all counters.
     pub(super) fn check(&self) -> Checked {
-        let counts = self.outbound.counts();
+        let counts = self.outbound.statistics();
         let held = self.outbound.held() as u64;
         let submitted = self.records.len() as u64;
-        ensure!(counts.submitted == submitted, "{counts:?}, and {submitted} were");
+        ensure!(counts.frames == submitted, "{counts:?}, and {submitted} were");
         ensure!(counts.repeats == self.repeats, "{counts:?}, and {} were repeated", self.repeats);
         ensure!(counts.lost == self.lost, "{counts:?}, and {} were lost", self.lost);
         ensure!(counts.acknowledged == self.acknowledged, "{counts:?}, and {} were", self.acknowledged);
-        ensure!(counts.reconnects == self.broken, "{counts:?}, and {} broke", self.broken);
+        ensure!(counts.disconnects == self.broken, "{counts:?}, and {} broke", self.broken);
         let done = if self.is_kept() { self.acknowledged } else { self.handed };
         let sum = done + held + self.undeliverable;
         ensure!(submitted == sum, "{submitted} were submitted, and {sum} accounted for");

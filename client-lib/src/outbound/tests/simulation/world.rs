@@ -101,7 +101,7 @@ impl World {
     /// Returns the number of steps, the counters, and the last events.
     pub(super) fn end(mut self) -> (usize, Tally, Vec<String>) {
         self.tally.add("steps", self.moves as u64);
-        for counts in self.senders.iter().map(|sender| sender.outbound.counts()) {
+        for counts in self.senders.iter().map(|sender| sender.outbound.statistics()) {
             self.tally.add("repeats", counts.repeats);
             self.tally.add("rejected", counts.rejected);
             self.tally.add("lost", counts.lost);
