@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use multinet_client::{Cuda, Endpoint, EndpointAddress, ResolveError, Resolver, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Failure, Machine, Namespaces, Process, Server, Service, ZoneAnswer};
+use super::facts::{Dns, DnsServer, Facts, FailedCall, Machine, Namespaces, Process, Service, ZoneAnswer};
 use super::{DoctorArgs, probe};
 use crate::common::address_resolver;
 
@@ -72,7 +72,7 @@ fn zone_of(name: Option<&str>) -> String {
 }
 
 /// Asks one DNS server whether it knows the zone of multinet, and tries it over TCP, too.
-async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> Server {
+async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> DnsServer {
     let start = Instant::now();
     let says = match args.dns.resolver_of(address) {
         Ok(resolver) => zone_at(&resolver, &name).await,
@@ -83,7 +83,7 @@ async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> Server {
         ZoneAnswer::Silent(_) => None,
         _ => probe::tcp(address).await.err().map(|error| error.to_string()),
     };
-    Server { address, says, took, no_tcp }
+    DnsServer { address, says, took, no_tcp }
 }
 
 async fn zone_at(resolver: &Resolver, name: &str) -> ZoneAnswer {
@@ -176,7 +176,7 @@ async fn machine() -> Machine {
     let rdma_devices = names_in("/sys/class/infiniband");
     let loaded = verbs::Library::load();
     let verbs =
-        loaded.map(drop).map_err(|error| Failure { what: error.to_string(), fix: Some(error.hint()) });
+        loaded.map(drop).map_err(|error| FailedCall { what: error.to_string(), fix: Some(error.hint()) });
     let can_try = verbs.is_ok() && Machine::has_uverbs(&rdma_files);
     let gids = rdma::gids(interfaces.as_deref().unwrap_or_default(), can_try).await;
     let has_rdma = !rdma_devices.is_empty() || Path::new("/sys/module/ib_core").exists();
@@ -218,11 +218,13 @@ async fn cuda() -> Result<u32, String> {
 async fn with_time_limit<T: Send + 'static>(
     patience: Duration,
     call: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
+) -> Result<T, FailedCall> {
     match tokio::time::timeout(patience, tokio::task::spawn_blocking(call)).await {
         Ok(Ok(said)) => Ok(said),
-        Ok(Err(error)) => Err(Failure { what: error.to_string(), fix: None }),
-        Err(_) => Err(Failure { what: format!("its driver does not return within {patience:?}"), fix: None }),
+        Ok(Err(error)) => Err(FailedCall { what: error.to_string(), fix: None }),
+        Err(_) => {
+            Err(FailedCall { what: format!("its driver does not return within {patience:?}"), fix: None })
+        }
     }
 }
 

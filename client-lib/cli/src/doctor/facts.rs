@@ -30,12 +30,12 @@ pub(super) struct Dns {
     /// The name that each server was asked for, such as `svc.multinet`, which every zone of
     /// multinet has.
     pub(super) probe: String,
-    pub(super) servers: Vec<Server>,
+    pub(super) servers: Vec<DnsServer>,
 }
 
 /// A DNS server, and its answers to the questions of `multinet doctor`.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct DnsServer {
     pub(super) address: SocketAddr,
     pub(super) says: ZoneAnswer,
     /// Time from the question until the server's answer, or until the resolver gave up.
@@ -153,14 +153,14 @@ pub(super) struct Machine {
     /// Names of device files in `/dev/infiniband`.
     pub(super) rdma_files: Vec<String>,
     /// Success of loading libibverbs, or the reason why it fails.
-    pub(super) verbs: Result<(), Failure>,
+    pub(super) verbs: Result<(), FailedCall>,
     /// The GID of each address of a second NIC, if the node has RDMA devices.
     pub(super) gids: Vec<Gid>,
     /// Mode in which network namespaces share RDMA devices, or the reason why that is not known.
     /// Absent if the kernel has no RDMA.
     pub(super) namespaces: Option<Result<Namespaces, String>>,
     /// Devices that could write to themselves, by name, and whether they take dma-bufs.
-    pub(super) dma_bufs: Vec<(String, Result<DmaBuf, Failure>)>,
+    pub(super) dma_bufs: Vec<(String, Result<DmaBuf, FailedCall>)>,
     /// The kernel module that lets RDMA devices register memory of NVIDIA's GPUs by its address, if
     /// one is loaded.
     pub(super) peermem: Option<&'static str>,
@@ -213,17 +213,17 @@ impl Machine {
 pub(super) struct Gid {
     pub(super) interface: String,
     pub(super) address: IpAddr,
-    /// Usable row of an RDMA device's GID table that has the address; `None` if there is none.
-    pub(super) row: Option<Row>,
+    /// Usable entry of an RDMA device's GID table that has the address; `None` if there is none.
+    pub(super) entry: Option<Entry>,
     /// Rows with this address that cannot be used, each with the reason.
     pub(super) rejected: Vec<String>,
     /// Rows of the GID tables that have other addresses.
     pub(super) others: Vec<String>,
 }
 
-/// A row of a device's GID table, and the result of trying it.
+/// An entry of a device's GID table, and the result of trying it.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct Entry {
     pub(super) place: String,
     /// Name of the RDMA device that has the table.
     pub(super) device: String,
@@ -231,12 +231,12 @@ pub(super) struct Row {
     pub(super) link: LinkLayer,
     /// The path MTU, in bytes of payload, if the device could write to itself by this GID; or the
     /// reason why not. Absent if it could not be tried.
-    pub(super) writes: Option<Result<u32, Failure>>,
+    pub(super) writes: Option<Result<u32, FailedCall>>,
 }
 
 /// Failure of a check of RDMA or a GPU, and its fix.
 #[derive(Debug, Clone)]
-pub(super) struct Failure {
+pub(super) struct FailedCall {
     pub(super) what: String,
     /// Fix for the failure; `None` if none is known.
     pub(super) fix: Option<&'static str>,

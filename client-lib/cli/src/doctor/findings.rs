@@ -7,7 +7,7 @@ mod rdma;
 
 use std::collections::BTreeSet;
 
-use super::facts::{Dns, Facts, Server, Service, ZoneAnswer};
+use super::facts::{Dns, DnsServer, Facts, Service, ZoneAnswer};
 use super::report::Level::{Note, Problem, Warning};
 use super::report::{DNS, ENDPOINT, Finding, SERVICE};
 use multinet_client::{Endpoint, ResolveError};
@@ -70,8 +70,14 @@ fn is_pods(search: &[String]) -> bool {
 }
 
 /// Judges an answer about the zone. Resolvers ask the other servers only if the first one fails.
-fn server_finding(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: bool) -> Finding {
-    let Server { address, says, took, .. } = server;
+fn server_finding(
+    dns: &Dns,
+    server: &DnsServer,
+    is_first: bool,
+    all_silent: bool,
+    resolves: bool,
+) -> Finding {
+    let DnsServer { address, says, took, .. } = server;
     let time = milliseconds(*took);
     match says {
         ZoneAnswer::Zone(zone) => {

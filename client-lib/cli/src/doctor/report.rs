@@ -90,11 +90,11 @@ pub(super) fn text(findings: &[Finding]) -> String {
 /// --help`, and stay.
 pub(super) fn json(findings: &[Finding]) -> serde_json::Result<String> {
     #[derive(Serialize)]
-    struct Report<'a> {
+    struct Document<'a> {
         worst: Level,
         findings: &'a [Finding],
     }
-    let report = Report { worst: worst(findings), findings };
+    let report = Document { worst: worst(findings), findings };
     Ok(serde_json::to_string_pretty(&report)? + "\n")
 }
 

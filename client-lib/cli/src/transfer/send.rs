@@ -14,9 +14,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, interval, timeout};
 
 use super::header::Header;
-use super::progress;
+use super::progress::Progress;
 use super::source::{self, Fault, Part, Source};
-use super::stall::{Progress, Trouble};
+use super::stall::{StallDetector, Trouble};
 use super::{SendArgs, Summary};
 use crate::bench::target::Target;
 use crate::common::LOST_PACKETS;
@@ -116,7 +116,7 @@ struct Transfer {
     peers: PeerSet,
     /// Key of all frames of the transfer: frames of one key reach one peer, in order.
     key: Bytes,
-    progress: progress::Progress,
+    progress: Progress,
     /// The statistics when all of it had been sent, and the receiver was to say that it has it.
     sealed: OnceLock<Statistics>,
     /// Number of broken connections when the receiver said that it has all of it.
@@ -130,7 +130,7 @@ impl Transfer {
     fn new(peers: PeerSet, total: Option<u64>) -> Self {
         let key = Bytes::copy_from_slice(&fastrand::u128(..).to_be_bytes());
         let (sealed, safe) = Default::default();
-        Self { peers, key, progress: progress::Progress::new(total), sealed, safe }
+        Self { peers, key, progress: Progress::new(total), sealed, safe }
     }
 
     fn is_safe(&self) -> bool {
@@ -210,7 +210,7 @@ impl Transfer {
     async fn trouble(&self, args: &SendArgs, target: &Target) -> anyhow::Error {
         let mut ticks = interval(CHECK);
         let wait = Duration::from_secs(args.wait);
-        let mut progress = Progress::new(Instant::now().into_std(), wait, args.frame_size);
+        let mut progress = StallDetector::new(Instant::now().into_std(), wait, args.frame_size);
         let mut safe = None;
         loop {
             let now = ticks.tick().await;

@@ -13,7 +13,7 @@ const SLOWEST: f64 = 1_048_576.0;
 
 /// Progress of a transfer, as the sender's statistics show it.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct StallDetector {
     /// Time that may pass without a connection to a receiver.
     wait: Duration,
     /// Time that may pass without an acknowledgement by the receiver.
@@ -37,7 +37,7 @@ pub(super) enum Trouble {
     Stuck,
 }
 
-impl Progress {
+impl StallDetector {
     /// Begins to watch a transfer with frames of `frame_size` bytes.
     pub(super) fn new(now: Instant, wait: Duration, frame_size: u32) -> Self {
         let patience = wait + Duration::from_secs_f64((f64::from(frame_size) / SLOWEST).ceil());
@@ -85,7 +85,7 @@ mod tests {
     /// Returns the first trouble, and after how many seconds it is found.
     fn trouble(wait: u64, seconds: impl IntoIterator<Item = Second>) -> Option<(u64, Trouble)> {
         let start = Instant::now();
-        let mut progress = Progress::new(start, Duration::from_secs(wait), 1 << 20);
+        let mut progress = StallDetector::new(start, Duration::from_secs(wait), 1 << 20);
         let mut acknowledged = 0;
         (1..).zip(seconds).find_map(|(second, seen)| {
             let mut statistics = Statistics::default();
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_large_frame_has_more_time() {
         let progress =
-            |size| Progress::new(Instant::now(), Duration::from_secs(30), size).patience().as_secs();
+            |size| StallDetector::new(Instant::now(), Duration::from_secs(30), size).patience().as_secs();
         assert_eq!((progress(1), progress(1 << 20), progress(1 << 30)), (31, 31, 30 + 1024));
     }
 
@@ -144,7 +144,7 @@ mod tests {
         let mut statistics = Statistics::default();
         (statistics.connected, statistics.rejected) = (1, 1);
         let now = Instant::now();
-        let mut progress = Progress::new(now, Duration::from_secs(30), 1);
+        let mut progress = StallDetector::new(now, Duration::from_secs(30), 1);
         assert_eq!(progress.check(now, &statistics), Some(Trouble::Refused));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use multinet_client::pci::Distance;
 
-use super::super::facts::{DmaBuf, Failure, Machine};
+use super::super::facts::{DmaBuf, FailedCall, Machine};
 use super::super::pci::{Acs, Function};
 use super::super::report::Level::{Note, Ok as Good, Warning};
 use super::super::report::{Finding, GPU};
@@ -45,14 +45,14 @@ fn cuda(said: &Result<u32, String>) -> Finding {
 }
 
 /// Returns how a device registers memory of GPUs: as a dma-buf, else by its address.
-fn dma_buf(device: &str, said: &Result<DmaBuf, Failure>, peermem: Option<&str>, has_gpu: bool) -> Finding {
+fn dma_buf(device: &str, said: &Result<DmaBuf, FailedCall>, peermem: Option<&str>, has_gpu: bool) -> Finding {
     let why = match said {
         Ok(DmaBuf::Taken) => {
             return GPU.good(format!("{device}: memory of GPUs can be registered, as dma-buf"));
         }
         Ok(DmaBuf::Refused) => "its driver takes no dma-buf".to_owned(),
         Ok(DmaBuf::NoCall) => "this libibverbs takes no dma-buf".to_owned(),
-        Err(Failure { what, .. }) => format!("whether it takes dma-bufs is not known ({what})"),
+        Err(FailedCall { what, .. }) => format!("whether it takes dma-bufs is not known ({what})"),
     };
     if let Some(module) = peermem {
         return GPU.good(format!("{device}: memory of GPUs can be registered, by {module}; {why}"));
@@ -67,7 +67,7 @@ fn dma_buf(device: &str, said: &Result<DmaBuf, Failure>, peermem: Option<&str>, 
         found,
         match said {
             Ok(DmaBuf::NoCall) => "install rdma-core 34 or newer (libibverbs1) in the image",
-            Err(Failure { fix, .. }) => fix.unwrap_or(SAYS_MORE),
+            Err(FailedCall { fix, .. }) => fix.unwrap_or(SAYS_MORE),
             _ => "on the node, use a kernel and a driver of the device that take dma-bufs (mlx5: Linux 5.12), with NVIDIA's open kernel \
                   module; or `modprobe nvidia-peermem`, which needs the device's driver from DOCA-OFED",
         },

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use multinet_client::gid::LinkLayer;
 
-use super::super::facts::{Failure, Gid, Machine, Namespaces, Row};
+use super::super::facts::{Entry, FailedCall, Gid, Machine, Namespaces};
 use super::super::report::Level::Note;
 use super::super::report::{Finding, RDMA};
 
@@ -19,7 +19,7 @@ const HEADERS: u32 = 40 + 8 + 12 + 16 + 4 + 4;
 /// headers; this is the usual round number.
 const FOR_MOST: u32 = 4200;
 
-/// Most rows of GID tables with other addresses that a finding lists.
+/// Most entries of GID tables with other addresses that a finding lists.
 const SHOWN: usize = 16;
 
 /// Adds the findings about RDMA. Without devices, frames go over TCP, which is a note only.
@@ -45,7 +45,7 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
         findings.extend(machine.namespaces.as_ref().map(namespaces));
     }
     if has_verbs && !devices.is_empty() {
-        if let Err(Failure { what, fix }) = &machine.verbs {
+        if let Err(FailedCall { what, fix }) = &machine.verbs {
             let found = format!("{what}: frames go over TCP");
             findings.push(RDMA.warning(found, fix.unwrap_or(SAYS_MORE)));
         }
@@ -87,8 +87,8 @@ fn namespaces(mode: &Result<Namespaces, String>) -> Finding {
 fn mtus(machine: &Machine, findings: &mut Vec<Finding>) {
     let nics = machine.interfaces.as_deref().unwrap_or_default();
     let mut said = BTreeSet::new();
-    for Gid { interface, row, .. } in &machine.gids {
-        let Some(Row { device, link: LinkLayer::Ethernet, writes: Some(Ok(path)), .. }) = row else {
+    for Gid { interface, entry, .. } in &machine.gids {
+        let Some(Entry { device, link: LinkLayer::Ethernet, writes: Some(Ok(path)), .. }) = entry else {
             continue;
         };
         let mtu = nics.iter().find(|nic| nic.name == *interface).and_then(|nic| nic.mtu);
@@ -138,35 +138,35 @@ fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding>
     Some(finding)
 }
 
-/// Lists the rows of other addresses, as many as fit in a line: they show a user who expected a GID
-/// what the table has instead.
+/// Lists the entries of other addresses, as many as fit in a line: they show a user who expected a
+/// GID what the table has instead.
 fn some_of(others: &[String]) -> String {
     match others {
         [] => String::new(),
-        rows if rows.len() <= SHOWN => format!("; of other addresses are {}", rows.join(", ")),
-        rows => {
-            let rest = rows.len() - SHOWN;
-            format!("; of other addresses are {}, and {rest} more", rows[..SHOWN].join(", "))
+        entries if entries.len() <= SHOWN => format!("; of other addresses are {}", entries.join(", ")),
+        entries => {
+            let rest = entries.len() - SHOWN;
+            format!("; of other addresses are {}, and {rest} more", entries[..SHOWN].join(", "))
         }
     }
 }
 
 fn gid_finding(gid: &Gid) -> Finding {
-    let Gid { interface, address, row, rejected, others } = gid;
+    let Gid { interface, address, entry, rejected, others } = gid;
     let passed_over = match &rejected[..] {
         [] => String::new(),
-        rows => format!("; passed over: {}", rows.join("; ")),
+        entries => format!("; passed over: {}", entries.join("; ")),
     };
-    match row {
-        Some(Row { place, writes: None, .. }) => {
+    match entry {
+        Some(Entry { place, writes: None, .. }) => {
             return RDMA.good(format!("{interface} {address}: {place}{passed_over}"));
         }
-        Some(Row { place, writes: Some(Ok(mtu)), .. }) => {
+        Some(Entry { place, writes: Some(Ok(mtu)), .. }) => {
             let found =
                 format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}{passed_over}");
             return RDMA.good(found);
         }
-        Some(Row { place, writes: Some(Err(Failure { what, fix })), .. }) => {
+        Some(Entry { place, writes: Some(Err(FailedCall { what, fix })), .. }) => {
             let found = format!("{interface} {address}: {place} cannot be used, frames go over TCP: {what}");
             return RDMA.warning(found, fix.unwrap_or(SAYS_MORE));
         }
@@ -180,8 +180,8 @@ fn gid_finding(gid: &Gid) -> Finding {
             ),
             "attach the pod to a network on the RDMA device itself (host-device, SR-IOV, or macvlan on its interface)",
         ),
-        rows => RDMA.warning(
-            format!("{interface} {address}: no usable GID, frames go over TCP: {}", rows.join("; ")),
+        entries => RDMA.warning(
+            format!("{interface} {address}: no usable GID, frames go over TCP: {}", entries.join("; ")),
             "`rdma system` and `rdma link` say more: of another interface, the device belongs to another network namespace; down, the port \
              has no link; not RoCE v2, the device's RoCE mode wants changing",
         ),

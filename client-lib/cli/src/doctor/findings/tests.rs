@@ -8,8 +8,8 @@ use multinet_client::nic::{AddressState, LinkState, Obstacle};
 use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolver};
 
 use super::super::facts::{
-    DmaBuf, Dns, Facts, Failure, Gid, Gpus, InSubnet, Machine, Mtu, Namespaces, Nic, NoConnection, NoRoute,
-    Peer, Process, Route, Row, Server, Service, SharedSubnet, ZoneAnswer,
+    DmaBuf, Dns, DnsServer, Entry, Facts, FailedCall, Gid, Gpus, InSubnet, Machine, Mtu, Namespaces, Nic,
+    NoConnection, NoRoute, Peer, Process, Route, Service, SharedSubnet, ZoneAnswer,
 };
 use super::super::pci::Acs;
 use super::super::report::{Level, json, text, worst};
@@ -49,7 +49,7 @@ fn asked(says: Vec<ZoneAnswer>) -> Dns {
         probe: "svc.multinet".to_owned(),
         servers: says
             .into_iter()
-            .map(|says| Server { address: server(), says, took, no_tcp: None })
+            .map(|says| DnsServer { address: server(), says, took, no_tcp: None })
             .collect(),
     }
 }
@@ -74,7 +74,7 @@ fn good() -> Facts {
             gids: vec![Gid {
                 interface: "net1".to_owned(),
                 address: [192, 168, 111, 4].into(),
-                row: Some(Row {
+                entry: Some(Entry {
                     place: "mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)".to_owned(),
                     device: "mlx5_2".to_owned(),
                     link: LinkLayer::Ethernet,

@@ -73,8 +73,8 @@ fn a_path_mtu_that_could_be_larger_is_noted() {
             other.address = "fd00:111::4".parse().unwrap();
             machine.gids.push(other);
             for gid in &mut machine.gids {
-                let row = gid.row.as_mut().unwrap();
-                (row.writes, row.link) = (Some(Ok(path)), link);
+                let entry = gid.entry.as_mut().unwrap();
+                (entry.writes, entry.link) = (Some(Ok(path)), link);
             }
         })
     };
@@ -117,7 +117,7 @@ fn memory_of_gpus_is_registered_or_copied() {
         "install rdma-core 34",
     );
     only(
-        &gpu(|machine| machine.dma_bufs[0].1 = Err(Failure { what: "it hangs".to_owned(), fix: None })),
+        &gpu(|machine| machine.dma_bufs[0].1 = Err(FailedCall { what: "it hangs".to_owned(), fix: None })),
         &format!("warning {cannot}whether it takes dma-bufs is not known (it hangs)"),
         "`ibv_devinfo -v`",
     );
@@ -265,7 +265,7 @@ fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
         ),
         (
             with_machine(|machine| {
-                machine.gids[0].row = None;
+                machine.gids[0].entry = None;
                 machine.gids[0].rejected.clear();
             }),
             "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP; of other addresses are mlx5_2 port 1 \
@@ -275,7 +275,7 @@ fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
         (
             with_machine(|machine| {
                 let gid = &mut machine.gids[0];
-                gid.row = None;
+                gid.entry = None;
                 gid.rejected.clear();
                 gid.others = (0..18).map(|row| format!("row {row}")).collect();
             }),
@@ -285,9 +285,9 @@ fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
         ),
         (
             with_machine(|machine| {
-                let row = machine.gids[0].row.as_mut().unwrap();
+                let entry = machine.gids[0].entry.as_mut().unwrap();
                 let what = "mlx5_2: cannot register memory: Cannot allocate memory".to_owned();
-                row.writes = Some(Err(Failure { what, fix: Some("raise memlock") }));
+                entry.writes = Some(Err(FailedCall { what, fix: Some("raise memlock") }));
             }),
             "warning rdma net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4) cannot be used, frames go over TCP: \
              mlx5_2: cannot register memory: Cannot allocate memory",
@@ -295,8 +295,8 @@ fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
         ),
         (
             with_machine(|machine| {
-                let row = machine.gids[0].row.as_mut().unwrap();
-                row.writes = Some(Err(Failure { what: "it hangs".to_owned(), fix: None }));
+                let entry = machine.gids[0].entry.as_mut().unwrap();
+                entry.writes = Some(Err(FailedCall { what: "it hangs".to_owned(), fix: None }));
             }),
             "warning rdma net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4) cannot be used, frames go over TCP: it hangs",
             "`ibv_devinfo -v` here and the kernel's log",
@@ -304,14 +304,14 @@ fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
         (
             with_machine(|machine| {
                 let what = "libibverbs cannot be loaded (no such file)".to_owned();
-                machine.verbs = Err(Failure { what, fix: Some("install libibverbs1") });
-                machine.gids[0].row.as_mut().unwrap().writes = None;
+                machine.verbs = Err(FailedCall { what, fix: Some("install libibverbs1") });
+                machine.gids[0].entry.as_mut().unwrap().writes = None;
             }),
             "warning rdma libibverbs cannot be loaded (no such file): frames go over TCP",
             "install libibverbs1",
         ),
         (
-            with_machine(|machine| machine.gids[0].row = None),
+            with_machine(|machine| machine.gids[0].entry = None),
             "warning rdma net1 192.168.111.4: no usable GID, frames go over TCP: mlx5_2 port 1 GID 2 \
              (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2",
             "`rdma system` and `rdma link`",
