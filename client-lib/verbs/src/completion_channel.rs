@@ -18,7 +18,7 @@ use crate::error::{Call, Error};
 /// A channel to which [armed](crate::CompletionQueue::arm) completion queues report. A clone is
 /// another handle of the same channel.
 #[derive(Clone, Debug)]
-pub struct CompletionChannel(Arc<Inner>);
+pub struct CompletionChannel(Arc<ChannelInner>);
 
 /// An event of a completion channel, as [`wait`](CompletionChannel::wait) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum ChannelEvent {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ChannelInner {
     context: Context,
     raw: NonNull<ibv_comp_channel>,
     /// An eventfd that becomes readable when the channel is closed, which ends every wait.
@@ -43,9 +43,9 @@ struct Inner {
 }
 
 // SAFETY: verbs may be called from any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for ChannelInner {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for ChannelInner {}
 
 impl CompletionChannel {
     /// Creates a channel for the completion queues of a device.
@@ -59,7 +59,7 @@ impl CompletionChannel {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().create_comp_channel)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::COMPLETION_CHANNEL, context.name()))?;
-        let created = Inner { context: context.clone(), raw, closed };
+        let created = ChannelInner { context: context.clone(), raw, closed };
         // Non-blocking, since another thread may take the report between `poll` and
         // `ibv_get_cq_event`.
         fcntl(created.file(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(failed)?;
@@ -151,14 +151,14 @@ impl CompletionChannel {
     }
 }
 
-impl Inner {
+impl ChannelInner {
     fn file(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive, and with it its file.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 }
 
-impl Drop for Inner {
+impl Drop for ChannelInner {
     fn drop(&mut self) {
         // SAFETY: completion queues hold the channel that they report to, so none refers to it any
         // more.

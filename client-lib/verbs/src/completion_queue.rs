@@ -17,10 +17,10 @@ const POLL_BATCH: usize = 16;
 
 /// A queue of the completions of posted requests. A clone is another handle of the same queue.
 #[derive(Clone, Debug)]
-pub struct CompletionQueue(Arc<Inner>);
+pub struct CompletionQueue(Arc<QueueInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct QueueInner {
     context: Context,
     raw: NonNull<ibv_cq>,
     // Held, since the queue reports to it.
@@ -28,9 +28,9 @@ struct Inner {
 }
 
 // SAFETY: verbs may be called from any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for QueueInner {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for QueueInner {}
 
 /// The outcome of a posted work request, taken from a completion queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl CompletionQueue {
         // SAFETY: the context is open, and the channel belongs to it; all devices have a vector 0.
         let raw = unsafe { (context.library().create_cq)(context.raw(), capacity.into(), number, to, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::COMPLETION_QUEUE, context.name()))?;
-        Ok(Self(Arc::new(Inner { context: context.clone(), raw, _channel: channel })))
+        Ok(Self(Arc::new(QueueInner { context: context.clone(), raw, _channel: channel })))
     }
 
     /// Arms the queue: its next completion is reported to the channel. A completion that is in the
@@ -221,7 +221,7 @@ impl fmt::Debug for Status {
     }
 }
 
-impl Drop for Inner {
+impl Drop for QueueInner {
     fn drop(&mut self) {
         // SAFETY: queue pairs hold the queue that they use, so none refers to it any more.
         let _ = unsafe { (self.context.library().destroy_cq)(self.raw.as_ptr()) };

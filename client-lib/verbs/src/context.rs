@@ -51,10 +51,10 @@ unsafe impl Sync for Device {}
 
 /// An open RDMA device. A clone is another handle of the same context.
 #[derive(Clone, Debug)]
-pub struct Context(Arc<Inner>);
+pub struct Context(Arc<ContextInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ContextInner {
     library: &'static Library,
     raw: NonNull<ibv_context>,
     name: String,
@@ -62,9 +62,9 @@ struct Inner {
 
 // SAFETY: verbs may be called from any thread (InfiniBand Architecture, 10.1.2;
 // `ibv_open_device(3)`).
-unsafe impl Send for Inner {}
+unsafe impl Send for ContextInner {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for ContextInner {}
 
 /// The attributes of a port that connections depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Device {
         // SAFETY: the list is alive, and so is the device in it.
         let raw = unsafe { (library.open_device)(self.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::OPEN, &self.name))?;
-        let opened = Inner { library, raw, name: self.name.clone() };
+        let opened = ContextInner { library, raw, name: self.name.clone() };
         // Non-blocking, since another thread may take the event between `poll` and
         // `ibv_get_async_event`.
         fcntl(opened.events(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
@@ -229,7 +229,7 @@ impl Context {
     }
 }
 
-impl Inner {
+impl ContextInner {
     fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and with it its file.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().async_fd) }
@@ -248,7 +248,7 @@ impl Drop for List {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
         // SAFETY: every object of this context holds it, so none is left. A failure cannot be
         // handled.

@@ -52,10 +52,10 @@ fn hint_of(call: &Error) -> String {
 /// Memory of a GPU to send from without a copy. [`Pages`](crate::Pages) is the same for memory of
 /// the process.
 #[derive(Debug)]
-pub struct GpuPages(ManuallyDrop<Parts>);
+pub struct GpuPages(ManuallyDrop<GpuPagesParts>);
 
 #[derive(Debug)]
-struct Parts {
+struct GpuPagesParts {
     // Dropped before the memory is freed.
     registrations: Registrations,
     memory: Arc<dyn GpuMemory>,
@@ -99,7 +99,7 @@ impl GpuPages {
     /// Wraps memory of a GPU, which is registered when it is first sent from.
     pub fn new(memory: Arc<dyn GpuMemory>) -> Self {
         let refused = Mutex::default();
-        Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory, refused }))
+        Self(ManuallyDrop::new(GpuPagesParts { registrations: Registrations::default(), memory, refused }))
     }
 
     /// Returns the GPU memory behind this handle.
@@ -162,10 +162,10 @@ impl Drop for GpuPages {
 /// Memory of a GPU that one peer writes to, once it has been told the key.
 /// [`ReceiveBuffer`](crate::ReceiveBuffer) is the same for memory of the process.
 #[derive(Clone, Debug)]
-pub struct GpuReceiveBuffer(Arc<Inner>);
+pub struct GpuReceiveBuffer(Arc<GpuBufferInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct GpuBufferInner {
     raw: NonNull<ibv_mr>,
     // Freed after the registration has ended.
     memory: Arc<dyn GpuMemory>,
@@ -173,9 +173,9 @@ struct Inner {
 }
 
 // SAFETY: verbs may be called from any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for GpuBufferInner {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for GpuBufferInner {}
 
 impl ProtectionDomain {
     /// Registers memory of a GPU for a peer to write to.
@@ -191,7 +191,7 @@ impl ProtectionDomain {
         // Remote write requires local write (InfiniBand Architecture, 10.6.6.2).
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let raw = register_gpu(self, &*memory, method, access.0)?;
-        Ok(GpuReceiveBuffer(Arc::new(Inner { raw, memory, domain: self.clone() })))
+        Ok(GpuReceiveBuffer(Arc::new(GpuBufferInner { raw, memory, domain: self.clone() })))
     }
 }
 
@@ -209,7 +209,7 @@ impl GpuReceiveBuffer {
     }
 }
 
-impl Drop for Inner {
+impl Drop for GpuBufferInner {
     fn drop(&mut self) {
         // SAFETY: after the call the device refuses the peer's writes, so it does not use the
         // memory any more.

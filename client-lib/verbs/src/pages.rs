@@ -20,10 +20,10 @@ use crate::memory::{Memory, ProtectionDomain, register};
 /// [`bytes_mut`](Self::bytes_mut) needs the only handle, and the poster of a write keeps one until
 /// the write has completed. Code that writes by other means while a device reads sends a mixture.
 #[derive(Debug)]
-pub struct Pages(ManuallyDrop<Parts>);
+pub struct Pages(ManuallyDrop<PagesParts>);
 
 #[derive(Debug)]
-struct Parts {
+struct PagesParts {
     // Dropped before the memory is freed.
     registrations: Registrations,
     memory: Backing,
@@ -47,7 +47,7 @@ impl Pages {
     }
 
     fn with_backing(memory: Backing) -> Self {
-        Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory }))
+        Self(ManuallyDrop::new(PagesParts { registrations: Registrations::default(), memory }))
     }
 
     /// Returns the bytes of the memory, for reading.

@@ -52,17 +52,17 @@ pub const MAX_WRITES: usize = 16;
 /// A reliable queue pair that is not connected to a peer yet.
 #[derive(Debug)]
 pub struct UnconnectedQueuePair {
-    inner: Inner,
+    inner: QueuePairInner,
     psn: u32,
 }
 
 /// A reliable queue pair that is connected to one of a peer.
 #[derive(Debug)]
-pub struct QueuePair(Inner);
+pub struct QueuePair(QueuePairInner);
 
 /// A queue pair with the objects that it depends on.
 #[derive(Debug)]
-struct Inner {
+struct QueuePairInner {
     raw: NonNull<ibv_qp>,
     // Held, since the device reports to it.
     _queue: CompletionQueue,
@@ -72,9 +72,9 @@ struct Inner {
 }
 
 // SAFETY: verbs may be called from any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for QueuePairInner {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for QueuePairInner {}
 
 /// The address of a queue pair, which its peer needs in order to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl UnconnectedQueuePair {
         let created = create(domain, queue, capacities, MAX_INLINE_DATA)
             .or_else(|_| create(domain, queue, capacities, 0));
         let (raw, inline) = created?;
-        let inner = Inner { raw, _queue: queue.clone(), domain: domain.clone(), inline };
+        let inner = QueuePairInner { raw, _queue: queue.clone(), domain: domain.clone(), inline };
         Ok(Self { inner, psn: fastrand::u32(..) & PSN_MASK })
     }
 
@@ -329,7 +329,7 @@ fn create(
     Ok((raw, wanted.cap.max_inline_data))
 }
 
-impl Inner {
+impl QueuePairInner {
     fn qpn(&self) -> u32 {
         // SAFETY: the queue pair is alive, and its number never changes.
         unsafe { self.raw.as_ref() }.qp_num
@@ -429,7 +429,7 @@ fn mtu(bytes: u32) -> ibv_mtu::Type {
     }
 }
 
-impl Drop for Inner {
+impl Drop for QueuePairInner {
     fn drop(&mut self) {
         // SAFETY: this is the only handle. After the call, the device does not read the region any
         // more.
