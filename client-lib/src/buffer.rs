@@ -34,10 +34,10 @@ pub(crate) use self::unregistered::{GpuPages, Pages};
 /// assert_eq!(buffer.len(), 1 << 20);
 /// ```
 #[derive(Clone)]
-pub struct Buffer(Memory);
+pub struct Buffer(Storage);
 
 #[derive(Clone)]
-enum Memory {
+enum Storage {
     Owned(Arc<Box<[u8]>>),
     /// The first bytes of memory that devices can read, so that RDMA needs no copy.
     Pages(Arc<Pages>, usize),
@@ -69,9 +69,9 @@ impl Buffer {
         if let Some(length) = NonZeroUsize::new(length).filter(|length| length.get() >= MIN_ZERO_COPY)
             && let Ok(pages) = Pages::new(length)
         {
-            return Self(Memory::Pages(Arc::new(pages), length.get()));
+            return Self(Storage::Pages(Arc::new(pages), length.get()));
         }
-        Self(Memory::Owned(Arc::new(vec![0; length].into_boxed_slice())))
+        Self(Storage::Owned(Arc::new(vec![0; length].into_boxed_slice())))
     }
 
     /// Wraps host memory that the program has by other means: mapped, or from another library. RDMA
@@ -93,7 +93,7 @@ impl Buffer {
     /// ```
     pub fn from_registered(memory: HostMemory) -> Self {
         let length = memory.length().get();
-        Self(Memory::Pages(Arc::new(memory.into()), length))
+        Self(Storage::Pages(Arc::new(memory.into()), length))
     }
 
     /// Allocates memory of a GPU, all zero.
@@ -147,21 +147,21 @@ impl Buffer {
     /// Wraps the first `length` bytes of pages, without a copy. A larger `length` is capped.
     pub(crate) fn from_pages(pages: Arc<Pages>, length: usize) -> Self {
         let length = length.min(pages.bytes().len());
-        Self(Memory::Pages(pages, length))
+        Self(Storage::Pages(pages, length))
     }
 
     /// Returns the pages that RDMA can send without a copy, and the length.
     pub(crate) fn pages(&self) -> Option<(&Arc<Pages>, usize)> {
         match &self.0 {
-            Memory::Pages(pages, length) => Some((pages, *length)),
-            Memory::Owned(_) | Memory::Bytes(_) | Memory::Gpu(_) => None,
+            Storage::Pages(pages, length) => Some((pages, *length)),
+            Storage::Owned(_) | Storage::Bytes(_) | Storage::Gpu(_) => None,
         }
     }
 
     pub(crate) fn gpu_pages(&self) -> Option<&Arc<GpuPages>> {
         match &self.0 {
-            Memory::Gpu(pages) => Some(pages),
-            Memory::Owned(_) | Memory::Bytes(_) | Memory::Pages(..) => None,
+            Storage::Gpu(pages) => Some(pages),
+            Storage::Owned(_) | Storage::Bytes(_) | Storage::Pages(..) => None,
         }
     }
 
@@ -190,7 +190,7 @@ impl Buffer {
     /// ```
     pub fn len(&self) -> usize {
         match &self.0 {
-            Memory::Gpu(pages) => pages.memory().length(),
+            Storage::Gpu(pages) => pages.memory().length(),
             _ => self.bytes().len(),
         }
     }
@@ -220,10 +220,10 @@ impl Buffer {
     /// ```
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Memory::Owned(memory) => memory,
-            Memory::Pages(pages, length) => &pages.bytes()[..*length],
-            Memory::Bytes(bytes) => bytes,
-            Memory::Gpu(_) => &[],
+            Storage::Owned(memory) => memory,
+            Storage::Pages(pages, length) => &pages.bytes()[..*length],
+            Storage::Bytes(bytes) => bytes,
+            Storage::Gpu(_) => &[],
         }
     }
 
@@ -241,11 +241,11 @@ impl Buffer {
     /// ```
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
-            Memory::Owned(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),
-            Memory::Pages(pages, length) => {
+            Storage::Owned(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),
+            Storage::Pages(pages, length) => {
                 Arc::get_mut(pages).map(|pages| &mut pages.bytes_mut()[..*length])
             }
-            Memory::Bytes(_) | Memory::Gpu(_) => None,
+            Storage::Bytes(_) | Storage::Gpu(_) => None,
         }
     }
 }
@@ -257,26 +257,26 @@ impl From<Arc<dyn GpuMemory>> for Buffer {
     /// If the GPU writes to it while a frame is on its way, the receiver gets a mixture of old and
     /// new bytes.
     fn from(memory: Arc<dyn GpuMemory>) -> Self {
-        Self(Memory::Gpu(Arc::new(GpuPages::new(memory))))
+        Self(Storage::Gpu(Arc::new(GpuPages::new(memory))))
     }
 }
 
 impl From<Vec<u8>> for Buffer {
     /// Takes the vector without a copy, unless it has spare capacity.
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Memory::Owned(Arc::new(bytes.into_boxed_slice())))
+        Self(Storage::Owned(Arc::new(bytes.into_boxed_slice())))
     }
 }
 
 impl From<Bytes> for Buffer {
     fn from(bytes: Bytes) -> Self {
-        Self(Memory::Bytes(bytes))
+        Self(Storage::Bytes(bytes))
     }
 }
 
 impl From<&'static [u8]> for Buffer {
     fn from(bytes: &'static [u8]) -> Self {
-        Self(Memory::Bytes(Bytes::from_static(bytes)))
+        Self(Storage::Bytes(Bytes::from_static(bytes)))
     }
 }
 

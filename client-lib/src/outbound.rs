@@ -5,7 +5,7 @@
 //! to it and carries out each [`next_action`](Outbound::next_action).
 //!
 //! ```text
-//!   endpoints ─────> peers ──> Link { state, CreditLedger }
+//!   endpoints ─────> peers ──> Lane { state, CreditLedger }
 //!   submit ── choose ──────────────────┘ queue ── take ──> written ──> acknowledged
 //!      │                                   │                  │ (at least once)
 //!      └──> Ring of frames that are kept <─┴──── lost: given to another, as a repeat
@@ -40,9 +40,9 @@ use given_up::GivenUp;
 use ledger::CreditLedger;
 pub(crate) use ledger::InvalidReport;
 pub(crate) use link::DownReason;
-use link::{Link, State};
+use link::{Lane, State};
 pub(crate) use peer::PeerInfo;
-use peer::{Peer, PeerKey};
+use peer::{PeerKey, PeerState};
 use ring::{Entry, Ring};
 use route::Requirements;
 pub use statistics::Statistics;
@@ -137,7 +137,7 @@ pub(crate) struct Outgoing<F> {
 pub(crate) struct Outbound<F> {
     settings: Settings,
     /// Peers, sorted by id: ids only grow.
-    peers: Vec<Peer>,
+    peers: Vec<PeerState>,
     ring: Ring<F>,
     /// Sequences of frames that have lost their connection and need another one now.
     requeued: BTreeSet<u64>,
@@ -451,8 +451,8 @@ impl<F: Clone> Outbound<F> {
         }
         let id = PeerId(self.next_peer);
         self.next_peer += 1;
-        let links = (0..self.settings.connections).map(|_| Link::new(now)).collect();
-        self.peers.push(Peer::new(id, info, links));
+        let links = (0..self.settings.connections).map(|_| Lane::new(now)).collect();
+        self.peers.push(PeerState::new(id, info, links));
         id
     }
 
@@ -460,7 +460,7 @@ impl<F: Clone> Outbound<F> {
         self.peers.binary_search_by_key(&peer, |peer| peer.id).ok()
     }
 
-    fn peer_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+    fn peer_mut(&mut self, id: PeerId) -> Option<&mut PeerState> {
         let at = self.position(id)?;
         self.peers.get_mut(at)
     }
@@ -480,12 +480,12 @@ impl<F: Clone> Outbound<F> {
     }
 
     /// Returns a connection's state, unless a later connection has taken its place.
-    fn link(&self, id: LinkId) -> Option<&Link> {
+    fn link(&self, id: LinkId) -> Option<&Lane> {
         let peer = self.peers.get(self.position(id.peer)?)?;
         peer.links.get(usize::from(id.index)).filter(|link| link.is_in(id.epoch))
     }
 
-    fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+    fn link_mut(&mut self, id: LinkId) -> Option<&mut Lane> {
         let link = self.peer_mut(id.peer)?.links.get_mut(usize::from(id.index))?;
         link.is_in(id.epoch).then_some(link)
     }

@@ -6,11 +6,11 @@
 //! receiver refuses that connection, for lack of room, the others take over its keys. Once it is
 //! up, its keys return, as soon as the receiver's application has taken what the others had.
 
-use super::link::{KeyPlacement, Link};
-use super::peer::Peer;
+use super::link::{KeyPlacement, Lane};
+use super::peer::PeerState;
 use crate::choose::weight;
 
-impl Peer {
+impl PeerState {
     /// Returns the index of the connection that has the frames of a key.
     pub(super) fn index_for_key(&self, key: u64) -> usize {
         // The remainder is less than the number of connections, which fits into 16 bits.
@@ -24,7 +24,7 @@ impl Peer {
 
     /// Starts to return a connection's keys from the other connections, once it is up again.
     pub(super) fn reclaim_keys(&mut self, index: usize) {
-        let watermarks = self.links.iter().map(Link::watermark).collect();
+        let watermarks = self.links.iter().map(Lane::watermark).collect();
         if let Some(link) = self.links.get_mut(index).filter(|link| link.keys != KeyPlacement::Here) {
             link.keys = KeyPlacement::Returning(watermarks);
         }

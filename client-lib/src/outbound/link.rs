@@ -15,7 +15,7 @@ const GOOD: Duration = Duration::from_secs(10);
 
 /// One of the connections that a peer is to have, whether it is up or not.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Lane {
     pub(crate) state: State,
     /// Number of attempts to connect in a row that failed, or whose connection did not last.
     failures: u32,
@@ -78,7 +78,7 @@ pub(crate) enum DownReason {
     Refused,
 }
 
-impl Link {
+impl Lane {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             state: State::Waiting { until: now },

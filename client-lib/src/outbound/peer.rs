@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::link::{KeyPlacement, Link, State};
+use super::link::{KeyPlacement, Lane, State};
 use super::{LinkId, PeerId};
 use crate::choose::{Candidate, hash};
 
@@ -18,7 +18,7 @@ pub(crate) struct PeerInfo {
 }
 
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerState {
     pub(super) id: PeerId,
     pub(super) info: PeerInfo,
     /// Hash of the target, by which keys are placed. So a pod that takes the place of another gets
@@ -28,7 +28,7 @@ pub(super) struct Peer {
     /// frames. `None` for an active peer.
     pub(super) draining_until: Option<Instant>,
     /// Connections to the peer, by index.
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<Lane>,
 }
 
 /// Identity of a peer: DNS name with port, and the pod's uid.
@@ -40,8 +40,8 @@ impl PeerInfo {
     }
 }
 
-impl Peer {
-    pub(super) fn new(id: PeerId, info: PeerInfo, links: Vec<Link>) -> Self {
+impl PeerState {
+    pub(super) fn new(id: PeerId, info: PeerInfo, links: Vec<Lane>) -> Self {
         let name_hash = hash(info.target.as_bytes());
         Self { id, info, name_hash, draining_until: None, links }
     }
@@ -53,12 +53,12 @@ impl Peer {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.links.iter().any(Link::is_up)
+        self.links.iter().any(Lane::is_up)
     }
 
     /// Returns whether no attempt to connect to the peer has ended yet.
     pub(super) fn is_untried(&self) -> bool {
-        self.links.iter().all(Link::is_untried)
+        self.links.iter().all(Lane::is_untried)
     }
 
     /// Returns the number of frames queued or in flight on all connections to the peer.
@@ -95,7 +95,7 @@ impl Peer {
 
     /// Returns the connections that accept a payload of `length` bytes, with their indices. With
     /// `index`, only that one, if it has its keys.
-    fn usable(&self, index: Option<usize>, length: usize) -> impl Iterator<Item = (u16, &Link)> {
+    fn usable(&self, index: Option<usize>, length: usize) -> impl Iterator<Item = (u16, &Lane)> {
         let links = (0_u16..).zip(&self.links);
         links.filter(move |&(at, link)| {
             let has_key = |index| index == usize::from(at) && link.keys == KeyPlacement::Here;

@@ -1,6 +1,6 @@
 //! Choice of the connection for a frame, be it new or requeued.
 
-use super::peer::Peer;
+use super::peer::PeerState;
 use super::ring::Entry;
 use super::{Action, LinkId, Outbound, PeerId, Refused};
 use crate::choose::{Choice, choose};
@@ -120,8 +120,9 @@ impl<F: Clone> Outbound<F> {
     fn choose(&mut self, wanted: Requirements) -> Result<LinkId, Refused> {
         let is_by_key = self.is_by_key(wanted);
         let peer = self.peer_for(wanted);
-        let best_link =
-            |peer: &Peer| peer.best_link(is_by_key.then(|| peer.index_for_key(wanted.key)), wanted.length);
+        let best_link = |peer: &PeerState| {
+            peer.best_link(is_by_key.then(|| peer.index_for_key(wanted.key)), wanted.length)
+        };
         match peer.and_then(best_link) {
             Some(link) => Ok(link),
             None => {
@@ -132,11 +133,11 @@ impl<F: Clone> Outbound<F> {
     }
 
     /// Returns the peer that gets a frame, even if the frame has to wait for it.
-    pub(super) fn peer_for(&mut self, wanted: Requirements) -> Option<&Peer> {
+    pub(super) fn peer_for(&mut self, wanted: Requirements) -> Option<&PeerState> {
         let choice = if wanted.only.is_some() { Choice::RoundRobin } else { self.settings.choice };
         // A frame waits for the peer of its key until the first attempt to connect has ended.
-        let is_awaited = |peer: &Peer| choice == Choice::ByKey && peer.is_untried();
-        let is_there = |peer: &Peer| wanted.allows(peer) && (peer.is_up() || is_awaited(peer));
+        let is_awaited = |peer: &PeerState| choice == Choice::ByKey && peer.is_untried();
+        let is_there = |peer: &PeerState| wanted.allows(peer) && (peer.is_up() || is_awaited(peer));
         let candidate = |index: usize| {
             let peer = self.peers.get(index).filter(|peer| is_there(peer))?;
             Some(peer.candidate(wanted.length))
@@ -149,7 +150,7 @@ impl<F: Clone> Outbound<F> {
     fn refused(&self, wanted: Requirements, only: Option<PeerId>) -> Refused {
         let only = only.and_then(|only| self.peers.get(self.position(only)?));
         let up = self.peers.iter().filter(|peer| wanted.allows(peer) && peer.is_up());
-        let most = up.map(Peer::frame_size).max();
+        let most = up.map(PeerState::frame_size).max();
         match (most, only) {
             (None, _) => Refused::NoPeer,
             (_, Some(only)) if !only.is_up() => Refused::Full,
@@ -189,7 +190,7 @@ impl<F: Clone> Outbound<F> {
 }
 
 impl Requirements {
-    fn allows(&self, peer: &Peer) -> bool {
+    fn allows(&self, peer: &PeerState) -> bool {
         match self.only {
             Some(only) => peer.id == only,
             None => peer.draining_until.is_none() && self.avoid != Some(peer.id),

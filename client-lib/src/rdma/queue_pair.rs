@@ -66,7 +66,7 @@ pub(crate) struct QueuePair<E> {
     /// Number of queue pairs beside the first, which carry stripes.
     pub(crate) extra_pairs: usize,
     local: Local,
-    peer: Peer,
+    peer: RemoteMemory,
     ledger: Mutex<Ledger>,
     batch: HandoffLock<SendBatch>,
     polling: Mutex<Polling>,
@@ -103,7 +103,7 @@ pub(super) struct Local {
 }
 
 /// The memory of the peer that we write to: its slots or its ring.
-pub(super) struct Peer {
+pub(super) struct RemoteMemory {
     pub(super) address: RemoteAddress,
     pub(super) layout: Layout,
     /// Separate memory for payloads, if the peer receives them in a GPU.
@@ -155,7 +155,7 @@ impl<E> QueuePair<E> {
     pub(super) fn new(
         pairs: Vec<verbs::QueuePair>,
         local: Local,
-        peer: Peer,
+        peer: RemoteMemory,
         remote_slots: RemoteSlots,
         names: String,
     ) -> Self {

@@ -23,7 +23,7 @@ use super::device::RdmaDevices;
 use super::layout::{Layout, MAX_MEMORY};
 use super::ledger::RemoteSlots;
 use super::local_gid::{LocalGids, is_of_other_interface, is_third_party, source_gid};
-use super::queue_pair::{Local, Peer, QueuePair, RemotePayloads};
+use super::queue_pair::{Local, QueuePair, RemoteMemory, RemotePayloads};
 use super::receive_memory::{ReceiveMemory, check_memlock};
 use super::role::Role;
 use super::stripes::WorkRequestId;
@@ -198,19 +198,19 @@ impl Prepared {
 }
 
 /// Returns the memory that a peer offers. Only a sender writes payloads apart.
-fn memory_of(end: &RdmaEnd, is_sender: bool) -> Peer {
+fn memory_of(end: &RdmaEnd, is_sender: bool) -> RemoteMemory {
     let layout = Layout { count: end.places, stride: end.stride as usize, prefix: end.prefix as usize };
     let payloads = end.payloads.filter(|_| is_sender).map(|PayloadEnd { address, rkey: key, stride }| {
         RemotePayloads { address: RemoteAddress { address, key }, stride: stride as usize }
     });
-    Peer { address: RemoteAddress { address: end.address, key: end.rkey }, layout, payloads }
+    RemoteMemory { address: RemoteAddress { address: end.address, key: end.rkey }, layout, payloads }
 }
 
 /// Returns the length of the longest message that we write to a peer, if the peer has room for it.
 fn longest_message(is_sender: bool, end: &RdmaEnd, frame_size: u32) -> Result<usize, Unusable> {
     let (prefix, payload) =
         if is_sender { (MAX_KEY + MAX_METADATA, frame_size as usize) } else { (0, SHORT) };
-    let Peer { layout, payloads, .. } = memory_of(end, is_sender);
+    let RemoteMemory { layout, payloads, .. } = memory_of(end, is_sender);
     let split = payloads.map(|payloads| payloads.stride);
     if layout.message(0, split, (prefix, payload)).is_none() {
         return Err(Unusable::Peer("the peer offers too little memory for RDMA"));

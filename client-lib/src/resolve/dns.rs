@@ -106,13 +106,13 @@ impl Dns {
     }
 
     /// Returns a session for the queries of one resolution.
-    pub(super) fn session(&self) -> Session<'_> {
+    pub(super) fn session(&self) -> Asker<'_> {
         let server = |address: &SocketAddr| Server {
             address: *address,
             udp: self.pool(*address, ConnectionConfig::udp()),
             tcp: self.pool(*address, ConnectionConfig::tcp()),
         };
-        Session { dns: self, servers: self.servers.iter().map(server).collect(), first: AtomicUsize::new(0) }
+        Asker { dns: self, servers: self.servers.iter().map(server).collect(), first: AtomicUsize::new(0) }
     }
 
     /// Returns hickory's pool of connections to one server over one transport.
@@ -143,7 +143,7 @@ struct Server {
 }
 
 /// Client for the queries of one resolution of a service.
-pub(super) struct Session<'a> {
+pub(super) struct Asker<'a> {
     dns: &'a Dns,
     servers: Vec<Server>,
     /// Index of the server to query first: the one that answered last, so that a dead server costs
@@ -152,7 +152,7 @@ pub(super) struct Session<'a> {
     first: AtomicUsize,
 }
 
-impl Session<'_> {
+impl Asker<'_> {
     /// Queries the records of one type at `name`.
     ///
     /// # Errors

@@ -36,8 +36,8 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, future, stream};
 use hickory_resolver::proto::rr::RecordType;
 
-use super::dns::{DnsAnswer, Reply, Session};
-use super::question::{NETWORK, Port, ZONE, is_name};
+use super::dns::{Asker, DnsAnswer, Reply};
+use super::question::{NETWORK, Ports, ZONE, is_name};
 use super::records::{
     AddressCount, SrvTarget, TargetRecords, TooMany, endpoints, endpoints_by_address, is_complete,
 };
@@ -56,9 +56,9 @@ const PROBE_LABEL: &str = "multinet-probe";
 /// Resolves the first of `candidates` that leads to endpoints. They are the full names of `name`. A
 /// wildcard may answer for an absolute name.
 pub(super) async fn resolve(
-    session: &Session<'_>,
+    session: &Asker<'_>,
     name: &str,
-    port: &Port,
+    port: &Ports,
     candidates: &[String],
     is_absolute: bool,
 ) -> Result<Resolved, ResolveError> {
@@ -70,7 +70,7 @@ pub(super) async fn resolve(
     // Tells a service that lacks this network from one that does not exist.
     let services: Vec<String> =
         candidates.iter().filter_map(|candidate| Some(candidate.split_once(NETWORK)?.1.to_owned())).collect();
-    let port = if let Port::Number(_) = port { &Port::All } else { port };
+    let port = if let Ports::Number(_) = port { &Ports::All } else { port };
     let Ok(found) = search(session, service, port, &services, is_absolute).await else { return Err(error) };
     let addresses = found.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
     let networks: BTreeSet<String> = addresses.filter_map(|address| address.network.clone()).collect();
@@ -83,9 +83,9 @@ pub(super) async fn resolve(
 }
 
 async fn search(
-    session: &Session<'_>,
+    session: &Asker<'_>,
     name: &str,
-    port: &Port,
+    port: &Ports,
     candidates: &[String],
     is_absolute: bool,
 ) -> Result<Resolved, ResolveError> {
@@ -93,7 +93,7 @@ async fn search(
     for candidate in candidates {
         let outcome = look_up(session, candidate, port).await;
         let lacks_services = match &outcome {
-            Ok(_) => matches!(port, Port::Number(_)),
+            Ok(_) => matches!(port, Ports::Number(_)),
             Err(setback) => matches!(setback, LookupError::NoData(_)),
         };
         if lacks_services && !is_absolute && is_wildcard(session, candidate).await {
@@ -111,7 +111,7 @@ async fn search(
 }
 
 /// Returns whether a name exists that has another label in place of the candidate's service.
-async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
+async fn is_wildcard(session: &Asker<'_>, candidate: &str) -> bool {
     let parts = [NETWORK, ZONE].iter().find_map(|mark| candidate.split_once(mark));
     let service = parts.map_or(candidate, |(_, service)| service);
     let beside = match service.split_once('.') {
@@ -123,11 +123,11 @@ async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
 }
 
 /// Returns the one endpoint of an IP address given in place of a service's name. Sends no query.
-pub(super) fn address(ip: IpAddr, port: &Port) -> Result<Resolved, ResolveError> {
+pub(super) fn address(ip: IpAddr, port: &Ports) -> Result<Resolved, ResolveError> {
     let name = ip.to_string();
     let endpoints = match port {
-        Port::Number(port) => endpoints_by_address(&[ip], *port, &name),
-        Port::Named(_) | Port::All => Vec::new(),
+        Ports::Number(port) => endpoints_by_address(&[ip], *port, &name),
+        Ports::Named(_) | Ports::All => Vec::new(),
     };
     resolved(&name, endpoints, MAX_INTERVAL)
 }
@@ -159,15 +159,15 @@ impl From<ResolveError> for LookupError {
     }
 }
 
-async fn look_up(session: &Session<'_>, name: &str, port: &Port) -> Result<Resolved, LookupError> {
+async fn look_up(session: &Asker<'_>, name: &str, port: &Ports) -> Result<Resolved, LookupError> {
     match port {
-        Port::Named(port) => by_port_name(session, name, port).await,
-        Port::Number(port) => by_port_number(session, name, *port).await,
-        Port::All => all_ports(session, name).await,
+        Ports::Named(port) => by_port_name(session, name, port).await,
+        Ports::Number(port) => by_port_number(session, name, *port).await,
+        Ports::All => all_ports(session, name).await,
     }
 }
 
-async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<Resolved, LookupError> {
+async fn by_port_name(session: &Asker<'_>, name: &str, port: &str) -> Result<Resolved, LookupError> {
     if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._tcp.{name}"), RecordType::SRV).await? {
         return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
     }
@@ -186,7 +186,7 @@ async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<R
 }
 
 /// Resolves all named ports of a service, from the SRV records of the service's own name.
-async fn all_ports(session: &Session<'_>, name: &str) -> Result<Resolved, LookupError> {
+async fn all_ports(session: &Asker<'_>, name: &str) -> Result<Resolved, LookupError> {
     match session.ask(name, RecordType::SRV).await? {
         DnsAnswer::Found(reply) => resolve_targets(session, name, reply).await.map_err(LookupError::Final),
         DnsAnswer::NoName { zone } => Err(LookupError::NoName { zone }),
@@ -199,7 +199,7 @@ fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> LookupError {
     LookupError::NoData(ResolveError::NoSuchPort { name, port, ports })
 }
 
-async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<Resolved, LookupError> {
+async fn by_port_number(session: &Asker<'_>, name: &str, port: u16) -> Result<Resolved, LookupError> {
     let answers =
         future::try_join(session.ask(name, RecordType::A), session.ask(name, RecordType::AAAA)).await?;
     if let (DnsAnswer::NoName { zone }, DnsAnswer::NoName { .. }) = answers {
@@ -211,7 +211,7 @@ async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<
 }
 
 /// Resolves the targets of SRV records, and returns the endpoints that they make up.
-async fn resolve_targets(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
+async fn resolve_targets(session: &Asker<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
     let Reply { mut ttl, services, glue, .. } = reply;
     let mut glue_of: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for (owner, ip) in glue {
@@ -239,7 +239,7 @@ async fn resolve_targets(session: &Session<'_>, name: &str, reply: Reply) -> Res
 /// Returns the records of a target. Its addresses are queried only if the SRV answer did not have
 /// all of them, which the texts show: they name every address.
 async fn resolve_target(
-    session: &Session<'_>,
+    session: &Asker<'_>,
     target: String,
     glue: Vec<IpAddr>,
 ) -> Result<(String, TargetRecords, Duration), ResolveError> {

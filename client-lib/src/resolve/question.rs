@@ -32,7 +32,7 @@ const SRV_PREFIX: usize = 7;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     pub(super) host: Host,
-    pub(super) port: Port,
+    pub(super) port: Ports,
 }
 
 /// Name or address part of a [`Question`].
@@ -50,7 +50,7 @@ pub(super) enum Host {
 
 /// Port part of a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Port {
+pub(super) enum Ports {
     /// Name of a service port, in lower case.
     Named(String),
     Number(u16),
@@ -73,12 +73,14 @@ impl Question {
     ///
     /// [`ResolveError::BadName`] and [`ResolveError::BadPort`].
     pub fn parse(name: &str, port: &str) -> Result<Self, ResolveError> {
-        let question = Self { host: Host::parse(name)?, port: Port::parse(port)? };
+        let question = Self { host: Host::parse(name)?, port: Ports::parse(port)? };
         match question {
-            Self { host: Host::Address(_), port: Port::Named(_) | Port::All } => Err(ResolveError::BadPort {
-                port: port.to_owned(),
-                reason: "an address has no named ports; give the port's number",
-            }),
+            Self { host: Host::Address(_), port: Ports::Named(_) | Ports::All } => {
+                Err(ResolveError::BadPort {
+                    port: port.to_owned(),
+                    reason: "an address has no named ports; give the port's number",
+                })
+            }
             _ => Ok(question),
         }
     }
@@ -128,7 +130,7 @@ pub(crate) fn flaw(name: &str) -> Option<&'static str> {
     }
 }
 
-impl Port {
+impl Ports {
     /// Parses a port. Digits are always a number, because the name of a port has a letter in
     /// Kubernetes.
     fn parse(text: &str) -> Result<Self, ResolveError> {
@@ -169,7 +171,7 @@ impl Port {
 pub(super) fn candidates(
     name: &str,
     is_absolute: bool,
-    port: &Port,
+    port: &Ports,
     search: &[String],
     ndots: usize,
 ) -> Vec<String> {
@@ -209,14 +211,14 @@ mod tests {
                 "infer.vision.svc.multinet",
                 "rdma",
                 name("infer.vision.svc.multinet", false),
-                Port::Named("rdma".into()),
+                Ports::Named("rdma".into()),
             ),
-            ("Infer.Vision.", "RDMA", name("infer.vision", true), Port::Named("rdma".into())),
-            ("rail0._net.infer", "18515", name("rail0._net.infer", false), Port::Number(18515)),
-            ("10.0.0.1", "1", Host::Address("10.0.0.1".parse().unwrap()), Port::Number(1)),
-            ("fd00::1", "65535", Host::Address("fd00::1".parse().unwrap()), Port::Number(65535)),
-            ("1.2.3", "4u", name("1.2.3", false), Port::Named("4u".into())),
-            ("infer.vision", "*", name("infer.vision", false), Port::All),
+            ("Infer.Vision.", "RDMA", name("infer.vision", true), Ports::Named("rdma".into())),
+            ("rail0._net.infer", "18515", name("rail0._net.infer", false), Ports::Number(18515)),
+            ("10.0.0.1", "1", Host::Address("10.0.0.1".parse().unwrap()), Ports::Number(1)),
+            ("fd00::1", "65535", Host::Address("fd00::1".parse().unwrap()), Ports::Number(65535)),
+            ("1.2.3", "4u", name("1.2.3", false), Ports::Named("4u".into())),
+            ("infer.vision", "*", name("infer.vision", false), Ports::All),
         ];
         for (host, port, expected_host, expected_port) in good {
             let expected = Question { host: expected_host, port: expected_port };
@@ -241,7 +243,7 @@ mod tests {
     #[test]
     fn candidates_follow_the_search_path_and_ndots() {
         let search = ["vision.svc.cluster.local", "svc.cluster.local", "cluster.local"].map(str::to_owned);
-        let port = Port::Named("rdma".to_owned());
+        let port = Ports::Named("rdma".to_owned());
         let cases: [(&str, bool, usize, &[&str]); 5] = [
             (
                 "infer.vision.svc.multinet",
@@ -280,11 +282,11 @@ mod tests {
         let search = ["B", "b", "not a domain", &["x".repeat(63).as_str(); 3].join(".")].map(str::to_owned);
         let long = ["y".repeat(59).as_str(), "a"].join(".");
         assert_eq!(
-            candidates(&long, false, &Port::Number(1), &search, 5),
+            candidates(&long, false, &Ports::Number(1), &search, 5),
             [format!("{long}.b"), format!("{long}.{}", search[3]), long.clone()]
         );
         assert_eq!(
-            candidates(&long, false, &Port::Named("p".to_owned()), &search, 5),
+            candidates(&long, false, &Ports::Named("p".to_owned()), &search, 5),
             [format!("{long}.b"), long.clone()]
         );
     }

@@ -1,7 +1,7 @@
 //! Times of attempts to connect.
 
 use super::*;
-use crate::outbound::link::Link;
+use crate::outbound::link::Lane;
 
 /// Returns the pauses before the next attempts, all of which fail.
 fn pauses(rig: &mut Rig, mut link: LinkId, count: usize) -> Vec<Duration> {
@@ -78,7 +78,7 @@ fn events_of_an_earlier_epoch_change_nothing() {
     rig.down(first);
     rig.report(first, 1, &[1], &[1]);
     assert!(rig.write(first).is_empty() && !rig.outbound.has_work(first));
-    assert!(rig.outbound.holds(1) && rig.outbound.link(second).is_some_and(Link::is_up));
+    assert!(rig.outbound.holds(1) && rig.outbound.link(second).is_some_and(Lane::is_up));
     // The same event twice counts once.
     rig.up(second, 100);
     assert_eq!(rig.outbound.link(second).unwrap().ledger.slots, 2);

@@ -8,7 +8,7 @@ use super::network::{Connection, Control, Message, Packet, Sent};
 use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
-use crate::outbound::link::{Link, State};
+use crate::outbound::link::{Lane, State};
 use crate::outbound::{Action, DownReason, LinkId, Outbound, PeerId, PeerInfo, Refused, Settings};
 use crate::wire::WINDOW;
 
@@ -171,7 +171,7 @@ impl Sender {
 
     pub(super) fn down(&mut self, now: Instant, connection: &Connection, reason: DownReason) -> Checked {
         // A connection that is closed on purpose does not count as broken.
-        let is_up = self.outbound.link(connection.link).is_some_and(Link::is_up);
+        let is_up = self.outbound.link(connection.link).is_some_and(Lane::is_up);
         self.broken += u64::from(self.up.remove(&connection.link) && is_up);
         self.news += 1;
         self.outbound.on_down(now, connection.link, reason);

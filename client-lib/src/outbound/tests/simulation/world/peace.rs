@@ -104,7 +104,7 @@ impl World {
         let connections = usize::from(self.plan.settings.connections);
         self.senders.iter().all(|sender| {
             let peers = &sender.outbound.peers;
-            let is_whole = |link: &crate::outbound::link::Link| link.is_up();
+            let is_whole = |link: &crate::outbound::link::Lane| link.is_up();
             sender.outbound.is_idle()
                 && peers.len() == self.plan.targets * if self.plan.faults.names { 2 } else { 1 }
                 && peers.iter().all(|peer| peer.links.len() == connections && peer.links.iter().all(is_whole))
