@@ -188,7 +188,7 @@ impl Receiving {
         let ended = tokio::select! {
             ended = reading.ended() => ended,
             // The sender may have said goodbye before it went, which explains the error.
-            error = connection.channel().run(&*connection) => match error {
+            error = connection.channel.run(&*connection) => match error {
                 Ended::Io(_) | Ended::Failed(_) => match timeout(GOODBYE, reading.ended()).await {
                     Ok(ended) if ended.is_goodbye() => ended,
                     _ => error,
@@ -198,8 +198,8 @@ impl Receiving {
             error = connection.write_asks() => error,
             () = shared.shutdown.cancelled() => Ended::Shutdown,
             () = superseded(&shared, &connection, (&membership.key, lane, epoch)) => Ended::Superseded,
-            () = connection.closing().cancelled() => {
-                    let room = || Ended::MadeRoom(connection.slots().described());
+            () = connection.closing.cancelled() => {
+                    let room = || Ended::MadeRoom(connection.slots.described());
                     connection.take_reason().unwrap_or_else(room)
                 }
         };
@@ -213,11 +213,11 @@ impl Receiving {
             // acknowledged until now goes first, or the sender would count it as lost, or send it
             // again.
             let goodbye = close(code, ended.to_string());
-            let _ = timeout(GOODBYE, connection.channel().finish(&*connection, goodbye)).await;
+            let _ = timeout(GOODBYE, connection.channel.finish(&*connection, goodbye)).await;
         }
         // Explicitly, as frames that the program has may keep the connection's memory alive for
         // long.
-        connection.channel().hang_up().await;
+        connection.channel.hang_up().await;
         connection.end();
         let kind = if ended.is_violation() { LineKind::Protocol } else { LineKind::Ended };
         match shared.may_log(kind) {
@@ -244,7 +244,7 @@ fn close_code(ended: &Ended) -> Option<CloseCode> {
 async fn superseded(shared: &Shared, connection: &Connection, (key, lane, epoch): (&SessionKey, u16, u64)) {
     loop {
         // Enabled before the check, so that no connection in between is missed.
-        let mut admitted = std::pin::pin!(connection.session_state().admitted.notified());
+        let mut admitted = std::pin::pin!(connection.session.admitted.notified());
         admitted.as_mut().enable();
         if !shared.sessions.lock().is_latest(key, lane, epoch) {
             return;

@@ -29,19 +29,19 @@ use crate::wire::Data;
 ///
 /// Locks are taken in this order: the session's, `acks`, and that of the slots.
 pub(super) struct Connection {
-    hello: Hello,
-    address: SocketAddr,
+    pub(super) hello: Hello,
+    pub(super) address: SocketAddr,
     /// Names that the sender's certificate is for; empty without TLS.
     pub(super) owner: Arc<[String]>,
-    acknowledge: Acknowledge,
-    channel: DataChannel<Ended>,
+    pub(super) acknowledge: Acknowledge,
+    pub(super) channel: DataChannel<Ended>,
     // Dropped after `channel`: a sender by RDMA writes to them as long as that is there.
-    slots: Slots<Self>,
+    pub(super) slots: Slots<Self>,
     acks: Mutex<AckScheduler>,
-    session: Arc<SessionState<Self>>,
+    pub(super) session: Arc<SessionState<Self>>,
     flusher: Arc<Flusher<Self>>,
     /// Cancelled to end the connection, so that others get its slots.
-    closing: CancellationToken,
+    pub(super) closing: CancellationToken,
     /// Reason why `closing` was cancelled, if it is another than that room was made.
     reason: Mutex<Option<Ended>>,
     /// Questions for payloads that wait to be sent, if this side has connected to fetch.
@@ -83,42 +83,6 @@ impl Connection {
         connection.slots.belong_to(Arc::downgrade(&connection));
         connection.session.set_latest(lane, epoch, Arc::downgrade(&connection));
         connection
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.hello.from
-    }
-
-    pub(super) fn uid(&self) -> Option<&str> {
-        self.hello.from_uid.as_deref()
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(super) fn session(&self) -> u128 {
-        self.hello.session.0
-    }
-
-    pub(super) fn delivery(&self) -> Delivery {
-        self.hello.delivery
-    }
-
-    pub(super) fn acknowledge_mode(&self) -> Acknowledge {
-        self.acknowledge
-    }
-
-    pub(super) fn session_state(&self) -> &SessionState<Self> {
-        &self.session
-    }
-
-    pub(super) fn channel(&self) -> &DataChannel<Ended> {
-        &self.channel
-    }
-
-    pub(super) fn slots(&self) -> &Slots<Self> {
-        &self.slots
     }
 
     /// Ends the connection for a reason.
@@ -262,10 +226,6 @@ impl Connection {
         self.closing.is_cancelled()
             || self.has_ended.load(Ordering::Acquire)
             || self.session.is_superseded(self.hello.lane, self.hello.epoch)
-    }
-
-    pub(super) fn closing(&self) -> &CancellationToken {
-        &self.closing
     }
 
     /// Gives back the slots that hold no frame, at the end of the connection. By RDMA, none is

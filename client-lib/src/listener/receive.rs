@@ -63,7 +63,7 @@ async fn receive_one(
     let header = reader.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
         Header::Control(_) | Header::Ask { .. } => Err(Ended::Control),
-        Header::Data(_) | Header::Limited { .. } if connection.channel().is_rdma() => Err(Ended::Beside),
+        Header::Data(_) | Header::Limited { .. } if connection.channel.is_rdma() => Err(Ended::Beside),
         Header::Limited { limit } => connection.limited(limit),
         Header::Close { text, .. } => {
             let mut reason = vec![0; text];
@@ -121,11 +121,11 @@ async fn read(
     if data.payload > most {
         return Err(Ended::TooLarge { length: data.payload, most });
     }
-    let mut slot = connection.slots().take(data.body()).ok_or(Ended::Credit)?;
+    let mut slot = connection.slots.take(data.body()).ok_or(Ended::Credit)?;
     match slot.get_mut(..data.body()) {
         Some(place) => reader.fill(place).await?,
         None => return Err(Ended::Credit),
     }
-    connection.slots().has_read();
+    connection.slots.has_read();
     Ok(slot)
 }

@@ -125,7 +125,7 @@ impl CompletionHandler for RdmaReceiver {
 }
 
 fn pair_of(connection: &Connection) -> Option<&QueuePair<Ended>> {
-    match connection.channel() {
+    match &connection.channel {
         DataChannel::Rdma(pair, _) => Some(pair),
         DataChannel::Tcp(_) => None,
     }

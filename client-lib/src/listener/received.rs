@@ -237,7 +237,7 @@ impl Received {
     /// # Ok(()) }
     /// ```
     pub fn id(&self) -> FrameId {
-        FrameId { session: self.connection.session(), sequence: self.header.sequence }
+        FrameId { session: self.connection.hello.session.0, sequence: self.header.sequence }
     }
 
     /// Returns whether the frame has been sent before: to this receiver, which did not get it or
@@ -294,11 +294,11 @@ impl Received {
 impl Drop for Received {
     fn drop(&mut self) {
         let slot = std::mem::take(&mut self.slot);
-        match self.connection.delivery() {
+        match self.connection.hello.delivery {
             Delivery::AtMostOnce => self.connection.give_back(slot),
             Delivery::AtLeastOnce => {
                 let is_acknowledged =
-                    self.is_acknowledged || self.connection.acknowledge_mode() == Acknowledge::OnDrop;
+                    self.is_acknowledged || self.connection.acknowledge == Acknowledge::OnDrop;
                 self.connection.decide(slot, self.header.sequence, is_acknowledged);
             }
         }
@@ -321,7 +321,7 @@ impl<'r> Sender<'r> {
     /// # Ok(()) }
     /// ```
     pub fn name(&self) -> &'r str {
-        self.0.name()
+        &self.0.hello.from
     }
 
     /// Returns the address that the sender is connected from.
@@ -336,7 +336,7 @@ impl<'r> Sender<'r> {
     /// # Ok(()) }
     /// ```
     pub fn address(&self) -> std::net::SocketAddr {
-        self.0.address()
+        self.0.address
     }
 
     /// Returns the names that the sender's certificate is for: its URI, as in certificates of
@@ -372,7 +372,7 @@ impl<'r> Sender<'r> {
     /// # Ok(()) }
     /// ```
     pub fn uid(&self) -> Option<&'r str> {
-        self.0.uid()
+        self.0.hello.from_uid.as_deref()
     }
 }
 
@@ -385,7 +385,7 @@ impl AsRef<[u8]> for Received {
 impl fmt::Debug for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Received")
-            .field("sender", &self.connection.name())
+            .field("sender", &self.connection.hello.from)
             .field("sequence", &self.header.sequence)
             .field("length", &self.len())
             .finish()
