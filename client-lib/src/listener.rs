@@ -60,7 +60,7 @@ pub use received::{Received, Sender};
 use session::{SessionKey, SessionState};
 use slots::Memory;
 use spares::Spares;
-use statistics::Counts;
+use statistics::Counters;
 pub use statistics::ListenerStatistics;
 
 /// Time at which a received frame is acknowledged to its sender. It matters only to senders that
@@ -104,11 +104,11 @@ pub enum Acknowledge {
 /// ```
 #[derive(Clone)]
 pub struct Listener {
-    handle: Arc<Handle>,
+    handle: Arc<ListenerHandle>,
 }
 
 /// State of all handles, which ends the listener when the last one is dropped.
-struct Handle {
+struct ListenerHandle {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
     /// Listening sockets, which the tasks that accept connections own.
@@ -136,7 +136,7 @@ struct Shared {
     spares: Arc<Spares>,
     /// Bounds how many senders RDMA memory is prepared for at a time: has [`PREPARING`] permits.
     preparing: Arc<Semaphore>,
-    counts: Counts,
+    counts: Counters,
     log_limit: LogLimit,
     shutdown: CancellationToken,
     /// Queue of peers that have come to fetch, if payloads are offered here. Frames are not
@@ -353,7 +353,7 @@ impl Listener {
     }
 }
 
-impl Drop for Handle {
+impl Drop for ListenerHandle {
     fn drop(&mut self) {
         self.shared.end();
         if self.process != std::process::id() {
@@ -390,7 +390,7 @@ impl Shared {
             gpu_memory,
             flusher: Arc::default(),
             log_limit: LogLimit::default(),
-            counts: Counts::default(),
+            counts: Counters::default(),
             shutdown: CancellationToken::new(),
             fetchers,
         }

@@ -17,7 +17,7 @@ use super::budget::Budget;
 use super::fetchers::{Fetcher, Fetchers};
 use super::limits::Limits;
 use super::sockets::sockets;
-use super::{Acknowledge, Handle, Listener, Shared, accept, room};
+use super::{Acknowledge, Listener, ListenerHandle, Shared, accept, room};
 use crate::error::BindError;
 use crate::identity::Identity;
 use crate::nic::Keeper;
@@ -467,7 +467,7 @@ impl ListenerBuilder {
             });
         }
         Ok(Listener {
-            handle: Arc::new(Handle {
+            handle: Arc::new(ListenerHandle {
                 shared,
                 addresses,
                 sockets: listening,

@@ -9,12 +9,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::control::Connection;
 use super::shares::{self, Share, Step};
-use super::slots::{self, Newcomer, Slots};
+use super::slots::{Holder, Memory, Newcomer, Slots};
 use super::spares::Spares;
 use crate::handshake::Refusal;
-
-type Memory = slots::Memory<Connection>;
-type Holder = slots::Holder<Connection>;
 
 /// Time between two ticks, at which connections get more slots and their use is noted.
 const TICK: Duration = Duration::from_secs(1);
@@ -27,7 +24,7 @@ const ANSWERS: Duration = Duration::from_secs(2);
 /// already. Otherwise, if less than an even share is free, makes room and waits for it, for at most
 /// `patience`.
 pub(super) async fn grant<S>(
-    memory: &Arc<Memory>,
+    memory: &Arc<Memory<Connection>>,
     spares: &Spares<S>,
     newcomer: Newcomer,
     patience: Duration,
@@ -54,7 +51,7 @@ pub(super) async fn grant<S>(
 
 /// Makes other connections give back what a newcomer needs. Returns whether slots, or a place, are
 /// about to become free.
-fn make_room(memory: &Memory, Newcomer { address, wanted, .. }: Newcomer) -> bool {
+fn make_room(memory: &Memory<Connection>, Newcomer { address, wanted, .. }: Newcomer) -> bool {
     let holders = memory.holders();
     let shares: Vec<_> = holders.iter().map(share).collect();
     let steps = shares::make_room(memory.total(), &shares, memory.is_crowded(), (address, wanted));
@@ -65,7 +62,7 @@ fn make_room(memory: &Memory, Newcomer { address, wanted, .. }: Newcomer) -> boo
 }
 
 /// Gives free slots to connections that use all of theirs and want more, at each tick, for ever.
-pub(super) async fn tend(memory: &Memory, wanted: u32) {
+pub(super) async fn tend(memory: &Memory<Connection>, wanted: u32) {
     loop {
         sleep(TICK).await;
         let holders = memory.holders();
@@ -77,7 +74,7 @@ pub(super) async fn tend(memory: &Memory, wanted: u32) {
     }
 }
 
-fn share((id, holder): &(u64, Holder)) -> Share {
+fn share((id, holder): &(u64, Holder<Connection>)) -> Share {
     let (id, &Holder { address, slots, .. }) = (*id, holder);
     // Nothing can be taken back during a handshake.
     let fixed = Share {
@@ -105,7 +102,7 @@ fn share((id, holder): &(u64, Holder)) -> Share {
     }
 }
 
-fn act(holders: &[(u64, Holder)], step: Step) {
+fn act(holders: &[(u64, Holder<Connection>)], step: Step) {
     let (Step::Limit { id, .. } | Step::Close { id }) = step;
     let found = holders.iter().find(|(holder, _)| *holder == id);
     let Some(connection) = found.and_then(|(_, holder)| holder.connection.upgrade()) else { return };
@@ -167,7 +164,7 @@ mod tests {
     }
 
     /// Memory of which one connection has all but a slot, which is being made ready for another.
-    async fn full() -> (Arc<Memory>, Slots<Connection>, Arc<Connection>, TcpStream) {
+    async fn full() -> (Arc<Memory<Connection>>, Slots<Connection>, Arc<Connection>, TcpStream) {
         let memory = Arc::new(Memory::new(Budget::given(90), 10, 10));
         let being_made = memory.grant(Newcomer { wanted: 1, ..NEWCOMER }).unwrap();
         let all = memory.grant(Newcomer { is_lasting: false, ..NEWCOMER }).unwrap();

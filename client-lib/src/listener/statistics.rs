@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::wire::Data;
 
-/// Counts of all frames and connections since a listener began.
+/// Counters of all frames and connections since a listener began.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct Counters {
     frames: AtomicU64,
     bytes: AtomicU64,
     duplicates: AtomicU64,
@@ -48,7 +48,7 @@ pub struct ListenerStatistics {
     pub promised: usize,
 }
 
-impl Counts {
+impl Counters {
     pub(super) fn statistics(&self, connections: usize, promised: usize) -> ListenerStatistics {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ListenerStatistics {

@@ -106,13 +106,13 @@ impl Dns {
     }
 
     /// Returns a session for the queries of one resolution.
-    pub(super) fn session(&self) -> Asker<'_> {
+    pub(super) fn session(&self) -> Queries<'_> {
         let server = |address: &SocketAddr| Server {
             address: *address,
             udp: self.pool(*address, ConnectionConfig::udp()),
             tcp: self.pool(*address, ConnectionConfig::tcp()),
         };
-        Asker { dns: self, servers: self.servers.iter().map(server).collect(), first: AtomicUsize::new(0) }
+        Queries { dns: self, servers: self.servers.iter().map(server).collect(), first: AtomicUsize::new(0) }
     }
 
     /// Returns hickory's pool of connections to one server over one transport.
@@ -143,7 +143,7 @@ struct Server {
 }
 
 /// Client for the queries of one resolution of a service.
-pub(super) struct Asker<'a> {
+pub(super) struct Queries<'a> {
     dns: &'a Dns,
     servers: Vec<Server>,
     /// Index of the server to query first: the one that answered last, so that a dead server costs
@@ -152,7 +152,7 @@ pub(super) struct Asker<'a> {
     first: AtomicUsize,
 }
 
-impl Asker<'_> {
+impl Queries<'_> {
     /// Queries the records of one type at `name`.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, future, stream};
 use hickory_resolver::proto::rr::RecordType;
 
-use super::dns::{Asker, DnsAnswer, Reply};
+use super::dns::{DnsAnswer, Queries, Reply};
 use super::question::{NETWORK, Ports, ZONE, is_name};
 use super::records::{
     AddressCount, SrvTarget, TargetRecords, TooMany, endpoints, endpoints_by_address, is_complete,
@@ -56,7 +56,7 @@ const PROBE_LABEL: &str = "multinet-probe";
 /// Resolves the first of `candidates` that leads to endpoints. They are the full names of `name`. A
 /// wildcard may answer for an absolute name.
 pub(super) async fn resolve(
-    session: &Asker<'_>,
+    session: &Queries<'_>,
     name: &str,
     port: &Ports,
     candidates: &[String],
@@ -83,7 +83,7 @@ pub(super) async fn resolve(
 }
 
 async fn search(
-    session: &Asker<'_>,
+    session: &Queries<'_>,
     name: &str,
     port: &Ports,
     candidates: &[String],
@@ -111,7 +111,7 @@ async fn search(
 }
 
 /// Returns whether a name exists that has another label in place of the candidate's service.
-async fn is_wildcard(session: &Asker<'_>, candidate: &str) -> bool {
+async fn is_wildcard(session: &Queries<'_>, candidate: &str) -> bool {
     let parts = [NETWORK, ZONE].iter().find_map(|mark| candidate.split_once(mark));
     let service = parts.map_or(candidate, |(_, service)| service);
     let beside = match service.split_once('.') {
@@ -159,7 +159,7 @@ impl From<ResolveError> for LookupError {
     }
 }
 
-async fn look_up(session: &Asker<'_>, name: &str, port: &Ports) -> Result<Resolved, LookupError> {
+async fn look_up(session: &Queries<'_>, name: &str, port: &Ports) -> Result<Resolved, LookupError> {
     match port {
         Ports::Named(port) => by_port_name(session, name, port).await,
         Ports::Number(port) => by_port_number(session, name, *port).await,
@@ -167,7 +167,7 @@ async fn look_up(session: &Asker<'_>, name: &str, port: &Ports) -> Result<Resolv
     }
 }
 
-async fn by_port_name(session: &Asker<'_>, name: &str, port: &str) -> Result<Resolved, LookupError> {
+async fn by_port_name(session: &Queries<'_>, name: &str, port: &str) -> Result<Resolved, LookupError> {
     if let DnsAnswer::Found(reply) = session.ask(&format!("_{port}._tcp.{name}"), RecordType::SRV).await? {
         return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
     }
@@ -186,7 +186,7 @@ async fn by_port_name(session: &Asker<'_>, name: &str, port: &str) -> Result<Res
 }
 
 /// Resolves all named ports of a service, from the SRV records of the service's own name.
-async fn all_ports(session: &Asker<'_>, name: &str) -> Result<Resolved, LookupError> {
+async fn all_ports(session: &Queries<'_>, name: &str) -> Result<Resolved, LookupError> {
     match session.ask(name, RecordType::SRV).await? {
         DnsAnswer::Found(reply) => resolve_targets(session, name, reply).await.map_err(LookupError::Final),
         DnsAnswer::NoName { zone } => Err(LookupError::NoName { zone }),
@@ -199,7 +199,7 @@ fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> LookupError {
     LookupError::NoData(ResolveError::NoSuchPort { name, port, ports })
 }
 
-async fn by_port_number(session: &Asker<'_>, name: &str, port: u16) -> Result<Resolved, LookupError> {
+async fn by_port_number(session: &Queries<'_>, name: &str, port: u16) -> Result<Resolved, LookupError> {
     let answers =
         future::try_join(session.ask(name, RecordType::A), session.ask(name, RecordType::AAAA)).await?;
     if let (DnsAnswer::NoName { zone }, DnsAnswer::NoName { .. }) = answers {
@@ -211,7 +211,7 @@ async fn by_port_number(session: &Asker<'_>, name: &str, port: u16) -> Result<Re
 }
 
 /// Resolves the targets of SRV records, and returns the endpoints that they make up.
-async fn resolve_targets(session: &Asker<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
+async fn resolve_targets(session: &Queries<'_>, name: &str, reply: Reply) -> Result<Resolved, ResolveError> {
     let Reply { mut ttl, services, glue, .. } = reply;
     let mut glue_of: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for (owner, ip) in glue {
@@ -239,7 +239,7 @@ async fn resolve_targets(session: &Asker<'_>, name: &str, reply: Reply) -> Resul
 /// Returns the records of a target. Its addresses are queried only if the SRV answer did not have
 /// all of them, which the texts show: they name every address.
 async fn resolve_target(
-    session: &Asker<'_>,
+    session: &Queries<'_>,
     target: String,
     glue: Vec<IpAddr>,
 ) -> Result<(String, TargetRecords, Duration), ResolveError> {
