@@ -27,3 +27,10 @@ pub const CORE_SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label of a core EndpointSlice: the program that writes it. The controller sets it on mirrors to
 /// [`MANAGED_BY_CONTROLLER`], so that Kubernetes' own controllers do not touch them.
 pub const CORE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+
+/// Label of Numaflow: the name of the pipeline that an object belongs to. Slices have it from their
+/// service. With [`VERTEX_NAME`] it gives a service a second name in DNS.
+pub const PIPELINE_NAME: &str = "numaflow.numaproj.io/pipeline-name";
+
+/// Label of Numaflow: the name of the vertex that an object belongs to.
+pub const VERTEX_NAME: &str = "numaflow.numaproj.io/vertex-name";

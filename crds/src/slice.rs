@@ -8,10 +8,12 @@ use std::net::{AddrParseError, IpAddr};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+use crate::labels;
 use crate::network::NetworkReference;
 use crate::port::Port;
 use crate::schema;
 use crate::service::IpFamily;
+use crate::syntax::DNS_LABEL;
 
 /// Spec of a MultiNetworkEndpointSlice. It is like EndpointSlice v1, with a network, and with the
 /// device of each endpoint.
@@ -147,6 +149,37 @@ impl Endpoint {
     pub fn is_ready(&self) -> bool {
         self.conditions.is_ready()
     }
+
+    /// Returns what is known about one of the endpoint's addresses, on the network with this alias,
+    /// as pairs of a key and a value.
+    pub fn facts(&self, address: IpAddr, alias: &str) -> impl Iterator<Item = (&'static str, String)> {
+        let device = self.device.as_ref();
+        let pod = self.target_ref.as_ref();
+        let facts = [
+            ("addr", Some(address.to_string())),
+            ("net", Some(alias.to_owned())),
+            ("if", device.and_then(|device| device.interface.clone())),
+            ("mac", device.and_then(|device| device.mac.clone())),
+            ("rdma", device.and_then(|device| device.rdma_device.clone())),
+            ("pci", device.and_then(|device| device.pci_address.clone())),
+            ("numa", device.and_then(|device| device.numa_node).map(|node| node.to_string())),
+            ("node", self.node_name.clone()),
+            ("zone", self.zone.clone()),
+            ("pod", pod.and_then(|pod| Some(format!("{}/{}", pod.namespace.as_ref()?, pod.name.as_ref()?)))),
+            ("uid", pod.and_then(|pod| pod.uid.clone())),
+        ];
+        facts.into_iter().filter_map(|(key, value)| Some((key, value?)))
+    }
+}
+
+impl MultiNetworkEndpointSlice {
+    /// Returns the names of the vertex and the pipeline of Numaflow that the slice's labels name;
+    /// `None` unless both are DNS labels.
+    pub fn vertex(&self) -> Option<(&str, &str)> {
+        let label = |key| Some(self.metadata.labels.as_ref()?.get(key)?.as_str());
+        let name = |key| label(key).filter(|name| DNS_LABEL.accepts(name));
+        Some((name(labels::VERTEX_NAME)?, name(labels::PIPELINE_NAME)?))
+    }
 }
 
 /// State of an endpoint, as in EndpointSlice v1. Only ready decides whether it is published.
@@ -267,6 +300,26 @@ mod tests {
         assert_eq!(endpoint("2001:DB8:0:0::1").address(), endpoint("2001:db8::1").address());
         assert!(endpoint("10.0.0.999").address().is_some_and(|address| address.is_err()));
         assert_eq!(Endpoint::default().address(), None);
+    }
+
+    #[test]
+    fn a_slice_names_a_vertex_if_both_labels_are_dns_labels() {
+        let vertex = |labels: &[(&str, &str)]| {
+            let spec = serde_json::json!({"addressType": "IPv4", "network": {"name": "rdma-a"}});
+            let mut slice = MultiNetworkEndpointSlice::new("s", serde_json::from_value(spec).unwrap());
+            let owned = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned()));
+            slice.metadata.labels = Some(owned.collect());
+            slice.vertex().map(|(vertex, pipeline)| format!("{vertex}.{pipeline}"))
+        };
+        let (pipeline, name) = (labels::PIPELINE_NAME, labels::VERTEX_NAME);
+        assert_eq!(vertex(&[(pipeline, "frames"), (name, "infer")]).as_deref(), Some("infer.frames"));
+        for labels in [&[][..], &[(name, "infer")], &[(pipeline, "frames")]] {
+            assert_eq!(vertex(labels), None);
+        }
+        for value in ["", "a.b", "A", "-a", "a_b"] {
+            assert_eq!(vertex(&[(pipeline, value), (name, "infer")]), None, "{value}");
+            assert_eq!(vertex(&[(pipeline, "frames"), (name, value)]), None, "{value}");
+        }
     }
 
     #[test]

@@ -192,5 +192,6 @@ fn zones(args: &Args, listeners: &Listeners) -> Result<Zones> {
     };
     let settings = ZoneSettings { ttl: args.ttl, ns_addresses };
     Zones::new(args.zone.clone(), &args.reverse_zone, &settings)
+        .map(|zones| zones.with_vertices(args.vertex_zone.clone()))
         .ok_or_else(|| anyhow!("--zone: too long, no name fits below it; choose a shorter zone"))
 }

@@ -62,6 +62,15 @@ pub struct Args {
           default_value = flags::ZONE, help_heading = "Answers")]
     pub(crate) zone: Vec<Name>,
 
+    /// Zone with names for the vertices of Numaflow's pipelines, such as vertexdomain.local; may be
+    /// repeated [default: none]
+    ///
+    /// A service whose slices have the labels `numaflow.numaproj.io/pipeline-name` and
+    /// `…/vertex-name` is also `<vertex>.<pipeline>.<namespace>.<zone>`.
+    #[arg(long, value_name = "NAME", env = "MULTINET_VERTEX_ZONE", value_delimiter = ',', value_parser = zone,
+          help_heading = "Answers")]
+    pub(crate) vertex_zone: Vec<Name>,
+
     /// Reverse zone to answer for; may be repeated
     #[arg(long, value_name = "NAME", env = "MULTINET_REVERSE_ZONE", value_delimiter = ',',
           value_parser = reverse_zone, default_values = ["in-addr.arpa", "ip6.arpa"], help_heading = "Answers")]
@@ -281,7 +290,7 @@ impl Config {
     ///
     /// One line that names the flags that conflict.
     pub(crate) fn new(args: Args) -> Result<Self> {
-        check_zones(&args.zone, &args.reverse_zone)?;
+        check_zones(&args.zone, &args.vertex_zone, &args.reverse_zone)?;
         let source = match args.manifests.as_slice() {
             [] => Source::Kubernetes,
             paths => Source::Manifests(paths.to_vec()),
@@ -300,21 +309,35 @@ fn default_listen(source: &Source) -> Listen {
     Listen { proto: ListenProto::Dns, addr }
 }
 
-fn check_zones(forward: &[Name], reverse: &[Name]) -> Result<()> {
+fn check_zones(forward: &[Name], vertices: &[Name], reverse: &[Name]) -> Result<()> {
     let mut all = HashSet::new();
-    if let Some(zone) = forward.iter().chain(reverse).find(|zone| !all.insert(*zone)) {
-        bail!("--zone/--reverse-zone {zone}: given twice; name each zone once");
+    if let Some(zone) = forward.iter().chain(vertices).chain(reverse).find(|zone| !all.insert(*zone)) {
+        bail!("--zone/--vertex-zone/--reverse-zone {zone}: given twice; name each zone once");
+    }
+    let flagged = || {
+        let forward = forward.iter().map(|zone| (zone, "--zone"));
+        forward.chain(vertices.iter().map(|zone| (zone, "--vertex-zone")))
+    };
+    // The shortest service names, `a.b.svc.<zone>` and `a.b.c.<zone>`, and the server's own names
+    // must fit.
+    let is_long = |zone: &Name| zone.as_wire().len() + "hostmaster".len() + 1 > crate::store::name::MAX_NAME;
+    if let Some((zone, flag)) = flagged().find(|(zone, _)| is_long(zone)) {
+        bail!("{flag} {zone}: too long, no service name fits below it; choose a shorter zone");
     }
     for outer in forward {
-        // The shortest service name, `a.b.svc.<zone>`, and the server's own names must fit.
-        if outer.as_wire().len() + "hostmaster".len() + 1 > crate::store::name::MAX_NAME {
-            bail!("--zone {outer}: too long, no service name fits below it; choose a shorter zone");
-        }
         let taken = ["svc", "dns", "dns-version"].map(|label| outer.child(label));
-        let is_taken = |inner: &&Name| taken.iter().flatten().any(|taken| inner.is_within(taken));
-        if let Some(inner) = forward.iter().find(is_taken) {
+        let is_taken = |inner: &Name| taken.iter().flatten().any(|taken| inner.is_within(taken));
+        if let Some((inner, flag)) = flagged().find(|(inner, _)| is_taken(inner)) {
             bail!(
-                "--zone {inner}: lies among the services of --zone {outer}; choose zones that do not overlap"
+                "{flag} {inner}: lies among the services of --zone {outer}; choose zones that do not overlap"
+            );
+        }
+    }
+    for outer in vertices {
+        let is_taken = |inner: &Name| inner != outer && inner.is_within(outer);
+        if let Some((inner, flag)) = flagged().find(|(inner, _)| is_taken(inner)) {
+            bail!(
+                "{flag} {inner}: lies among the names of --vertex-zone {outer}; choose zones that do not overlap"
             );
         }
     }

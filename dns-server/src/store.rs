@@ -11,6 +11,7 @@ pub mod index;
 pub mod journal;
 pub(crate) mod lookup;
 pub mod name;
+pub(crate) mod name_tree;
 pub(crate) mod publisher;
 pub(crate) mod records;
 pub(crate) mod reverse;

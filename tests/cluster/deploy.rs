@@ -313,6 +313,20 @@ async fn the_documented_zone_patch_reaches_both_programs() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn the_component_for_a_zone_of_vertices_adds_the_flag_to_multinet_dns_only() -> Result<()> {
+    let cluster = shared::cluster().await?;
+    let objects = copy_of_overlay(cluster, "components:\n- ../../components/vertex-zone\n")?;
+    for deployment in of_kind(&objects, "Deployment") {
+        for container in containers(deployment) {
+            let flags = container["args"].as_array().context("no flags")?;
+            let has_flag = flags.contains(&json!("--vertex-zone=vertexdomain.local"));
+            ensure!(has_flag == (name(deployment) == "multinet-dns"), "{container}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn the_kustomization_lists_all_definitions() -> Result<()> {
     let folder = repository().join("deploy/crds");

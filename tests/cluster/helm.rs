@@ -100,6 +100,7 @@ async fn chart_values_reach_their_fields() -> Result<()> {
     let values = json!({
         "image": {"registry": "registry.example.com:5000/a", "tag": "1.2.3", "pullPolicy": "Always", "pullSecrets": [{"name": "key"}]},
         "zone": "nics.example.com",
+        "vertexZones": ["vertexdomain.local", "v.example.com"],
         "dns": {
             "replicas": 3,
             "args": ["--lameduck=10s", "--listen=dns://[::]:53", "--listen=dns://127.0.0.1:54", "--ttl=10"],
@@ -133,6 +134,8 @@ async fn chart_values_reach_their_fields() -> Result<()> {
         "--admin=[::]:9153",
         "--snapshot=/var/lib/multinet/dns.snapshot",
         "--zone=nics.example.com",
+        "--vertex-zone=vertexdomain.local",
+        "--vertex-zone=v.example.com",
         "--lameduck=10s",
         "--listen=dns://[::]:53",
         "--listen=dns://127.0.0.1:54",
@@ -279,6 +282,7 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
         ("--set zones=a", "zones"),
         ("--set zone=multinet..local", "/zone"),
         ("--set zone=multinet_.local", "/zone"),
+        ("--set vertexZones={a_b}", "/vertexZones/0"),
         ("--set dns.replicas=-1", "/dns/replicas"),
         // Helm removes a value that is null.
         ("--set dns.replicas=null", "'replicas'"),

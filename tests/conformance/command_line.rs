@@ -256,7 +256,7 @@ fn unusable_snapshots_are_logged_and_ignored() -> Result<()> {
     let manifests = Manifests::new()?;
     for (contents, reason) in [
         ("multinet-dns snapshot 1 serial=1\n{}", "not a snapshot of this version"),
-        ("multinet-dns snapshot 3 serial=1 taken=2026-11-21T09:00:00Z\n{}", "cannot use the snapshot"),
+        ("multinet-dns snapshot 4 serial=1 taken=2026-11-21T09:00:00Z\n{}", "cannot use the snapshot"),
         ("rubbish", "not a snapshot of this version"),
     ] {
         let snapshot = manifests.file("dns.snapshot");

@@ -27,4 +27,5 @@ mod transfer;
 mod transports;
 mod truncation;
 mod tsig;
+mod vertices;
 mod zones;

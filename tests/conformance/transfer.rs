@@ -15,15 +15,15 @@ fn allowed() -> Flags {
 }
 
 /// Transferred zone.
-struct Zone {
+pub(crate) struct Zone {
     /// All records but the two SOA records, as text.
-    records: Vec<String>,
+    pub(crate) records: Vec<String>,
     serial: u32,
     messages: usize,
 }
 
 /// Transfers a zone, and checks the form of the messages.
-fn transfer(server: &Server, query: &Query) -> Result<Zone> {
+pub(crate) fn transfer(server: &Server, query: &Query) -> Result<Zone> {
     let packet = query.to_wire();
     let mut stream = Tcp::connect(server.dns())?;
     stream.send(&packet)?;

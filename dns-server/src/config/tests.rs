@@ -28,6 +28,7 @@ fn defaults_are_those_of_the_documentation() {
     let args = config.args;
     assert_eq!(args.zone, ["multinet.cluster.local".parse().unwrap()]);
     assert_eq!(args.reverse_zone, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
+    assert!(args.vertex_zone.is_empty());
     let ranges = ReverseRanges::new(args.reverse_range, args.reverse_exclude);
     assert_eq!(ranges, ReverseRanges::default());
     assert_eq!((args.ttl, args.answer_order, args.log_queries), (5, AnswerOrder::Rotate, false));
@@ -41,7 +42,13 @@ fn defaults_are_those_of_the_documentation() {
 fn flags_that_conflict_are_refused() {
     for (flags, message) in [
         (&["--zone", "a", "--zone", "A."][..], "given twice"),
-        (&["--zone", "a", "--zone", "b.svc.a"], "lies among the services"),
+        (&["--zone", "a", "--zone", "b.svc.a"], "--zone b.svc.a.: lies among the services of --zone a."),
+        (&["--zone", "a", "--vertex-zone", "svc.a"], "--vertex-zone svc.a.: lies among the services"),
+        (&["--zone", "a.b", "--vertex-zone", "b"], "--zone a.b.: lies among the names of --vertex-zone b."),
+        (&["--vertex-zone", "b", "--vertex-zone", "a.b"], "--vertex-zone a.b.: lies among the names"),
+        (&["--zone", "a", "--vertex-zone", "a"], "given twice"),
+        (&["--vertex-zone", "10.in-addr.arpa"], "--reverse-zone"),
+        (&["--vertex-zone", "a..b"], "labels separated by single dots"),
         (&["--zone", "10.in-addr.arpa"], "--reverse-zone"),
         (&["--reverse-zone", "a"], "in-addr.arpa or ip6.arpa"),
         (&["--reverse-zone", "1.0.0.10.in-addr.arpa"], "more than one address"),
@@ -69,5 +76,10 @@ fn flags_that_conflict_are_refused() {
         let error = config(flags).unwrap_err();
         assert!(error.contains(message), "{flags:?}: {error}");
     }
-    assert!(config(&["--zone", &format!("{0}.{0}.{0}.{1}", "x".repeat(63), "y".repeat(58))]).is_err());
+    let long = format!("{0}.{0}.{0}.{1}", "x".repeat(63), "y".repeat(58));
+    for flag in ["--zone", "--vertex-zone"] {
+        assert!(config(&[flag, &long]).unwrap_err().starts_with(flag));
+    }
+    let below = config(&["--zone", "a", "--vertex-zone", "b.a", "--vertex-zone", "c.a"]).unwrap();
+    assert_eq!(below.args.vertex_zone, ["b.a", "c.a"].map(|zone| zone.parse().unwrap()));
 }

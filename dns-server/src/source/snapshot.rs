@@ -1,7 +1,7 @@
 //! The snapshot file: all objects, so that the next process can answer before it has synced.
 //!
 //! ```text
-//! multinet-dns snapshot 3 serial=<u32> taken=<RFC 3339>\n
+//! multinet-dns snapshot 4 serial=<u32> taken=<RFC 3339>\n
 //! length row  length row  …  0                  bytes as u32, little-endian; rows by postcard
 //! crc32                                         of all before it, little-endian
 //! ```
@@ -30,7 +30,7 @@ use crate::store::slice::Slice;
 use crate::store::state::Objects;
 
 /// Beginning of a snapshot file. The number is the version of the format.
-const MAGIC: &str = "multinet-dns snapshot 3 ";
+const MAGIC: &str = "multinet-dns snapshot 4 ";
 
 /// Largest length of a snapshot's header line in bytes.
 const MAX_HEADER: u64 = 128;
@@ -310,6 +310,7 @@ mod tests {
     use super::*;
     use crate::store::endpoints::Endpoint;
     use crate::store::index::Created;
+    use crate::store::slice::VertexName;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -325,6 +326,7 @@ mod tests {
             service: "infer".into(),
             network: "rail0".into(),
             endpoints: [endpoint].into_iter().collect(),
+            vertex: Some(VertexName { vertex: "infer".into(), pipeline: "frames".into() }),
             ..Slice::default()
         };
         Objects {
@@ -363,9 +365,9 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         assert_eq!(error(b"", now()), "not a snapshot of this version");
-        assert_eq!(error(b"multinet-dns snapshot 2 serial=1", now()), "not a snapshot of this version");
-        assert_eq!(error(b"multinet-dns snapshot 3 serial=x\n", now()), "damaged: unreadable header");
-        assert_eq!(error(b"multinet-dns snapshot 3 serial=1", now()), "damaged: no header");
+        assert_eq!(error(b"multinet-dns snapshot 3 serial=1", now()), "not a snapshot of this version");
+        assert_eq!(error(b"multinet-dns snapshot 4 serial=x\n", now()), "damaged: unreadable header");
+        assert_eq!(error(b"multinet-dns snapshot 4 serial=1", now()), "damaged: no header");
     }
 
     #[test]

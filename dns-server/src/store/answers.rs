@@ -1,9 +1,9 @@
 //! The answers of all services, for queries to read.
 //!
 //! ```text
-//!  name ──> zone ──> forward: services[<service>.<namespace>] ──> lookup::find ─┐
-//!             │               namespaces, the zone's own names                  ├──> LookupResult
-//!             └────> reverse: addresses[address]  ──> services[…] ──────────────┘
+//!  name ──> zone ──> services: services[<service>.<namespace>] ────────────┐
+//!             ├────> vertices: vertices[<vertex>.<pipeline>.<namespace>] ────┼─> lookup::find
+//!             └────> reverse:  addresses[address] ──> services[…] ───────────┴─> LookupResult
 //! ```
 //!
 //! The answers of a service are one value, which a change replaces as a whole. All that a query
@@ -22,16 +22,13 @@ use foldhash::fast::RandomState;
 
 use crate::limits::answers::MAX_POINTERS;
 use crate::store::build::ServiceAnswers;
-use crate::store::lookup::{self, LookupResult};
+use crate::store::lookup::LookupResult;
 use crate::store::name::{Labels, MAX_NAME, Name};
+use crate::store::name_tree::NameTree;
 use crate::store::reverse::{AddressIndex, ReverseName, ReverseRanges, ServiceKey};
 use crate::store::rrset::{Node, RECORD_FIXED};
-use crate::store::zone::{Zone, Zones};
+use crate::store::zone::{SVC, Zone, ZoneKind, Zones};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{self, Map};
-
-/// Label `svc` in wire format, between the labels of a namespace and its zone.
-pub const SVC: &[u8] = b"\x03svc";
 
 /// Whether the answers are complete and current enough to be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +45,10 @@ pub enum Freshness {
 /// The answers of all zones. Queries read them while the publisher changes them.
 #[derive(Debug)]
 pub struct Answers {
-    pub(crate) services: Map<ServiceKey, Arc<ServiceAnswers>>,
-    /// Number of services in each namespace, by the namespace's label in wire format.
-    pub(crate) namespaces: Map<Box<[u8]>, usize>,
+    /// Services by `<service>.<namespace>`.
+    pub(crate) services: NameTree,
+    /// The same, by `<vertex>.<pipeline>.<namespace>`. Empty without a zone of vertices.
+    pub(crate) vertices: NameTree,
     pub(crate) addresses: AddressIndex,
     /// The zones' own names, and the names above them up to an outer zone.
     fixed: HashMap<Name, Node, RandomState>,
@@ -68,10 +66,10 @@ impl Answers {
     /// Makes answers that have only the zones' own names, and are not yet in sync. By default,
     /// private addresses have reverse names.
     pub fn new(zones: Zones, serial: u32) -> Self {
-        let reverse_zones = zones.iter().filter(|zone| !zone.is_forward());
+        let reverse_zones = zones.iter().filter(|zone| zone.kind() == ZoneKind::Reverse);
         Self {
-            services: sync::map(),
-            namespaces: sync::map(),
+            services: NameTree::new(2),
+            vertices: NameTree::new(3),
             addresses: AddressIndex::default(),
             fixed: fixed_names(&zones),
             reverse_zones: reverse_zones
@@ -110,21 +108,19 @@ impl Answers {
         room: usize,
         read: impl FnOnce(&LookupResult<'_>) -> R,
     ) -> R {
-        // The labels of the service and those in front of it.
         let below = name.count() - zone.labels();
-        if !zone.is_forward() {
-            self.look_up_reverse(name, room, read)
-        } else if let Some(service_at) = below.checked_sub(3).filter(|_| name.label(below - 1) == SVC) {
-            match self.services.get(name.between(service_at, below - 1)) {
-                Some(service) => read(&lookup::find(&service, name, service_at)),
-                None => read(&LookupResult::Nothing),
+        match zone.kind() {
+            ZoneKind::Services if below > 1 && name.label(below - 1) == SVC => {
+                self.services.look_up(name, below - 1, read)
             }
-        } else if below == 2 && name.label(1) == SVC {
-            let exists = self.namespaces.contains_key(name.label(0));
-            read(if exists { &LookupResult::Empty } else { &LookupResult::Nothing })
-        } else {
-            read(&self.fixed.get(name.wire()).map_or(LookupResult::Nothing, LookupResult::Node))
+            ZoneKind::Vertices if below > 0 => self.vertices.look_up(name, below, read),
+            ZoneKind::Reverse => self.look_up_reverse(name, room, read),
+            ZoneKind::Services | ZoneKind::Vertices => read(&self.look_up_fixed(name)),
         }
+    }
+
+    fn look_up_fixed(&self, name: Labels<'_>) -> LookupResult<'_> {
+        self.fixed.get(name.wire()).map_or(LookupResult::Nothing, LookupResult::Node)
     }
 
     fn look_up_reverse<R>(
@@ -167,7 +163,7 @@ impl Answers {
         let apex = self.zones.forward()[0].as_wire();
         match (publishers.next(), publishers.next()) {
             (None, _) => read(&LookupResult::Nothing),
-            (Some(service), None) => match self.services.get(service) {
+            (Some(service), None) => match self.services.map.get(service) {
                 Some(answers) => match target(address, service, &answers, apex) {
                     Some(label) => read(&LookupResult::Pointers(answers.ttl, &[[label, service, SVC, apex]])),
                     None => read(&LookupResult::Nothing),
@@ -178,7 +174,7 @@ impl Answers {
                 let mut known: Vec<(&ServiceKey, Arc<ServiceAnswers>)> = Vec::new();
                 let mut bytes = 0;
                 for service in [first, second].into_iter().chain(publishers) {
-                    let Some(answers) = self.services.get(service) else { continue };
+                    let Some(answers) = self.services.map.get(service) else { continue };
                     let Some(label) = target(address, service, &answers, apex) else { continue };
                     bytes += RECORD_FIXED + label.len() + service.len() + SVC.len() + apex.len();
                     known.push((service, Arc::clone(&answers)));
@@ -364,7 +360,7 @@ mod tests {
         let service = Arc::new(service);
         for number in 0..100u8 {
             let key = ServiceKey::from([2, b's', number, 1, b'n']);
-            answers.services.insert(Arc::clone(&key), Arc::clone(&service));
+            answers.services.insert(&key, &service);
             answers.addresses.replace(&[address], &key, None, Some(Created::at(number.into())));
         }
         let gathered = |room| {

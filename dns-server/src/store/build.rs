@@ -2,7 +2,8 @@
 //!
 //! Let `S` be `<service>.<namespace>.svc.<zone>`. The names that the
 //! [`schema`](crate::store::schema) lists exist below `S` for all networks together, and below
-//! `<alias>._net.S` for each network. The answers do not depend on the zone.
+//! `<alias>._net.S` for each network. The answers do not depend on the zone. So they also serve the
+//! names below `<vertex>.<pipeline>.<namespace>.<zone>`, if the service is a vertex.
 //!
 //! The endpoints in a topology zone form a group, too. Its base records are at `<zone>.pin._zone.S`
 //! and `<zone>.prefer._zone.S`.
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use crate::limits::answers::MAX_ZONES;
 use crate::store::group::{self, EndpointRef, Group, GroupView};
 use crate::store::index::{Created, ServiceView};
-use crate::store::name::MAX_LABEL;
-use crate::store::slice::Slice;
+use crate::store::name::wire_label;
+use crate::store::slice::{Slice, VertexName};
 use crate::store::txt;
 
 /// All records of one service at all of its names, from one version of its objects.
@@ -25,6 +26,8 @@ pub struct ServiceAnswers {
     /// Creation time of the service. If many services have an address, its PTR records name the
     /// oldest.
     pub created: Created,
+    /// Vertex whose name the service has, too: `<vertex>.<pipeline>` in wire format.
+    pub vertex: Option<Box<[u8]>>,
     /// Slices with ready endpoints, which the groups refer to by index.
     slices: Box<[Arc<Slice>]>,
     /// Group of the endpoints on all networks together.
@@ -68,7 +71,8 @@ pub(crate) fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
         })
         .collect();
     let zones = zones(ttl, &slices, &mentions, &all);
-    Some(ServiceAnswers { ttl, created, slices, all, networks, zones })
+    let vertex = service.vertex.and_then(VertexName::to_wire);
+    Some(ServiceAnswers { ttl, created, vertex, slices, all, networks, zones })
 }
 
 /// Makes `group`, a part of `all`, share the port table of `all` if both are equal.
@@ -163,16 +167,11 @@ impl PartialEq for ServiceAnswers {
         };
         self.ttl == other.ttl
             && self.created == other.created
+            && self.vertex == other.vertex
             && self.networks.len() == other.networks.len()
             && self.all().has_same_answers(other.all())
             && self.networks.iter().zip(&other.networks).all(same_network)
     }
-}
-
-/// Makes a lowercased label in wire format. Returns `None` if DNS cannot express the label.
-pub(crate) fn wire_label(text: &str) -> Option<Box<[u8]>> {
-    let length = u8::try_from(text.len()).ok().filter(|&length| (1..=MAX_LABEL as u8).contains(&length))?;
-    Some(std::iter::once(length).chain(text.bytes().map(|byte| byte.to_ascii_lowercase())).collect())
 }
 
 #[cfg(test)]

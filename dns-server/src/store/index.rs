@@ -12,7 +12,7 @@ use multinet_crds::MultiNetworkService;
 use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 
-use crate::store::slice::{Port, Slice};
+use crate::store::slice::{Port, Slice, VertexName};
 
 /// The parts of a MultiNetworkService that DNS needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +62,8 @@ pub struct ServiceView<'a> {
     pub ttl: u32,
     /// Creation time of the service. PTR records prefer the oldest service.
     pub created: Created,
+    /// Vertex whose name the service has, too: that of the first slice whose labels name one.
+    pub vertex: Option<&'a VertexName>,
     /// Slices of the service, from all writers, sorted by name.
     pub slices: Vec<&'a Arc<Slice>>,
 }
@@ -187,7 +189,12 @@ impl Index {
         let known = self.services.get(key)?;
         let service = known.service.as_ref()?;
         let ttl = service.ttl.unwrap_or(default_ttl);
-        Some(ServiceView { ttl, created: service.created, slices: known.slices.values().collect() })
+        Some(ServiceView {
+            ttl,
+            created: service.created,
+            vertex: known.slices.values().find_map(|slice| slice.vertex.as_ref()),
+            slices: known.slices.values().collect(),
+        })
     }
 
     /// Returns all services with their keys, sorted by namespace and name.

@@ -240,6 +240,12 @@ impl FromStr for Name {
     }
 }
 
+/// Makes a lowercased label in wire format. Returns `None` if DNS cannot express the label.
+pub fn wire_label(text: &str) -> Option<Box<[u8]>> {
+    let length = u8::try_from(text.len()).ok().filter(|&length| (1..=MAX_LABEL as u8).contains(&length))?;
+    Some(std::iter::once(length).chain(text.bytes().map(|byte| byte.to_ascii_lowercase())).collect())
+}
+
 /// Returns the label of an endpoint without a hostname: its address with `-` for each `.` and `:`.
 /// If that begins or ends with `-`, a `0` is added there. (CoreDNS adds it at the end; `::1` needs
 /// one at the beginning too.)

@@ -1,23 +1,24 @@
 //! The only writer of [`Answers`]. It adds and removes services so that at every moment, a name
 //! exists exactly if it owns records or a name below it does.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use multinet_runtime::ObjectKey;
-use tracing::debug;
+use tracing::{debug, warn};
 
-use crate::store::answers::{Answers, SVC};
-use crate::store::build::{ServiceAnswers, wire_label};
+use crate::store::answers::Answers;
+use crate::store::build::ServiceAnswers;
 use crate::store::index::Created;
 use crate::store::journal::{Journal, JournalLimits};
 use crate::store::lookup::LookupResult;
-use crate::store::name::{MAX_NAME, Name, reverse_name};
+use crate::store::name::{self, MAX_NAME, Presented, reverse_name, wire_label};
+use crate::store::name_tree::NameTree;
 use crate::store::records::{self, RecordItem, RecordWriter};
 use crate::store::reverse::ServiceKey;
 use crate::store::rrset::{Record, rtype};
-use crate::store::zone::Zone;
-use crate::sync::Entry;
+use crate::store::zone::{SVC, Zone, ZoneKind};
 
 /// Applies changes of services to the [`Answers`], which it alone writes, and to the journal.
 #[derive(Debug)]
@@ -25,6 +26,19 @@ pub(crate) struct Publisher {
     answers: Arc<Answers>,
     /// Changes of all zones for incremental transfers; `None` unless enabled.
     journal: Option<Journal>,
+    /// The services that have the labels of a vertex.
+    claims: BTreeSet<Claim>,
+}
+
+/// A service that has the labels of a vertex. Of several, the first has the vertex's name: the
+/// oldest, then the one whose name sorts first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    /// Key of the vertex: `<vertex>.<pipeline>.<namespace>` in wire format.
+    vertex: ServiceKey,
+    created: Created,
+    name: Box<str>,
+    service: ServiceKey,
 }
 
 /// The addresses whose PTR records differ between two versions of a service, sorted.
@@ -40,7 +54,7 @@ struct PointerChanges {
 impl Publisher {
     /// Makes a publisher that has published nothing yet.
     pub(crate) fn new(answers: Arc<Answers>) -> Self {
-        Self { answers, journal: None }
+        Self { answers, journal: None, claims: BTreeSet::new() }
     }
 
     /// Starts to record changes in a journal. Must be called before anything is published.
@@ -72,9 +86,9 @@ impl Publisher {
         let mut changed = false;
         for (key, answers) in services {
             // A service whose name DNS cannot express has no names.
-            if let Some((service, namespace)) = service_key(&key) {
+            if let Some(service) = service_key(&key) {
                 let is_there = answers.is_some();
-                if self.replace(service, &namespace, answers) {
+                if self.replace(&key.name, service, answers) {
                     changed = true;
                     debug!(service = %key, is_there, "answers of a service changed");
                 }
@@ -91,23 +105,105 @@ impl Publisher {
 
     /// Replaces a service and reports the changes to the journal. Tells whether any answer has
     /// changed.
-    fn replace(&mut self, service: ServiceKey, namespace: &[u8], now: Option<ServiceAnswers>) -> bool {
+    fn replace(&mut self, name: &str, service: ServiceKey, now: Option<ServiceAnswers>) -> bool {
         let now = now.map(Arc::new);
-        let before = self.answers.services.get(&service).map(|known| Arc::clone(&known));
+        let before = self.answers.services.map.get(&service).map(|known| Arc::clone(&known));
         if before == now {
             // The answers are equal, but replacing them frees the old slices.
-            now.map(|now| self.answers.services.insert(service, now));
+            if let Some(now) = &now {
+                self.answers.services.insert(&service, now);
+                self.name_vertices(name, &service, before.as_deref(), Some(now));
+            }
             return false;
         }
         let pointers = self.pointers(&service, before.as_deref(), now.as_deref());
         self.journal_pointers(&pointers, Journal::remove);
         match &now {
-            Some(now) => self.insert(&service, namespace, (before.as_deref(), now), &pointers),
-            None => self.withdraw(&service, namespace, before.as_deref(), &pointers),
+            Some(now) => self.insert(&service, (before.as_deref(), now), &pointers),
+            None => self.withdraw(&service, before.as_deref(), &pointers),
         }
         self.journal_pointers(&pointers, Journal::add);
-        self.journal_records(&service, before.as_deref(), now.as_deref());
+        self.journal_records(ZoneKind::Services, &service, before.as_deref(), now.as_deref());
+        self.name_vertices(name, &service, before.as_deref(), now.as_deref());
         true
+    }
+
+    /// Updates the names of the vertices whose labels a service had before and has now. The service
+    /// itself has been replaced already.
+    fn name_vertices(
+        &mut self,
+        name: &str,
+        service: &ServiceKey,
+        before: Option<&ServiceAnswers>,
+        now: Option<&ServiceAnswers>,
+    ) {
+        if self.answers.zones().vertices().is_empty() {
+            return;
+        }
+        let namespace = name::parent(service).unwrap_or_default();
+        let claim = |answers: &ServiceAnswers| {
+            let vertex = [answers.vertex.as_deref()?, namespace].concat().into();
+            let service = Arc::clone(service);
+            Some(Claim { vertex, created: answers.created, name: name.into(), service })
+        };
+        let (before, now) = (before.and_then(claim), now.and_then(claim));
+        if before != now {
+            if let Some(before) = &before {
+                self.claims.remove(before);
+            }
+            self.claims.extend(now.clone());
+        }
+        let is_new = now.as_ref().map(|now| &now.vertex) != before.as_ref().map(|before| &before.vertex);
+        if let Some(now) = now {
+            if is_new {
+                self.log_if_contested(&now);
+            }
+            self.name_vertex(&now.vertex);
+        }
+        if let Some(before) = before.filter(|_| is_new) {
+            self.name_vertex(&before.vertex);
+        }
+    }
+
+    /// Returns the services that have the labels of a vertex, the one with its name first.
+    fn claims_of(&self, vertex: &ServiceKey) -> impl Iterator<Item = &Claim> {
+        let first = Claim {
+            vertex: Arc::clone(vertex),
+            created: Created::EARLIEST,
+            name: Box::default(),
+            service: Arc::default(),
+        };
+        self.claims.range(first..).take_while(|claim| claim.vertex == *vertex)
+    }
+
+    /// Gives a vertex's name to the first of the services that have its labels.
+    fn name_vertex(&mut self, vertex: &ServiceKey) {
+        let answers = Arc::clone(&self.answers);
+        let of = |tree: &NameTree, key: &ServiceKey| tree.map.get(key).map(|known| Arc::clone(&known));
+        let before = of(&answers.vertices, vertex);
+        let now = self.claims_of(vertex).next().and_then(|claim| of(&answers.services, &claim.service));
+        match &now {
+            Some(now) => answers.vertices.insert(vertex, now),
+            None => answers.vertices.remove(vertex),
+        }
+        if before.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr) {
+            self.journal_records(ZoneKind::Vertices, vertex, before.as_deref(), now.as_deref());
+        }
+    }
+
+    /// Logs a warning if a service has the labels of a vertex that another service has, too.
+    fn log_if_contested(&self, claim: &Claim) {
+        let mut claims = self.claims_of(&claim.vertex);
+        let (Some(first), Some(second)) = (claims.next(), claims.next()) else { return };
+        let other = if first == claim { second } else { first };
+        let vertex = Presented(&claim.vertex).to_string();
+        warn!(
+            vertex,
+            "the services {} and {} have the labels of one vertex: {} has its name; give each vertex one service",
+            claim.name,
+            other.name,
+            first.name
+        );
     }
 
     /// Reports every PTR record of some addresses to the journal. Called before and after a change,
@@ -127,17 +223,18 @@ impl Publisher {
         }
     }
 
-    /// Reports the records of a service that were removed or added to the journal. It compares all
-    /// items, but makes records only of those that differ.
+    /// Reports the records that were removed or added at a service's key in all zones of a kind to
+    /// the journal. It compares all items, but makes records only of those that differ.
     fn journal_records(
         &mut self,
-        service: &[u8],
+        kind: ZoneKind,
+        key: &[u8],
         before: Option<&ServiceAnswers>,
         now: Option<&ServiceAnswers>,
     ) {
         let Some(journal) = &mut self.journal else { return };
-        let base = |zone: &Name| [service, SVC, zone.as_wire()].concat();
-        let bases: Vec<Vec<u8>> = self.answers.zones().forward().iter().map(base).collect();
+        let zones = self.answers.zones().iter().filter(|zone| zone.kind() == kind);
+        let bases: Vec<Vec<u8>> = zones.map(|zone| zone.base(key)).collect();
         let mut writers: Vec<RecordWriter<'_>> = bases.iter().map(|base| RecordWriter::new(base)).collect();
         let items = |version: Option<_>| version.into_iter().flat_map(records::items);
         records::merge(items(before), items(now), RecordItem::key, |gone, come| {
@@ -182,20 +279,17 @@ impl Publisher {
     fn insert(
         &self,
         service: &ServiceKey,
-        namespace: &[u8],
         (before, now): (Option<&ServiceAnswers>, &Arc<ServiceAnswers>),
         pointers: &PointerChanges,
     ) {
         let answers = &self.answers;
-        if before.is_none() {
-            *answers.namespaces.entry(namespace.into()).or_default() += 1;
-        }
         // Queries read meanwhile. The service is replaced before any address leads to it, and new
         // addresses are added before old ones are removed, so that no query finds a gap.
-        answers.services.insert(Arc::clone(service), Arc::clone(now));
+        answers.services.insert(service, now);
         // Use the key that the map has already, so that memory holds only one copy.
         let service = answers
             .services
+            .map
             .get(service)
             .map_or_else(|| Arc::clone(service), |entry| Arc::clone(entry.key()));
         let PointerChanges { gone, come, changed } = pointers;
@@ -207,31 +301,21 @@ impl Publisher {
         answers.addresses.replace(gone, &service, Some(before.created), None);
     }
 
-    fn withdraw(
-        &self,
-        service: &ServiceKey,
-        namespace: &[u8],
-        before: Option<&ServiceAnswers>,
-        pointers: &PointerChanges,
-    ) {
+    fn withdraw(&self, service: &ServiceKey, before: Option<&ServiceAnswers>, pointers: &PointerChanges) {
         let Some(before) = before else { return };
         let answers = &self.answers;
         // The addresses may lead to the missing service for a moment; queries skip it then.
         answers.services.remove(service);
         answers.addresses.replace(&pointers.gone, service, Some(before.created), None);
-        if let Entry::Occupied(mut services) = answers.namespaces.entry(namespace.into()) {
-            match services.get() {
-                0 | 1 => drop(services.remove()),
-                _ => *services.get_mut() -= 1,
-            }
-        }
     }
 
-    /// Returns every service that has names. Publishing takes `&mut self`, so the result is one
-    /// version of all zones.
-    pub(crate) fn services(&self) -> Vec<(ServiceKey, Arc<ServiceAnswers>)> {
-        let services = self.answers.services.iter();
-        services.map(|entry| (Arc::clone(entry.key()), Arc::clone(entry.value()))).collect()
+    /// Returns every service that the names in a zone of this kind belong to. Publishing takes
+    /// `&mut self`, so the result is one version of all zones.
+    pub(crate) fn services(&self, kind: ZoneKind) -> Vec<(ServiceKey, Arc<ServiceAnswers>)> {
+        match kind {
+            ZoneKind::Vertices => self.answers.vertices.all(),
+            ZoneKind::Services | ZoneKind::Reverse => self.answers.services.all(),
+        }
     }
 }
 
@@ -246,12 +330,10 @@ pub(crate) fn pointers<'a>(
     answers.all().pointers().filter(move |(_, label)| label.len() <= most)
 }
 
-/// Returns `<service>.<namespace>` and `<namespace>` in wire format, lowercased. Returns `None` if
-/// DNS cannot express one of them.
-fn service_key(key: &ObjectKey) -> Option<(ServiceKey, Box<[u8]>)> {
-    let namespace = wire_label(&key.namespace)?;
-    let service = wire_label(&key.name)?;
-    Some((service.iter().chain(&namespace).copied().collect(), namespace))
+/// Returns `<service>.<namespace>` in wire format, lowercased. Returns `None` if DNS cannot express
+/// it.
+fn service_key(key: &ObjectKey) -> Option<ServiceKey> {
+    Some([wire_label(&key.name)?, wire_label(&key.namespace)?].concat().into())
 }
 
 #[cfg(test)]

@@ -26,6 +26,26 @@ pub struct Slice {
     pub endpoints: Endpoints,
     /// Number of endpoints in the slice that are not ready, and so have no records.
     pub not_ready: u32,
+    /// Vertex whose name the service has, too, if the slice's labels name one.
+    pub vertex: Option<VertexName>,
+}
+
+/// Names of a vertex of Numaflow and of its pipeline: DNS labels.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VertexName {
+    /// Name of the vertex.
+    pub vertex: Box<str>,
+    /// Name of the pipeline.
+    pub pipeline: Box<str>,
+}
+
+impl VertexName {
+    /// Returns `<vertex>.<pipeline>` in wire format, lowercased. Returns `None` if DNS cannot
+    /// express one of them.
+    pub fn to_wire(&self) -> Option<Box<[u8]>> {
+        let labels = [name::wire_label(&self.vertex)?, name::wire_label(&self.pipeline)?];
+        Some(labels.concat().into())
+    }
 }
 
 /// A port of a slice's endpoints. A port without a name has no SRV record.
@@ -92,6 +112,9 @@ impl Slice {
         let network = spec.network.alias();
         let mut parsed = Self {
             service: service.as_str().into(),
+            vertex: slice
+                .vertex()
+                .map(|(vertex, pipeline)| VertexName { vertex: vertex.into(), pipeline: pipeline.into() }),
             network: network.into(),
             ports: spec
                 .ports
@@ -138,26 +161,9 @@ pub fn trigger_time(slice: &MultiNetworkEndpointSlice) -> Option<Timestamp> {
 /// is longer than a character string may be (255 bytes, RFC 1035 §3.3) is left out, since a
 /// truncated node name would be wrong.
 fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) -> Vec<u8> {
-    let device = endpoint.device.as_ref();
-    let pod = endpoint.target_ref.as_ref();
-    let facts = [
-        ("addr", Some(address.to_string())),
-        ("net", Some(network.to_owned())),
-        ("if", device.and_then(|device| device.interface.clone())),
-        ("mac", device.and_then(|device| device.mac.clone())),
-        ("rdma", device.and_then(|device| device.rdma_device.clone())),
-        ("pci", device.and_then(|device| device.pci_address.clone())),
-        ("numa", device.and_then(|device| device.numa_node).map(|node| node.to_string())),
-        ("node", endpoint.node_name.clone()),
-        ("zone", endpoint.zone.clone()),
-        ("pod", pod.and_then(|pod| Some(format!("{}/{}", pod.namespace.as_ref()?, pod.name.as_ref()?)))),
-        ("uid", pod.and_then(|pod| pod.uid.clone())),
-    ];
     let mut txt = Vec::new();
-    for (key, value) in facts {
-        if let Some(value) = value {
-            txt::push_pair(&mut txt, key, &value);
-        }
+    for (key, value) in endpoint.facts(address, network) {
+        txt::push_pair(&mut txt, key, &value);
     }
     txt
 }

@@ -123,9 +123,10 @@ impl State {
 
     /// Returns a consistent copy of the zone at `apex`, or `None` if there is no such zone.
     pub fn zone_copy(&self, apex: &Name) -> Option<ZoneCopy> {
+        let kind = self.answers.zones().at(apex)?.kind();
         let (version, services) = {
             let inner = self.lock_aside();
-            (self.version(apex)?, inner.publisher.services())
+            (self.version(apex)?, inner.publisher.services(kind))
         };
         ZoneCopy::new(version, services, &self.answers)
     }
@@ -162,7 +163,7 @@ impl State {
 
     /// Returns the newest version of the zone at `apex`, or `None` if there is no such zone.
     pub fn version(&self, apex: &Name) -> Option<ZoneVersion> {
-        let zone = self.answers.zones().iter().find(|zone| zone.apex() == apex)?;
+        let zone = self.answers.zones().at(apex)?;
         let serial = self.answers.serial();
         let mut soa = apex.as_wire().to_vec();
         zone.push_soa_body(&mut soa, serial);

@@ -7,6 +7,9 @@ use std::net::IpAddr;
 use crate::store::name::{Labels, Name, label_starts};
 use crate::store::rrset::{self, HEADER, Node, Rrset, rtype};
 
+/// Label `svc` in wire format, between the labels of a namespace and its zone of services.
+pub const SVC: &[u8] = b"\x03svc";
+
 /// Version of the Kubernetes DNS specification that the answers follow, as TXT data.
 const SCHEMA_VERSION: &[u8] = b"\x051.1.0";
 
@@ -30,41 +33,75 @@ pub struct ZoneSettings {
     pub ns_addresses: BTreeSet<IpAddr>,
 }
 
-/// All zones of the server. PTR records of reverse zones point into the first forward zone.
+/// Kind of a zone: what its names stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ZoneKind {
+    /// Services: `<service>.<namespace>.svc.<zone>`.
+    Services,
+    /// The services of Numaflow's vertices: `<vertex>.<pipeline>.<namespace>.<zone>`.
+    Vertices,
+    /// Addresses.
+    Reverse,
+}
+
+impl ZoneKind {
+    /// Returns the labels between a namespace and its zone, in wire format.
+    pub fn above_namespaces(self) -> &'static [u8] {
+        match self {
+            Self::Services => SVC,
+            Self::Vertices | Self::Reverse => &[],
+        }
+    }
+}
+
+/// All zones of the server. PTR records of reverse zones point into the first zone of services.
 #[derive(Debug)]
 pub struct Zones {
     /// Sorted by length, the longest apex first, so that the first match is the closest zone.
     zones: Vec<Zone>,
     forward: Vec<Name>,
+    vertices: Vec<Name>,
 }
 
 impl Zones {
-    /// Makes zones with these apexes. Returns `None` if there is no forward zone, or if the first
-    /// one is so long that the names below it do not fit.
+    /// Makes zones of services and reverse zones with these apexes. Returns `None` if there is no
+    /// zone of services, or if the first one is so long that the names below it do not fit.
     pub fn new(forward: Vec<Name>, reverse: &[Name], settings: &ZoneSettings) -> Option<Self> {
         let first = forward.first()?;
-        let mut zones = Vec::new();
-        for (apex, home, is_forward) in forward
-            .iter()
-            .map(|apex| (apex, apex, true))
-            .chain(reverse.iter().map(|apex| (apex, first, false)))
-        {
-            zones.push(Zone {
-                apex: apex.clone(),
-                labels: label_starts(apex.as_wire()).len(),
-                is_forward,
-                name_server: home.child("dns")?.child("ns")?,
-                hostmaster: home.child("hostmaster")?,
-                settings: settings.clone(),
-            });
-        }
-        zones.sort_by_key(|zone| std::cmp::Reverse(zone.apex.as_wire().len()));
-        Some(Self { zones, forward })
+        let own = forward.iter().map(|apex| Zone::new(apex, apex, ZoneKind::Services, settings));
+        let others = reverse.iter().map(|apex| Zone::new(apex, first, ZoneKind::Reverse, settings));
+        let zones = own.chain(others).collect::<Option<_>>()?;
+        Some(Self { zones, forward, vertices: Vec::new() }.sorted())
     }
 
-    /// Returns the names of the forward zones, in the order of `--zone`.
+    /// Adds zones of vertices with these apexes.
+    #[must_use]
+    pub fn with_vertices(mut self, apexes: Vec<Name>) -> Self {
+        let first = self.zones.iter().find(|zone| zone.apex == self.forward[0]);
+        let of_first = |apex| first.map(|first| first.with_apex(apex, ZoneKind::Vertices));
+        let more: Vec<Zone> = apexes.iter().filter_map(of_first).collect();
+        self.zones.extend(more);
+        Self { vertices: apexes, ..self }.sorted()
+    }
+
+    fn sorted(mut self) -> Self {
+        self.zones.sort_by_key(|zone| std::cmp::Reverse(zone.apex.as_wire().len()));
+        self
+    }
+
+    /// Returns the names of the zones of services, in the order of `--zone`.
     pub fn forward(&self) -> &[Name] {
         &self.forward
+    }
+
+    /// Returns the names of the zones of vertices.
+    pub fn vertices(&self) -> &[Name] {
+        &self.vertices
+    }
+
+    /// Returns the zone with this apex, or `None` if there is no such zone.
+    pub fn at(&self, apex: &Name) -> Option<&Zone> {
+        self.zones.iter().find(|zone| zone.apex == *apex)
     }
 
     /// Returns an iterator over all zones, those with the longest names first.
@@ -98,17 +135,34 @@ impl Zones {
 }
 
 /// One zone that the server is authoritative for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Zone {
     apex: Name,
     labels: usize,
-    is_forward: bool,
+    kind: ZoneKind,
     name_server: Name,
     hostmaster: Name,
     settings: ZoneSettings,
 }
 
 impl Zone {
+    /// Makes a zone whose name server and host master are below `home`, a zone of services.
+    fn new(apex: &Name, home: &Name, kind: ZoneKind, settings: &ZoneSettings) -> Option<Self> {
+        Some(Self {
+            apex: apex.clone(),
+            labels: label_starts(apex.as_wire()).len(),
+            kind,
+            name_server: home.child("dns")?.child("ns")?,
+            hostmaster: home.child("hostmaster")?,
+            settings: settings.clone(),
+        })
+    }
+
+    /// Makes another zone with this zone's name server and host master.
+    fn with_apex(&self, apex: &Name, kind: ZoneKind) -> Self {
+        Self { apex: apex.clone(), labels: label_starts(apex.as_wire()).len(), kind, ..self.clone() }
+    }
+
     /// Returns the name of the zone's apex.
     pub fn apex(&self) -> &Name {
         &self.apex
@@ -125,9 +179,15 @@ impl Zone {
         below.is_some_and(|below| name.from(below) == self.apex.as_wire())
     }
 
-    /// Tells whether this is a zone of services' names. Otherwise it is a reverse zone.
-    pub fn is_forward(&self) -> bool {
-        self.is_forward
+    /// Returns the name of a service in this zone, in wire format, given its key. The name may be
+    /// too long for DNS.
+    pub fn base(&self, key: &[u8]) -> Vec<u8> {
+        [key, self.kind.above_namespaces(), self.apex.as_wire()].concat()
+    }
+
+    /// Returns what the zone's names stand for.
+    pub fn kind(&self) -> ZoneKind {
+        self.kind
     }
 
     /// Returns the names that exist regardless of the cluster's objects. The SOA record is not
@@ -136,7 +196,8 @@ impl Zone {
         let addresses = rrset::addresses(self.settings.ttl, &self.settings.ns_addresses);
         let ns = rrset::name_server(&self.apex, self.settings.ttl, &self.name_server, &addresses);
         let mut names = vec![(self.apex.clone(), Node { rrsets: ns.into_iter().collect() })];
-        if self.is_forward {
+        // A zone of vertices has no other names of its own, since any could be that of a namespace.
+        if self.kind == ZoneKind::Services {
             let version = Rrset::of(rtype::TXT, SCHEMA_VERSION_TTL, &[SCHEMA_VERSION]);
             let version = Node { rrsets: version.into_iter().collect() };
             names.extend(self.apex.child("dns-version").map(|name| (name, version)));
@@ -159,9 +220,9 @@ impl Zone {
         let apex_at = HEADER + qname - self.apex.as_wire().len();
         let apex = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before byte 273
         out.extend_from_slice(&apex);
-        if self.is_forward && self.apex.as_wire().len() > LONG_APEX {
+        if self.kind == ZoneKind::Services && self.apex.as_wire().len() > LONG_APEX {
             // Compressed names take on the letter case of the question, but this way the reply fits
-            // every datagram. In a reverse zone the names are in another zone, so there is nothing
+            // every datagram. In the other zones the names are in another zone, so there is nothing
             // to point at.
             let (ns, hostmaster) = (b"\x02ns\x03dns".as_slice(), b"\x0ahostmaster".as_slice());
             self.push_soa_behind(out, [&[ns, &apex], &[hostmaster, &apex]], serial);
@@ -224,6 +285,19 @@ mod tests {
         assert_eq!(names.len(), 1);
         let ns: Name = "ns.dns.multinet.cluster.local".parse().unwrap();
         assert!(names[0].1.rrsets[0].body.ends_with(ns.as_wire()));
+    }
+
+    #[test]
+    fn a_zone_of_vertices_has_the_first_zones_name_server_and_no_names_of_its_own() {
+        let zones = zones(&["z.test", "y.test"], &[]).with_vertices(vec!["v.z.test".parse().unwrap()]);
+        let zone = zones.at(&"v.z.test".parse().unwrap()).unwrap();
+        let names = zone.fixed_names();
+        assert_eq!((names.len(), zone.labels()), (1, 3));
+        let ns: Name = "ns.dns.z.test".parse().unwrap();
+        assert!(names[0].1.rrsets[0].body.ends_with(ns.as_wire()));
+        assert_eq!(found(&zones, "a.b.c.v.z.test").as_deref(), Some("v.z.test."));
+        let above = zones.delegations(zones.at(&"z.test".parse().unwrap()).unwrap());
+        assert_eq!(above.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>(), ["v.z.test."]);
     }
 
     #[test]

@@ -4,13 +4,14 @@
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use crate::store::answers::{self, Answers, SVC};
+use crate::store::answers::{self, Answers};
 use crate::store::build::ServiceAnswers;
 use crate::store::name::{Name, reverse_name};
 use crate::store::publisher;
 use crate::store::records::{self, Cursor, RecordWriter};
 use crate::store::reverse::{ReverseName, ServiceKey};
 use crate::store::rrset::{Node, Record, rtype};
+use crate::store::zone::ZoneKind;
 use crate::sync;
 
 /// Size of a batch of records in bytes. The records of one label stay together, so a batch may be
@@ -47,8 +48,9 @@ pub struct ZoneCopy {
     pub version: ZoneVersion,
     /// Nodes of the zone's own names, and delegations of the zones below it.
     fixed: Vec<(Name, Node)>,
-    /// All services, sorted by age and key. Their names end in `home`.
+    /// All services, sorted by age and key. Their names are the keys with `above`, then `home`.
     services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
+    above: &'static [u8],
     home: Name,
     /// Addresses with PTR records. `None` in a forward zone.
     reverse: Option<ReverseAddresses>,
@@ -65,8 +67,8 @@ struct ReverseAddresses {
 }
 
 impl ZoneCopy {
-    /// Makes a copy of the zone of `version`, given all services. Returns `None` if there is no
-    /// such zone.
+    /// Makes a copy of the zone of `version`, given all services of its kind. Returns `None` if
+    /// there is no such zone.
     pub fn new(
         version: ZoneVersion,
         mut services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
@@ -75,14 +77,16 @@ impl ZoneCopy {
         // Oldest first, as in PTR records.
         services.sort_unstable_by(|(one, a), (two, b)| (a.created, one).cmp(&(b.created, two)));
         let zones = answers.zones();
-        let zone = zones.iter().find(|zone| *zone.apex() == version.apex)?;
-        let home = if zone.is_forward() { zone.apex() } else { &zones.forward()[0] };
+        let zone = zones.at(&version.apex)?;
+        let is_reverse = zone.kind() == ZoneKind::Reverse;
+        let home = if is_reverse { &zones.forward()[0] } else { zone.apex() };
         let reverse = || ReverseAddresses { answers: Arc::clone(answers), pairs: OnceLock::new() };
         Some(Self {
             fixed: [zone.fixed_names(), zones.delegations(zone)].concat(),
             services,
+            above: zone.kind().above_namespaces(),
             home: home.clone(),
-            reverse: (!zone.is_forward()).then(reverse),
+            reverse: is_reverse.then(reverse),
             version,
         })
     }
@@ -137,7 +141,7 @@ impl Batches {
     fn push_service(&mut self, out: &mut Vec<u8>) -> Option<()> {
         let copy = &self.copy;
         let (key, service) = copy.services.get(self.position)?;
-        let base = [key, SVC, copy.home.as_wire()].concat();
+        let base = [key, copy.above, copy.home.as_wire()].concat();
         let mut writer = RecordWriter::new(&base);
         while out.len() < BATCH {
             let Some(item) = records::next_item(service, &mut self.cursor) else {
@@ -200,6 +204,7 @@ mod tests {
     use crate::store::endpoints::Endpoint;
     use crate::store::index::ServiceView;
     use crate::store::journal;
+    use crate::store::name::wire_label;
     use crate::store::slice::{Port, Slice};
     use crate::store::zone::{ZoneSettings, Zones};
 
@@ -222,7 +227,7 @@ mod tests {
         });
         let built =
             build::build(&ServiceView { ttl: 5, slices: vec![&slice], ..ServiceView::default() }).unwrap();
-        let wire = build::wire_label(name).unwrap().iter().chain(b"\x01n").copied().collect();
+        let wire = wire_label(name).unwrap().iter().chain(b"\x01n").copied().collect();
         (wire, Arc::new(built))
     }
 

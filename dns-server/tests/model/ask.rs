@@ -19,6 +19,9 @@ use crate::expected::DEFAULT_TTL;
 /// The forward zone, without the final dot.
 pub(crate) const ZONE: &str = "z.test";
 
+/// The zone of vertices.
+pub(crate) const VERTEX_ZONE: &str = "v.test";
+
 /// A state and its answers.
 pub(crate) struct Asker {
     pub(crate) state: State,
@@ -47,6 +50,7 @@ impl Asker {
         let settings = ZoneSettings { ttl: DEFAULT_TTL, ns_addresses: BTreeSet::new() };
         let reverse = [name("in-addr.arpa"), name("ip6.arpa")];
         let zones = Zones::new(vec![name(ZONE)], &reverse, &settings).expect("zones");
+        let zones = zones.with_vertices(vec![name(VERTEX_ZONE)]);
         let answers = Arc::new(Answers::new(zones, 1));
         let state = State::new(Arc::clone(&answers), DEFAULT_TTL, |_| {});
         Self { state, reader: Reader { answers, turn: Cell::new(0) } }
@@ -75,9 +79,10 @@ impl Asker {
     /// Returns the names that own records of services, read from zone transfers.
     pub(crate) fn owners(&self) -> BTreeSet<String> {
         let own = ["", "ns.dns.", "dns-version."].map(|name| format!("{name}{ZONE}"));
-        let own: HashSet<&str> = own.iter().map(String::as_str).chain(["in-addr.arpa", "ip6.arpa"]).collect();
+        let others = [VERTEX_ZONE, "in-addr.arpa", "ip6.arpa"];
+        let own: HashSet<&str> = own.iter().map(String::as_str).chain(others).collect();
         let mut owners = BTreeSet::new();
-        for apex in [ZONE, "in-addr.arpa", "ip6.arpa"] {
+        for apex in [ZONE, VERTEX_ZONE, "in-addr.arpa", "ip6.arpa"] {
             let copy = self.state.zone_copy(&apex.parse().expect("a name")).expect("a zone");
             let mut query = Message::query();
             let name = Name::from_ascii(format!("{apex}.")).expect("a name");

@@ -12,6 +12,8 @@ use serde_json::json;
 /// Names of objects and their parts: few, so that they collide.
 pub(crate) const NAMESPACES: [&str; 2] = ["red", "blue"];
 pub(crate) const SERVICES: [&str; 3] = ["one", "two", "three"];
+pub(crate) const PIPELINE: &str = "frames";
+pub(crate) const VERTEX: &str = "in";
 pub(crate) const NETWORKS: [&str; 2] = ["rail0", "rail1"];
 pub(crate) const HOSTS: [&str; 3] = ["a", "b", "c"];
 pub(crate) const PORTS: [&str; 2] = ["http", "rdma"];
@@ -31,6 +33,8 @@ pub(crate) struct Service {
 pub(crate) struct Slice {
     /// The service that its label names.
     pub(crate) service: Option<&'static str>,
+    /// The vertex of the pipeline [`PIPELINE`] that its labels name.
+    pub(crate) vertex: Option<&'static str>,
     pub(crate) network: &'static str,
     /// Name, protocol and number; names are unique.
     pub(crate) ports: Vec<(&'static str, &'static str, u16)>,
@@ -96,8 +100,10 @@ fn slice() -> impl Strategy<Value = Slice> {
         0..5,
     );
     let service = prop::option::weighted(0.9, prop::sample::select(&SERVICES[..]));
-    (service, prop::sample::select(&NETWORKS[..]), ports, endpoints)
-        .prop_map(|(service, network, ports, endpoints)| Slice { service, network, ports, endpoints })
+    let vertex = prop::option::of(Just(VERTEX));
+    (service, vertex, prop::sample::select(&NETWORKS[..]), ports, endpoints).prop_map(
+        |(service, vertex, network, ports, endpoints)| Slice { service, vertex, network, ports, endpoints },
+    )
 }
 
 /// All existing objects.
@@ -190,7 +196,14 @@ pub(crate) fn service_object(key: &ObjectKey, service: &Service) -> MultiNetwork
 
 /// Returns the slice as the API server stores it.
 pub(crate) fn slice_object(key: &ObjectKey, slice: &Slice) -> MultiNetworkEndpointSlice {
-    let labels = slice.service.map(|service| json!({labels::SERVICE_NAME: service}));
+    let mut labels = json!({});
+    if let Some(service) = slice.service {
+        labels[labels::SERVICE_NAME] = json!(service);
+    }
+    if let Some(vertex) = slice.vertex {
+        labels[labels::PIPELINE_NAME] = json!(PIPELINE);
+        labels[labels::VERTEX_NAME] = json!(vertex);
+    }
     let ports: Vec<_> = slice
         .ports
         .iter()
@@ -210,7 +223,7 @@ pub(crate) fn slice_object(key: &ObjectKey, slice: &Slice) -> MultiNetworkEndpoi
     let object = json!({
         "apiVersion": "multinetwork.numaproj.io/v1alpha1",
         "kind": "MultiNetworkEndpointSlice",
-        "metadata": {"namespace": key.namespace, "name": key.name, "labels": labels.unwrap_or_else(|| json!({}))},
+        "metadata": {"namespace": key.namespace, "name": key.name, "labels": labels},
         "spec": {
             "addressType": "IPv4", // both families may occur: records follow the addresses
             "network": {"name": slice.network, "namespace": key.namespace},

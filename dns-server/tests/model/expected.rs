@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use multinet_dns::store::rrset::rtype;
 use multinet_dns::store::schema::NameKind;
 
-use crate::ask::{Reply, ZONE};
-use crate::events::{ADDRESSES, HOSTS, NAMESPACES, NETWORKS, PORTS, SERVICES, World};
+use crate::ask::{Reply, VERTEX_ZONE, ZONE};
+use crate::events::{ADDRESSES, HOSTS, NAMESPACES, NETWORKS, PIPELINE, PORTS, SERVICES, VERTEX, World};
 
 /// TTL of services that set none.
 pub(crate) const DEFAULT_TTL: u32 = 5;
@@ -34,13 +34,18 @@ impl Expected {
     pub(crate) fn new(world: &World) -> Self {
         let mut records = Records::new();
         let mut pointers: BTreeMap<IpAddr, Vec<(u32, String)>> = BTreeMap::new();
+        // For each vertex's name, that of the service that has its labels. In this model all
+        // services are of one age, so the first by name counts.
+        let mut vertices: BTreeMap<String, String> = BTreeMap::new();
         for (key, service) in &world.services {
             let ttl = service.ttl.map_or(DEFAULT_TTL, u32::from);
             let mut members: Vec<Member> = Vec::new();
+            let mut vertex = None;
             for (slice_key, slice) in &world.slices {
                 if slice_key.namespace != key.namespace || slice.service != Some(key.name.as_str()) {
                     continue;
                 }
+                vertex = vertex.or(slice.vertex);
                 for endpoint in slice.endpoints.iter().filter(|endpoint| endpoint.ready != Some(false)) {
                     let host = endpoint.host.map_or_else(|| dashed(endpoint.address), ToOwned::to_owned);
                     let (network, address) = (slice.network, endpoint.address);
@@ -57,6 +62,10 @@ impl Expected {
                 }
             }
             let base = format!("{}.{}.svc.{ZONE}", key.name, key.namespace);
+            if let Some(vertex) = vertex.filter(|_| !members.is_empty()) {
+                let name = format!("{vertex}.{PIPELINE}.{}.{VERTEX_ZONE}", key.namespace);
+                vertices.entry(name).or_insert_with(|| base.clone());
+            }
             add_group(&mut records, &base, ttl, &members.iter().collect::<Vec<_>>());
             for network in NETWORKS {
                 let members: Vec<&Member> =
@@ -80,7 +89,19 @@ impl Expected {
             let set = records.entry((reverse(address), "PTR")).or_default();
             set.extend(targets.into_iter().map(|(_, target)| format!("{ttl} {target}")));
         }
-        let mut existing = HashSet::from([ZONE.to_owned(), format!("svc.{ZONE}")]);
+        // All names of a vertex's service exist once more, below the name of the vertex.
+        let mut of_vertices = Records::new();
+        for (vertex, base) in &vertices {
+            let is_below = |owner: &str| owner == base || owner.ends_with(&format!(".{base}"));
+            for ((owner, rtype), data) in records.iter().filter(|((owner, _), _)| is_below(owner)) {
+                let data = data.iter().map(|data| data.replace(base, vertex)).collect();
+                of_vertices.insert((owner.replace(base, vertex), *rtype), data);
+            }
+        }
+        records.extend(of_vertices);
+        let apexes = [ZONE, VERTEX_ZONE].map(ToOwned::to_owned);
+        let mut existing = HashSet::from(apexes);
+        existing.insert(format!("svc.{ZONE}"));
         for (owner, _) in records.keys() {
             let mut name = Some(owner.as_str());
             while let Some(text) = name {
@@ -219,9 +240,10 @@ fn all_names() -> BTreeSet<String> {
         HOSTS.iter().map(|host| (*host).to_owned()).chain(addresses.map(dashed)).collect();
     let mut names = BTreeSet::from([format!("svc.{ZONE}")]);
     for namespace in NAMESPACES {
-        let namespace = format!("{namespace}.svc.{ZONE}");
-        for service in SERVICES {
-            let service = format!("{service}.{namespace}");
+        let services = SERVICES.map(|service| format!("{service}.{namespace}.svc.{ZONE}"));
+        let pipeline = format!("{PIPELINE}.{namespace}.{VERTEX_ZONE}");
+        let vertex = format!("{VERTEX}.{pipeline}");
+        for service in services.into_iter().chain([vertex]) {
             let below = NETWORKS.map(|network| format!("{network}._net.{service}"));
             for base in std::iter::once(&service).chain(&below) {
                 names.extend(labels.iter().map(|label| format!("{label}.{base}")));
@@ -233,7 +255,7 @@ fn all_names() -> BTreeSet<String> {
             }
             names.insert(format!("_net.{service}"));
         }
-        names.insert(namespace);
+        names.extend([format!("{namespace}.svc.{ZONE}"), format!("{namespace}.{VERTEX_ZONE}"), pipeline]);
     }
     for address in addresses {
         let reverse = reverse(address);

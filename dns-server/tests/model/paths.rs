@@ -143,6 +143,7 @@ fn many() -> [Event; 2] {
     let endpoint = |address| Endpoint { address, host: None, ready: None };
     let slice = Slice {
         service: Some(MANY),
+        vertex: None,
         network: NETWORKS[0],
         ports: vec![("http", "TCP", 80)],
         endpoints: addresses.map(endpoint).collect(),

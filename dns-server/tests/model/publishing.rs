@@ -30,6 +30,7 @@ fn publish(state: &State, round: usize) {
     let endpoint = |n: u8| events::Endpoint { address: IpAddr::from([10, 0, 0, n]), host: None, ready: None };
     let slice = Slice {
         service: Some("one"),
+        vertex: None,
         network: "rail0",
         ports: vec![("http", "TCP", 80)],
         endpoints: (0..3).map(endpoint).collect(),
@@ -70,7 +71,7 @@ fn a_list_changes_nothing_before_it_is_complete() {
         let endpoints = numbers.iter().map(endpoint).collect();
         state.apply(slice_object(
             &key(name),
-            &Slice { service: Some("one"), network: "rail0", ports: Vec::new(), endpoints },
+            &Slice { service: Some("one"), vertex: None, network: "rail0", ports: Vec::new(), endpoints },
         ));
     };
     let service = |ttl| state.apply(service_object(&key("one"), &Service { ttl: Some(ttl) }));

@@ -16,7 +16,7 @@ use multinet_dns::store::state::State;
 use multinet_dns::store::zone_copy::ZoneCopy;
 use proptest::prelude::*;
 
-use crate::ask::{Asker, ZONE};
+use crate::ask::{Asker, VERTEX_ZONE, ZONE};
 use crate::events::{self, World};
 
 /// Returns the records of a transfer in order; SOA records appear as their serials.
@@ -82,7 +82,7 @@ proptest! {
         let state = &asker.state;
         state.enable_journal(JournalLimits::default());
         world.sync(state);
-        let apexes: Vec<Name> = [ZONE, "in-addr.arpa", "ip6.arpa"].map(|apex| apex.parse().expect("a zone")).into();
+        let apexes: Vec<Name> = [ZONE, VERTEX_ZONE, "in-addr.arpa", "ip6.arpa"].map(|apex| apex.parse().expect("a zone")).into();
         let mut versions: BTreeMap<(usize, u32), Zone> = BTreeMap::new();
         // A slow reader sees one version from beginning to end.
         let begun = apexes.clone().into_iter().map(|apex| {

@@ -17,6 +17,9 @@
 {{- if not (hasKey $given (first (splitList "=" .))) }}{{ $args = append $args . }}{{ end }}
 {{- end }}
 {{- with .root.Values.zone }}{{ $args = append $args (printf "--zone=%s" .) }}{{ end }}
+{{- if eq .object.metadata.name "multinet-dns" }}
+{{- range .root.Values.vertexZones }}{{ $args = append $args (printf "--vertex-zone=%s" .) }}{{ end }}
+{{- end }}
 {{- $_ := set $container "args" (concat $args $values.args) }}
 {{- end }}
 

@@ -34,7 +34,7 @@ fn publish(state: &State, version: usize) {
         let address = IpAddr::from([10, 0, 0, 1]);
         let endpoints = vec![Endpoint { address, host: None, ready: None }];
         let ports = vec![("http", "TCP", 80)];
-        let slice = Slice { service: Some("one"), network: "rail0", ports, endpoints };
+        let slice = Slice { service: Some("one"), vertex: None, network: "rail0", ports, endpoints };
         let mut object = to_value(slice_object(&key("s0"), &slice)).expect("a slice as JSON");
         object["spec"]["endpoints"][0]["hostname"] = json!(format!("h{version}"));
         state.apply(from_value::<MultiNetworkEndpointSlice>(object).expect("a slice from JSON"));

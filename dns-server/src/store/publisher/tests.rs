@@ -11,7 +11,7 @@ use crate::store::index::{Created, ServiceView};
 use crate::store::journal;
 use crate::store::name::Name;
 use crate::store::schema::Owner;
-use crate::store::slice::{Port, Slice};
+use crate::store::slice::{Port, Slice, VertexName};
 use crate::store::zone::{ZoneSettings, Zones};
 
 fn publisher() -> Publisher {
@@ -22,6 +22,7 @@ fn publisher_of(forward: &[&str], reverse: &[&str]) -> Publisher {
     let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
     let names = |zones: &[&str]| zones.iter().map(|zone| zone.parse().unwrap()).collect::<Vec<Name>>();
     let zones = Zones::new(names(forward), &names(reverse), &settings).unwrap();
+    let zones = zones.with_vertices(names(&["v"]));
     Publisher::new(Arc::new(Answers::new(zones, 1)))
 }
 
@@ -113,8 +114,7 @@ fn a_withdrawn_service_leaves_nothing_behind() {
         publish(&mut publisher, "s", &[&format!("10.0.{round}.1"), "10.9.9.9"]);
     }
     publish(&mut publisher, "s", &[]);
-    assert!(publisher.services().is_empty() && publisher.answers.addresses.pairs().is_empty());
-    assert!(publisher.answers.namespaces.is_empty());
+    assert!(publisher.answers.services.is_empty() && publisher.answers.addresses.pairs().is_empty());
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn addresses_outside_the_reverse_zones_are_not_indexed() {
     let mut publisher = publisher();
     publish(&mut publisher, "s", &["fd00::1"]);
     assert!(publisher.answers.addresses.pairs().is_empty());
-    assert_eq!(publisher.services().len(), 1);
+    assert_eq!(publisher.services(ZoneKind::Services).len(), 1);
 }
 
 #[test]
@@ -240,12 +240,20 @@ fn network(alias: &str, ports: &[(&str, u16)], hosts: Vec<(String, IpAddr)>) -> 
     })
 }
 
+/// Labels a slice with a vertex of the pipeline `p`.
+fn of_vertex(mut slice: Arc<Slice>, vertex: Option<&str>) -> Arc<Slice> {
+    let name = |vertex: &str| VertexName { vertex: vertex.into(), pipeline: "p".into() };
+    Arc::make_mut(&mut slice).vertex = vertex.map(name);
+    slice
+}
+
 fn service(ttl: u32, slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
     service_of(Created::default(), ttl, slices)
 }
 
 fn service_of(created: Created, ttl: u32, slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
-    build::build(&ServiceView { ttl, created, slices: slices.iter().collect() })
+    let vertex = slices.iter().find_map(|slice| slice.vertex.as_ref());
+    build::build(&ServiceView { ttl, created, vertex, slices: slices.iter().collect() })
 }
 
 /// Generates versions of a service that differ in all properties.
@@ -254,8 +262,10 @@ fn any_service() -> impl Strategy<Value = (Created, u32, Vec<Arc<Slice>>)> {
     let host = (prop::sample::select(vec!["a", "b", "c", "d", ""]), address)
         .prop_map(|(host, address)| (host.to_owned(), address.parse().unwrap()));
     let ports = prop::sample::subsequence(vec![("p", 1), ("p", 2), ("long", 2)], 0..=3);
-    let slice = (prop::sample::select(vec!["r", "q", "net"]), ports, prop::collection::vec(host, 0..6))
-        .prop_map(|(alias, ports, hosts)| network(alias, &ports, hosts));
+    let vertex = prop::option::of(prop::sample::select(vec!["in", "out"]));
+    let slice =
+        (prop::sample::select(vec!["r", "q", "net"]), ports, prop::collection::vec(host, 0..6), vertex)
+            .prop_map(|(alias, ports, hosts, vertex)| of_vertex(network(alias, &ports, hosts), vertex));
     ((0i64..3).prop_map(Created::at), 5u32..7, prop::collection::vec(slice, 0..4))
 }
 
@@ -269,9 +279,9 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
     };
     let zones = publisher.answers.zones();
     let zone = zones.iter().find(|zone| zone.apex() == apex).unwrap();
-    if zone.is_forward() {
-        for (key, service) in publisher.services() {
-            let base = [&key, SVC, apex.as_wire()].concat();
+    if zone.kind() != ZoneKind::Reverse {
+        for (key, service) in publisher.services(zone.kind()) {
+            let base = zone.base(&key);
             let mut writer = RecordWriter::new(&base);
             records::items(&service).for_each(|item| writer.records(&item, &mut note));
         }
@@ -313,7 +323,8 @@ fn large() -> Publisher {
     publisher.enable_journal(JournalLimits::default());
     for (number, prefix) in [0x0a01_0000, 0x0a02_0000].into_iter().enumerate() {
         let host = |n: u32| (format!("h{n}"), std::net::Ipv4Addr::from_bits(prefix + n).into());
-        let slices = [network("r", &[("p", 1)], (0..100).map(host).collect())];
+        let slices = network("r", &[("p", 1)], (0..100).map(host).collect());
+        let slices = [of_vertex(slices, Some(["large", "larger"][number]))];
         publisher.publish([(key(&format!("large-{number}")), service(5, &slices))]);
     }
     let serial = publisher.answers.serial();
@@ -323,7 +334,7 @@ fn large() -> Publisher {
 
 /// Publishes a version of a service, and compares the journal with the difference of the zones.
 fn publish_and_check(publisher: &mut Publisher, name: &str, version: Option<ServiceAnswers>) {
-    let apexes = ["z", "y", "in-addr.arpa"].map(|apex| apex.parse::<Name>().unwrap());
+    let apexes = ["z", "y", "v", "in-addr.arpa"].map(|apex| apex.parse::<Name>().unwrap());
     let serial = publisher.answers.serial();
     let before = apexes.each_ref().map(|apex| records(publisher, apex));
     publisher.publish([(key(name), version)]);
@@ -366,4 +377,72 @@ fn the_ptr_records_of_an_address_name_its_oldest_services() {
     publish_and_check(&mut publisher, &name(0), of_age(Created::EARLIEST));
     assert_eq!(named(&publisher), [0, 2].into_iter().chain(4..18).collect::<Vec<_>>());
     assert_eq!(publisher.answers.addresses.with_services(address, |services| services.count()), 19);
+}
+
+#[test]
+fn the_name_of_a_vertex_is_that_of_the_first_service_with_its_labels() {
+    let mut publisher = publisher();
+    publisher.enable_journal(JournalLimits::default());
+    let of = |created, vertex, address: &str| {
+        let slice = network("r", &[("p", 1)], vec![("h".to_owned(), address.parse().unwrap())]);
+        service_of(Created::at(created), 5, &[of_vertex(slice, vertex)])
+    };
+    // The last byte of the vertex's address, if the name has one.
+    let address = |publisher: &Publisher| {
+        let name: Name = "in.p.n.v".parse().unwrap();
+        let answers = &publisher.answers;
+        name.with_labels(|labels| {
+            answers.look_up(answers.zone_of(labels).unwrap(), labels, usize::MAX, |found| match found {
+                LookupResult::Service { owner: Owner::Base(group), .. } => group.a().last().copied(),
+                _ => None,
+            })
+        })
+    };
+    for (service, version, expected) in [
+        ("b", of(7, Some("in"), "10.0.0.1"), Some(1)),
+        ("c", of(7, Some("in"), "10.0.0.2"), Some(1)),
+        ("a", of(7, Some("in"), "10.0.0.3"), Some(3)), // of the same age, and the first by name
+        ("c", of(6, Some("in"), "10.0.0.4"), Some(4)), // the oldest
+        ("c", of(6, Some("in"), "10.0.0.5"), Some(5)), // a new version of it
+        ("a", of(7, Some("in"), "10.0.0.6"), Some(5)),
+        ("c", of(6, Some("out"), "10.0.0.5"), Some(6)),
+        ("a", None, Some(1)),
+        ("b", of(7, None, "10.0.0.1"), None),
+        ("c", of(6, Some("in"), "10.0.0.7"), Some(7)),
+        ("c", None, None),
+    ] {
+        publisher.publish([(key(service), version)]);
+        assert_eq!(address(&publisher), expected, "{service}");
+    }
+    assert!(publisher.answers.vertices.is_empty() && publisher.claims.is_empty());
+}
+
+#[test]
+fn names_above_and_below_a_vertex_exist_as_long_as_its_service_does() {
+    let mut publisher = publisher();
+    let slice = network("r", &[("p", 1)], vec![("h".to_owned(), "10.0.0.1".parse().unwrap())]);
+    publisher.publish([(key("s"), service(5, &[of_vertex(slice, Some("in"))]))]);
+    for (name, is) in [
+        ("v", "own"),
+        ("n.v", "empty"),
+        ("p.n.v", "empty"),
+        ("in.p.n.v", "base"),
+        ("h.in.p.n.v", "host"),
+        ("_p._tcp.in.p.n.v", "port"),
+        ("_tcp.in.p.n.v", "empty"),
+        ("h.r._net.in.p.n.v", "host"),
+        ("out.p.n.v", "nothing"),
+        ("q.n.v", "nothing"),
+        ("m.v", "nothing"),
+        ("svc.v", "nothing"),
+        ("ns.dns.v", "nothing"),
+        ("dns-version.v", "nothing"),
+        ("s.n.svc.z", "base"),
+    ] {
+        assert_eq!(found(&publisher, name), is, "{name}");
+    }
+    publisher.publish([(key("s"), None)]);
+    for name in ["n.v", "p.n.v", "in.p.n.v", "h.in.p.n.v"] {
+        assert_eq!(found(&publisher, name), "nothing", "{name}");
+    }
 }

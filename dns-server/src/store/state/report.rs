@@ -75,5 +75,6 @@ fn slice_row((key, slice): &(ObjectKey, Arc<Slice>)) -> Value {
         "notReady": slice.not_ready,
         "ports": ports.collect::<Vec<_>>(),
         "service": slice.service,
+        "vertex": slice.vertex,
     })
 }
