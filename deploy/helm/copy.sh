@@ -21,4 +21,5 @@ copy() { # FROM TO
 check=${1-}
 copy ../kustomize/base multinet/base
 copy ../kustomize/overlays/network-status multinet/network-status
+copy ../kustomize/components/publish multinet/publish
 copy ../crds multinet-crds/templates

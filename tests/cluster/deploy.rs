@@ -286,7 +286,7 @@ async fn the_right_to_write_core_slices_can_be_left_out() -> Result<()> {
 }
 
 /// Renders a copy of the overlay with these lines added.
-fn copy_of_overlay(cluster: &Cluster, more: &str) -> Result<Vec<DynamicObject>> {
+pub(crate) fn copy_of_overlay(cluster: &Cluster, more: &str) -> Result<Vec<DynamicObject>> {
     let folder = tempfile::tempdir()?;
     let copy = folder.path().display();
     shell(cluster, &format!("cp -r deploy/crds deploy/kustomize {copy}"))?;

@@ -15,6 +15,7 @@ use multinet_testing::tools::{helm, repository};
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
+use crate::deploy::copy_of_overlay;
 use crate::install::SERVED;
 use crate::shared;
 
@@ -192,6 +193,43 @@ async fn chart_values_reach_their_fields() -> Result<()> {
     Ok(())
 }
 
+/// With the component, kustomize renders the objects that the chart does with `publish.enabled`.
+#[tokio::test]
+async fn the_chart_renders_the_publisher_as_the_component_does() -> Result<()> {
+    let cluster = shared::cluster().await?;
+    let more = "components:\n- ../../components/publish\n";
+    let wanted = by_name(&copy_of_overlay(cluster, more)?)?;
+    let url = "--etcd=https://10.0.0.1:2379";
+    let values = format!(
+        "--set publish.enabled=true,image.registry=registry.example.com/multinet --set 'publish.args={{{url}}}'"
+    );
+    let found = rendered(cluster, &values)?;
+    let of_publisher = |name: &&String| name.ends_with(" multinet-publish");
+    let names: Vec<&String> = wanted.keys().filter(of_publisher).collect();
+    ensure!(names.len() == 8, "{names:?}");
+    ensure!(found.keys().filter(of_publisher).eq(names.iter().copied()), "{:?}", found.keys());
+    for name in names {
+        let (mut found, mut wanted) = (found[name].clone(), wanted[name].clone());
+        if name.starts_with("Deployment ") {
+            // The URL replaces that of the example, and comes last.
+            let containers = [&mut found, &mut wanted]
+                .map(|object| &mut object["spec"]["template"]["spec"]["containers"][0]);
+            for container in containers {
+                let args = container["args"].as_array_mut().context("no flags")?;
+                args.retain(|flag| !flag.as_str().is_some_and(|flag| flag.starts_with("--etcd=")));
+                args.push(json!(url));
+                check_flags("multinet-publish", "MULTINET_PUBLISH_BIN", container)?;
+            }
+        }
+        ensure!(found == wanted, "{name} is\n{found}\nnot\n{wanted}");
+    }
+    // The API server accepts the objects.
+    let line = format!(
+        "helm template multinet deploy/helm/multinet -n default {values} | kubectl apply --dry-run=server -f -"
+    );
+    run(cluster, &line).map(drop)
+}
+
 /// The capability NET_BIND_SERVICE and the sysctl are rendered only for listeners on ports below
 /// 1024. The Service targets the port of the listener.
 #[tokio::test]
@@ -295,6 +333,7 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
         ("--set image.registry=registry.example.com/", "/image/registry"),
         ("--set networkPolicy.apiServerPorts={70000}", "/networkPolicy/apiServerPorts/0"),
         ("--set networkPolicy.apiServerCidrs={192.0.2.1}", "/networkPolicy/apiServerCidrs/0"),
+        ("--set publish.enabled=no-thanks", "/publish/enabled"),
         ("--set mirrors.enabled=no-thanks", "/mirrors/enabled"),
         ("--set networkStatusPolicy.users={}", "/networkStatusPolicy/users/0"),
     ] {

@@ -14,6 +14,7 @@ mod install;
 mod late;
 mod network_status;
 mod node_local;
+mod publish;
 mod quickstart;
 mod restart;
 mod rules;

@@ -165,6 +165,13 @@ impl Options {
         self
     }
 
+    /// Adds a flag without a value.
+    #[must_use]
+    pub fn switch(mut self, name: &str) -> Self {
+        self.flags.push(name.to_owned());
+        self
+    }
+
     /// Starts the program, and waits until it listens. It need not be ready by then.
     pub async fn start(&self) -> Result<Program> {
         let mut program = Program::spawn(self.name, |command| {

@@ -17,7 +17,7 @@
 {{- if not (hasKey $given (first (splitList "=" .))) }}{{ $args = append $args . }}{{ end }}
 {{- end }}
 {{- with .root.Values.zone }}{{ $args = append $args (printf "--zone=%s" .) }}{{ end }}
-{{- if eq .object.metadata.name "multinet-dns" }}
+{{- if ne .object.metadata.name "multinet-controller" }}
 {{- range .root.Values.vertexZones }}{{ $args = append $args (printf "--vertex-zone=%s" .) }}{{ end }}
 {{- end }}
 {{- $_ := set $container "args" (concat $args $values.args) }}
@@ -95,5 +95,5 @@
 {{- range .root.Values.networkPolicy.apiServerCidrs }}
 {{- $_ := set $rule "to" (append (default list $rule.to) (dict "ipBlock" (dict "cidr" .))) }}
 {{- end }}
-{{- $_ := set .object.spec "egress" (concat (list $rule) $values.extraEgress) }}
+{{- $_ := set .object.spec "egress" (concat (list $rule) (rest .object.spec.egress) $values.extraEgress) }}
 {{- end }}
