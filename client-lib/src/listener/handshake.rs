@@ -97,6 +97,8 @@ impl NotAdmitted {
     /// Returns the kind of log line that it deserves. Port scans and health checks deserve none.
     pub(super) fn line_kind(&self) -> Option<LineKind> {
         match self {
+            // The peer is told, and `multinet doctor` asks on purpose.
+            Self::Refused(refusal) if refusal.code == RefusalCode::Role => None,
             Self::Refused(refusal) => Some(LineKind::Refused(refusal.code)),
             Self::Unreadable(_) => Some(LineKind::Unreadable),
             Self::Tls(_) => Some(LineKind::Tls),
