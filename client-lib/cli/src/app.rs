@@ -35,7 +35,7 @@ Examples:
   multinet doctor infer.vision.svc.multinet rdma
 
 Exit status: 0 if all went well; 1 if not, with one line on standard error that says why (doctor's findings say it \
-themselves); 2 if the command line is wrong; 3 if `send` has sent all, but the receiver has not confirmed it; 130 or 143 if SIGINT or SIGTERM \
+themselves); 2 if the command line is wrong; 3 if `send` has sent all, but the receiver has not confirmed it, or `get` has written all, but could not say so to `put`; 130 or 143 if SIGINT or SIGTERM \
 ended it (not `bench server`, which ends so). Results go to standard output, all else to standard error.";
 
 #[derive(Debug, Subcommand)]
@@ -50,6 +50,10 @@ enum Command {
     Send(transfer::SendArgs),
     /// Receive from `multinet send`, into a file or standard output
     Recv(transfer::RecvArgs),
+    /// Offer a file to `multinet get`, and print the reference by which it is fetched
+    Put(transfer::PutArgs),
+    /// Fetch a file that `multinet put` offers, into a file or standard output
+    Get(transfer::GetArgs),
     /// Print the script by which a shell completes this program's command lines
     Completions(completions::CompletionsArgs),
     /// Write manual pages into a folder
@@ -88,7 +92,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(_) => {
             "multinet_client::resolve=off,multinet_client::peers::dial=off,multinet_client::peers::ends=off"
         }
-        Command::Send(_) => "multinet_client::resolve=off,multinet_client::peers::dial=off",
+        Command::Send(_) | Command::Get(_) => "multinet_client::resolve=off,multinet_client::peers::dial=off",
         _ => "",
     };
     cli.log.init(quiet);
@@ -101,6 +105,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Send(args) => block_on(until_signal(transfer::send(args))),
         Command::Recv(args) => block_on(transfer::recv(args)),
+        Command::Put(args) => block_on(transfer::put(args)),
+        Command::Get(args) => block_on(until_signal(transfer::get(args))),
     }
 }
 

@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use multinet_client::{
-    Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Rdma, ResolveError, Resolver,
-    ResolverBuilder, Tls, Transport,
+    Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Offers, OffersBuilder, Rdma,
+    ResolveError, Resolver, ResolverBuilder, Tls, Transport,
 };
 use multinet_stderr::Format;
 use nix::net::if_::if_nametoindex;
@@ -187,7 +187,7 @@ pub(crate) struct ListenArgs {
           help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 
-    /// Most memory for frames of all senders together [default: a quarter of what the container may
+    /// Most memory for frames, of all peers together [default: a quarter of what the container may
     /// have, 4 GiB at most]
     #[arg(long, value_name = "BYTES", env = "MULTINET_MEMORY")]
     memory: Option<usize>,
@@ -331,6 +331,30 @@ impl ListenArgs {
     }
 }
 
+impl ListenArgs {
+    /// Returns a builder with these settings, for a program that offers payloads.
+    ///
+    /// # Errors
+    ///
+    /// If TLS cannot be set up.
+    pub(crate) fn offers(&self) -> anyhow::Result<OffersBuilder> {
+        let mut builder = Offers::builder()
+            .allow_default_network(self.allow_default_network)
+            .transport(self.transport.transport())
+            .rdma(self.transport.rdma());
+        for address in &self.address {
+            builder = builder.address(*address);
+        }
+        if let Some(bytes) = self.memory {
+            builder = builder.budget(bytes);
+        }
+        if let Some(tls) = self.tls.tls()? {
+            builder = builder.tls(tls);
+        }
+        Ok(builder)
+    }
+}
+
 impl LogArgs {
     /// Sets up the log on standard error. It is called once. `quiet` is a filter that applies
     /// unless the command line or the environment has one.
@@ -373,18 +397,18 @@ fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long [`wait_with_note`] waits for a connection before it prints that there is none yet.
+/// How long [`wait_with_note`] waits before it prints its note.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Waits for a connection that may take up to `wait`. Prints a note if it does not come soon.
-pub(crate) async fn wait_with_note<T>(wait: Duration, connecting: impl Future<Output = T>) -> T {
+/// Waits for something that may take up to `wait`. Prints how it stands if it does not come soon.
+pub(crate) async fn wait_with_note<T>(state: &str, wait: Duration, coming: impl Future<Output = T>) -> T {
     let note_after_a_while = async {
         tokio::time::sleep(SOON).await;
-        note(&format!("not connected yet, waiting up to {} s", wait.as_secs()));
+        note(&format!("{state}, waiting up to {} s", wait.as_secs()));
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
-        outcome = connecting => outcome,
+        outcome = coming => outcome,
         never = note_after_a_while => match never {},
     }
 }

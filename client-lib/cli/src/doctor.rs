@@ -40,7 +40,7 @@ const HELP: &str = "\
 Checks DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for each \
 of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices (each writes \
 to itself once, by the GID of each second NIC's address), at what lies between them and this pod's GPUs, and at the limit of locked memory. Peers see a connection that is \
-closed at once, and a few datagrams to UDP ports 33434 and 33435, which are closed as a rule.
+closed at once, one that asks for a payload which they do not have, and a few datagrams to UDP ports 33434 and 33435, which are closed as a rule.
 
 Each finding is ok, a note, a warning or a problem; warnings and problems have their fix below them. --output json prints one object:
   {\"worst\": \"ok\" | \"note\" | \"warning\" | \"problem\",

@@ -80,23 +80,30 @@ pub(crate) enum ReportFormat {
     Json,
 }
 
-/// How long [`note`] waits until its line has been written to standard error.
+/// How long [`say`] waits until its line has been written to standard error.
 const ORDER: Duration = Duration::from_millis(100);
 
 /// Prints a line that is no result of the command to standard error.
 pub(crate) fn note(message: &str) {
-    multinet_stderr::write_line(&format!("multinet: {}", with_flag_names(message).replace('\n', " ")));
+    say(&format!("multinet: {}", with_flag_names(message).replace('\n', " ")));
+}
+
+/// Prints a line to standard error as it is.
+pub(crate) fn say(line: &str) {
+    multinet_stderr::write_line(line);
     // So that it stands before the results that are printed next. If the reader of standard error
     // is stuck, the results do not wait for it.
     multinet_stderr::flush(ORDER);
 }
 
 /// Words for settings in the library's messages, each with the flag that is named in their place.
-const FLAGS: [(&str, &str); 8] = [
+const FLAGS: [(&str, &str); 10] = [
     ("allow_default_network", "--allow-default-network"),
     ("or allow the default network", "or give --allow-default-network"),
     ("name the address to listen on", "name the address to listen on (--address)"),
     ("raise the receivers' frame size", "raise the receivers' --frame-size (of bench server, --size)"),
+    ("ConnectorBuilder::fetch_frame_size", "--frame-size"),
+    ("OffersBuilder::budget", "--memory"),
     ("frame_size", "--frame-size"),
     ("raise memory", "raise --memory"),
     ("Tls::expect", "--tls-name"),

@@ -1,5 +1,5 @@
-//! `multinet send` and `multinet recv`: a file or a stream from one pod to another, over the same
-//! path as any frame.
+//! A file or a stream from one pod to another, over the same path as any frame: `multinet send`
+//! pushes it to `multinet recv`; `multinet get` fetches it from `multinet put` ([`get`]).
 //!
 //! ```text
 //!   source ──> send ── frames, one key, at least once ──> recv ──> sink
@@ -23,16 +23,20 @@
 //! Any number of senders may try ([`transfers`]): each has a partial file of its own, and the first
 //! whose transfer is complete has sent it.
 
+mod assembly;
 mod destination;
 mod ending;
 mod files;
 mod from;
+mod get;
 mod header;
 mod incoming;
 mod line_limit;
+mod manifest;
 mod own_file;
 mod partial;
 mod progress;
+mod put;
 mod receipt;
 mod recv;
 mod reorder;
@@ -51,12 +55,18 @@ use clap::Args;
 use ring::digest::Digest;
 
 use self::from::Origin;
+pub(crate) use self::get::{GetArgs, run as get};
+pub(crate) use self::put::{PutArgs, run as put};
 pub(crate) use self::recv::run as recv;
 pub(crate) use self::send::run as send;
 use crate::common::{ConnectArgs, DnsArgs, ListenArgs};
 
 /// Longest time that `--wait` may ask for, in seconds: a year.
 const MAX_WAIT: u64 = 365 * 24 * 60 * 60;
+
+/// Exit status if the other side has had everything, or this side has, and the other one has not
+/// confirmed it or cannot be told.
+const NOT_CONFIRMED: u8 = 3;
 
 /// Flags of `multinet send`.
 #[derive(Args, Debug)]
@@ -100,7 +110,7 @@ Examples:
 
 Both sides print the size and the SHA-256 of what they have seen. The exit status is 0 only if the receiver has
 written all of it, the two agree, and the file has its name; 3 if the receiver has had all of it, but did not confirm
-that the file has its name; 1 if it failed, also because the file has changed while it was sent.";
+that the file has its name; 1 if it failed, also because the file has changed while it was read.";
 
 /// Flags of `multinet recv`.
 #[derive(Args, Debug)]

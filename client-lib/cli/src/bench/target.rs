@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::bail;
 use multinet_client::nic::RouteError;
 use multinet_client::resolve::Question;
-use multinet_client::{ConnectError, Connector, ConnectorBuilder, DialError, PeerSet, ResolveError};
+use multinet_client::{
+    ConnectError, Connector, ConnectorBuilder, DialError, PeerSet, RefusalCode, ResolveError,
+};
 
 use crate::common::{ConnectArgs, address_resolver, wait_with_note};
 use crate::output::Usage;
@@ -125,7 +127,9 @@ impl Target {
     ///
     /// [`ConnectError`], with a hint if the name may be the cause.
     pub(crate) async fn connect(&self, connector: &Connector, wait: Duration) -> anyhow::Result<PeerSet> {
-        let error = match wait_with_note(wait, connector.connect(&self.name, &self.port)).await {
+        let error = match wait_with_note("not connected yet", wait, connector.connect(&self.name, &self.port))
+            .await
+        {
             Ok(peers) => return Ok(peers),
             Err(error) => error,
         };
@@ -135,6 +139,9 @@ impl Target {
         if is_by_default_network && !self.is_multinets() {
             let name = &self.name;
             bail!("{error}; {name} may be a core Service: names of multinet's have svc.multinet in them");
+        }
+        if matches!(&error, ConnectError::Lasting { last, .. } if is_wrong_role(last)) {
+            bail!("{error}: fetch from it by multinet get, or give the port on which frames are received");
         }
         Err(error.into())
     }
@@ -151,6 +158,12 @@ impl Target {
             _ => format!("{}:{}", self.name, self.port),
         }
     }
+}
+
+/// Returns whether the peer refuses because it offers payloads, and receives no frames; or the
+/// other way round.
+pub(crate) fn is_wrong_role(error: &DialError) -> bool {
+    matches!(error, DialError::Refused { code: RefusalCode::Role, .. })
 }
 
 /// Returns a correction of text that is not a name, such as a URL; `None` if it may be one.

@@ -164,7 +164,7 @@ async fn service(args: &DoctorArgs, resolver: &Resolver, name: &str) -> Service 
         }
     }
     let tried = targets.into_iter().map(|(host, port, address)| {
-        network::peer(host.to_owned(), port, address, args.network.allow_default_network)
+        network::peer(name, host.to_owned(), port, address, args.network.allow_default_network)
     });
     let peers = futures::stream::iter(tried).buffered(AT_ONCE).collect().await;
     Service { name: name.to_owned(), port: args.port.clone(), records, wanted, network, peers }

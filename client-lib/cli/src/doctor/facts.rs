@@ -84,6 +84,8 @@ pub(super) struct Peer {
     pub(super) route: Result<Route, NoRoute>,
     /// Time that the connection to the address took; `None` if no route to it may be taken.
     pub(super) connected: Option<Result<Duration, NoConnection>>,
+    /// Whether the peer has answered that it offers payloads to fetch.
+    pub(super) offers_payloads: bool,
     /// Size of packets that reach the address; `None` if that could not be tried.
     pub(super) mtu: Option<Mtu>,
 }

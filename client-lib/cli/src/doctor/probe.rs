@@ -1,17 +1,23 @@
-//! Probes of the network to a peer: a connection, and the size of packets that pass.
+//! Probes of a peer: a connection, whether it offers payloads, and the size of packets that pass.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use multinet_client::nic::{Route, route_to};
+use multinet_client::{Connector, Endpoint, FetchError, Transport};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::facts::Mtu;
+use crate::common::address_resolver;
 
 /// Time that a TCP connection to a peer or a DNS server may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Time that a peer has to say whether it offers payloads.
+const QUESTION: Duration = Duration::from_millis(500);
+/// Reference to a payload that no peer has.
+const NOWHERE: &str = "nowhere/multinet-doctor";
 /// Time that a peer may take to answer a datagram by an ICMP message.
 const ECHO: Duration = Duration::from_millis(500);
 /// Number of datagrams of each size: hosts limit the rate of their ICMP messages.
@@ -30,6 +36,22 @@ pub(super) async fn connect(route: &Route, peer: SocketAddr) -> io::Result<Durat
         Ok(stream) => stream.map(|_| start.elapsed()),
         Err(_) => Err(ErrorKind::TimedOut.into()),
     }
+}
+
+/// Returns whether a peer offers payloads to fetch: whether it answers that it lacks this one.
+pub(super) async fn offers_payloads(service: &str, peer: Endpoint, allows_default_network: bool) -> bool {
+    let asking = async {
+        let connector = Connector::builder()
+            .resolver(address_resolver()?)
+            .transport(Transport::Tcp)
+            .allow_default_network(allows_default_network)
+            .fetch_wait(QUESTION)
+            .build()?;
+        let answer = connector.fetch_from(service, vec![peer], &NOWHERE.parse()?).await;
+        connector.close().await;
+        anyhow::Ok(matches!(answer, Err(FetchError::NotFound { .. })))
+    };
+    asking.await.unwrap_or(false)
 }
 
 /// Tries a TCP connection to a DNS server, by any route.

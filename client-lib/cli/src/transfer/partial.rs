@@ -137,7 +137,7 @@ fn left_behind(path: &Path) -> io::Result<File> {
 fn lock(file: &File, path: &Path) -> io::Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(io::Error::other(format!(
-            "another multinet recv has {} open: end one of the two",
+            "another multinet recv or get has {} open: end one of the two",
             path.display()
         ))),
         _ => Ok(()),
@@ -265,7 +265,7 @@ mod tests {
         let files = files(folder.path());
         let _first = Partial::open(&files, ID).unwrap();
         let error = Partial::open(&files, ID).unwrap_err().to_string();
-        assert!(error.starts_with("another multinet recv has"), "{error}");
+        assert!(error.starts_with("another multinet recv or get has"), "{error}");
         Partial::open(&files, ID + 1).unwrap();
     }
 

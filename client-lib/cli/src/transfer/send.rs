@@ -17,7 +17,7 @@ use super::header::Header;
 use super::progress::Progress;
 use super::source::{self, Fault, Part, Source};
 use super::stall::{StallDetector, Trouble};
-use super::{SendArgs, Summary};
+use super::{NOT_CONFIRMED, SendArgs, Summary};
 use crate::bench::target::Target;
 use crate::common::LOST_PACKETS;
 use crate::output::{note, print};
@@ -30,10 +30,6 @@ const CHECK: Duration = Duration::from_millis(50);
 
 /// How long the receiver has to close its connection, or to take an abort.
 const GOODBYE: Duration = Duration::from_secs(5);
-
-/// Exit status if the receiver has had everything, but has not confirmed that it is on the disk, or
-/// that the file has its name.
-const NOT_CONFIRMED: u8 = 3;
 
 /// Runs `multinet send`.
 pub(crate) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {

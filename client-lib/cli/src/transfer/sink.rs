@@ -51,7 +51,7 @@ impl Sink {
             }
         };
         let mut sink = Self { id, to, written: 0, hash: Context::new(&SHA256) };
-        sink.read_what_is_there().context("cannot read what an earlier receiver has left")?;
+        sink.read_what_is_there().context("cannot read what an earlier one has left")?;
         Ok(sink)
     }
 
@@ -214,10 +214,10 @@ fn not_placed(error: io::Error, path: &Path, kept: &Path) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => anyhow!(
             "{name} has appeared meanwhile, and is not replaced: all that was received is in {kept}; move {name} away, and \
-             the next multinet recv to that name finishes it"
+             the same command finishes it"
         ),
         _ => anyhow::Error::new(error).context(format!(
-            "cannot write {name}: all that was received is in {kept}, and the next multinet recv to {name} finishes it"
+            "cannot write {name}: all that was received is in {kept}, and the same command finishes it"
         )),
     }
 }

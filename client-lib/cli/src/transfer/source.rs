@@ -1,5 +1,5 @@
-//! Reads the file or stream that is sent, in a thread of its own: a terminal or a pipe may have
-//! nothing for hours. A file that changes meanwhile is an error.
+//! Reads the file or stream that is sent or offered, in a thread of its own: a terminal or a pipe
+//! may have nothing for hours. A file that changes meanwhile is an error.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -62,7 +62,11 @@ pub(super) fn open(path: &Path, size: usize) -> anyhow::Result<Source> {
         let cannot_read = || format!("cannot read {}", path.display());
         let file = File::open(path).with_context(cannot_read)?;
         let about = file.metadata().with_context(cannot_read)?;
-        anyhow::ensure!(!about.is_dir(), "{} is a folder: send a tar of it", path.display());
+        anyhow::ensure!(
+            !about.is_dir(),
+            "{} is a folder: give a tar of it, by tar -c and - in place of the file",
+            path.display()
+        );
         let watch = match about.is_file() {
             true => Some(ChangeDetector {
                 file: file.try_clone().with_context(cannot_read)?,
@@ -95,12 +99,12 @@ impl ChangeDetector {
         };
         let error = match reason {
             Abort::Truncated => anyhow!(
-                "{path} has become shorter while it was sent: {} bytes, after {}; send it again",
+                "{path} has become shorter while it was read: {} bytes, after {}; try again",
                 now.len(),
                 self.before.len()
             ),
             _ => anyhow!(
-                "{path} has changed while it was sent, or got another name; send it again when no program changes it"
+                "{path} has changed while it was read, or got another name; try again when no program changes it"
             ),
         };
         Err(Fault { reason, error })
@@ -223,10 +227,10 @@ mod tests {
             (
                 |path| OpenOptions::new().write(true).open(path).unwrap().set_len(1).unwrap(),
                 Some(Abort::Truncated),
-                "has become shorter while it was sent: 1 bytes, after 7; send it again",
+                "has become shorter while it was read: 1 bytes, after 7; try again",
             ),
-            (overwrite, Some(Abort::Changed), "has changed while it was sent"),
-            (overwrite_and_set_back, Some(Abort::Changed), "has changed while it was sent"),
+            (overwrite, Some(Abort::Changed), "has changed while it was read"),
+            (overwrite_and_set_back, Some(Abort::Changed), "has changed while it was read"),
             // A log is sent when it is no longer written.
             (|path| fs::write(path, "content, and more").unwrap(), Some(Abort::Changed), "has changed"),
         ];

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use super::support::run;
 
 /// Every subcommand.
-const SUBCOMMANDS: [&str; 7] = ["resolve", "doctor", "bench", "send", "recv", "completions", "man"];
+const SUBCOMMANDS: [&str; 9] =
+    ["resolve", "doctor", "bench", "send", "recv", "put", "get", "completions", "man"];
 
 fn multinet(arguments: &[&str]) -> Output {
     run(arguments, b"")
@@ -43,7 +44,7 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 
 #[test]
 fn a_mistake_is_named_in_one_line() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 18] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
         (&["resolve", "a", "--frob"], "--frob"),
@@ -59,6 +60,13 @@ fn a_mistake_is_named_in_one_line() {
         (
             &["send", "infer.vision.svc.multinet", "model.bin"],
             "write --file model.bin, or put a port before it",
+        ),
+        (&["put"], "<FILE>"),
+        (&["put", "infer.vision.svc.multinet", "model.bin"], "multinet put takes a file alone"),
+        (&["get", "infer-0/a"], "multinet get SERVICE infer-0/a"),
+        (
+            &["get", "infer-0/a", "infer.vision"],
+            "the service comes first: multinet get infer.vision infer-0/a",
         ),
         (
             &["resolve", "10.0.0.1", "--server", "127.0.0.1"],

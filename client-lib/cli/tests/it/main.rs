@@ -1,4 +1,5 @@
-//! Tests of the real binary: its command line, and `bench`, `send` and `recv` over loopback. Tests
+//! Tests of the real binary: its command line, and `bench`, `send`, `recv`, `put` and `get`
+//! over loopback. Tests
 //! that need a DNS server are in `client-lib/e2e/client/`.
 
 #![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
@@ -6,6 +7,7 @@
 mod bench;
 mod command_line;
 mod endings;
+mod fetch;
 mod messages;
 mod raw;
 mod secure;

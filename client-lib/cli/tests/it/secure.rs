@@ -47,9 +47,34 @@ fn echoes_go_to_the_client_that_the_messages_came_from() {
 }
 
 #[test]
+fn only_a_peer_with_a_trusted_certificate_fetches() {
+    let (files, others) = (Files::new(), Files::new());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "content").unwrap();
+    let arguments = ["put", file.path().to_str().unwrap(), "--id", "file"];
+    let put = Server::start(&with(&arguments, &files.flags(SERVER)), 0, Says::Stderr);
+    let address = put.address.to_string();
+    let get = ["get", &address, "infer-0/file", "--tls-name", SERVER, "--wait", "5"];
+    let trust = ["--tls-ca".to_owned(), files.authority.ca().display().to_string()];
+    let strange = [&others.flags("client.test")[..4], &trust].concat();
+    let refused = run(&with(&get, &strange), b"");
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("the peer refuses: our certificate "), "{said}");
+    // Without TLS, it does not even hear the reference.
+    let plain = run(&["get", &address, "infer-0/file", "--wait", "1"], b"");
+    assert_eq!((plain.status.code(), plain.stdout.len()), (Some(1), 0), "{plain:?}");
+    let fetched = run(&with(&get, &files.flags("client.test")), b"");
+    assert_eq!((fetched.status.code(), text(&fetched.stdout)), (Some(0), "content"), "{fetched:?}");
+    assert!(put.output().status.success());
+}
+
+#[test]
 fn an_address_without_a_name_is_not_waited_for() {
     let flags = Files::new().flags("client.test");
-    for command in [&["send", "127.0.0.1:9"][..], &["bench", "client", "127.0.0.1:9"]] {
+    for command in
+        [&["send", "127.0.0.1:9"][..], &["get", "127.0.0.1:9", "a/b"], &["bench", "client", "127.0.0.1:9"]]
+    {
         let output = run(&with(command, &flags), b"");
         assert_eq!(
             text(&output.stderr),

@@ -5,14 +5,15 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use multinet_client::EndpointAddress;
 use multinet_client::nic::{self, AddressState, Interface, LinkState, RouteError};
+use multinet_client::{Endpoint, EndpointAddress};
 
 use super::super::facts::{InSubnet, Nic, NoConnection, NoRoute, Peer, Route, SharedSubnet};
 use super::super::probe;
 
 /// Tries a connection, and full-size packets, to an address of a peer.
 pub(super) async fn peer(
+    service: &str,
     host: String,
     port: u16,
     address: &EndpointAddress,
@@ -24,6 +25,7 @@ pub(super) async fn peer(
         network: address.network.clone(),
         route,
         connected: None,
+        offers_payloads: false,
         mtu: None,
     };
     let found = match nic::route_to(address.ip) {
@@ -41,6 +43,11 @@ pub(super) async fn peer(
     };
     let mut peer = peer(Ok(route));
     let connected = probe::connect(&taken, peer.address).await;
+    if connected.is_ok() {
+        let mut endpoint = Endpoint::at(peer.address);
+        endpoint.addresses = vec![address.clone()];
+        peer.offers_payloads = probe::offers_payloads(service, endpoint, allows_default_network).await;
+    }
     // A host that does not answer at all is not probed further.
     let is_there = connected.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::ConnectionRefused);
     if is_there {

@@ -61,6 +61,9 @@ pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec
         }
         None => {}
     }
+    if peer.offers_payloads {
+        findings.push(Finding::new(Good, "peer", format!("{who}: it offers payloads to fetch")));
+    }
     if let Some(found) = peer.mtu {
         findings.extend(size(&who, route, found));
     }

@@ -118,6 +118,7 @@ fn peer() -> Peer {
         network: Some("rail0".to_owned()),
         route: Ok(route()),
         connected: Some(Ok(Duration::from_micros(87))),
+        offers_payloads: false,
         mtu: Some(Mtu::Passes(9000)),
     }
 }

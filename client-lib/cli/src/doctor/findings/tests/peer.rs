@@ -120,6 +120,14 @@ fn each_fault_on_the_way_has_its_finding_and_fix() {
 }
 
 #[test]
+fn a_peer_that_offers_payloads_is_no_fault() {
+    let found = findings(&with_peer(|peer| peer.offers_payloads = true));
+    assert_eq!(worst(&found), Level::Ok, "{found:?}");
+    let said = "infer-0 at 192.168.111.5:18515 on rail0: it offers payloads to fetch";
+    assert!(found.iter().any(|finding| finding.message == said), "{found:?}");
+}
+
+#[test]
 fn the_default_network_is_noted_where_it_is_allowed() {
     let mut peer = peer();
     let ip: IpAddr = "10.244.0.9".parse().unwrap();
