@@ -24,6 +24,12 @@ nameserver 127.0.0.1
 options ndots:5
 ";
 
+/// Name of the service's first pod, which is its host name.
+const POD: &str = "detect-infer-0-x2v5k";
+
+/// File that is sent and offered.
+const FILE: &str = "model.safetensors";
+
 /// Time limit for a program in the other pod to listen or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -79,8 +85,12 @@ impl Shell {
     /// Starts a program in the service's first pod, in a folder of its own.
     async fn start(&mut self, example: Example) -> Result<()> {
         let folder = TempDir::new_in(&self.folder)?.keep();
+        if example.command.starts_with("multinet put") {
+            fs::hard_link(self.folder.join(FILE), folder.join(FILE))?;
+        }
+        let script = format!("hostname {POD} && exec {}", example.command);
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", "detect-infer-0", "bash", "-c", &format!("exec {}", example.command)]);
+        command.args(["netns", "exec", "detect-infer-0", "unshare", "--uts", "bash", "-c", &script]);
         command.current_dir(&folder).env("PATH", &self.path);
         let mut process = Process::spawn(&mut command, &folder.join("log"))?;
         process
@@ -104,8 +114,9 @@ impl Shell {
     }
 
     async fn run(&mut self, example: &Example) -> Result<()> {
-        let has_listener =
-            ["doctor", "bench client", "send"].iter().any(|verb| example.command.contains(verb));
+        let has_listener = ["doctor", "bench client", "send", "multinet get"]
+            .iter()
+            .any(|verb| example.command.contains(verb));
         if has_listener && self.others.is_empty() {
             let command = "multinet recv --keep".to_owned();
             self.start(Example { command, output: Vec::new() }).await?;
@@ -161,13 +172,14 @@ async fn every_command_of_the_page_prints_the_shown_output() -> Result<()> {
     let _server = pods()?;
     let folder = tempfile::tempdir()?;
     let mut shell = Shell::new(folder.path())?;
-    fs::write(folder.path().join("model.safetensors"), vec![0; 5_000_000])?;
+    fs::write(folder.path().join(FILE), vec![0; 5_000_000])?;
     let examples = examples(&page);
     ensure!(examples.len() >= 8, "only {} commands", examples.len());
     let mut wrong = Vec::new();
     for example in examples {
-        let is_server =
-            ["multinet recv", "multinet bench server"].iter().any(|start| example.command.starts_with(start));
+        let is_server = ["multinet recv", "multinet put", "multinet bench server"]
+            .iter()
+            .any(|start| example.command.starts_with(start));
         let outcome = match is_server {
             true => shell.start(example).await,
             false => shell.run(&example).await,

@@ -8,5 +8,6 @@ mod examples;
 mod memory;
 mod multinet;
 mod nics;
+mod references;
 mod resolve;
 mod transfer;
