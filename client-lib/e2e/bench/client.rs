@@ -3,6 +3,7 @@
 
 mod allocations;
 mod death;
+mod fetches;
 mod many;
 mod roles;
 mod tools;
@@ -62,6 +63,9 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     let bandwidths = tools::bandwidths(extent.sizes, extent.seconds, extent.rounds, log)?;
     log.print("round trips");
     let round_trips = tools::round_trips(extent.trips, extent.rounds)?;
+    let fetched = fetches::bandwidths(extent.sizes, extent.seconds, extent.rounds, log)?;
+    log.print("times of fetches");
+    let fetch_times = fetches::latencies(extent.trips / 10, extent.rounds)?;
     log.print(&format!("{} peers", extent.peers));
     let many = many::table(extent.peers, extent.rest)?;
     log.print(&format!("{} deaths", extent.deaths));
@@ -70,5 +74,5 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
         Table::new("A peer dies", format!("In milliseconds; {} deaths.", times.len()), "p50 | p99");
     deaths.row([50, 99].map(|percent| figure([percentile(&times, percent)], 2)));
     let versions = [("iperf3", version("iperf3", "--version")?), ("UCX", version("ucx_info", "-v")?)];
-    Results::new(&versions, vec![bandwidths, round_trips, allocations, many, deaths])
+    Results::new(&versions, vec![bandwidths, round_trips, fetched, fetch_times, allocations, many, deaths])
 }

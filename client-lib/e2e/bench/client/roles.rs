@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::{allocations, trips};
+use super::{allocations, fetches, trips};
 
 /// Time limit for the start of a role.
 const BOUND: Duration = Duration::from_secs(60);
@@ -38,6 +38,21 @@ pub(crate) enum Role {
     /// Prints the median of this many round trips of 64 bytes, in microseconds.
     EchoClient {
         server: SocketAddr,
+        trips: usize,
+    },
+    /// Offers a payload of this length.
+    Offers {
+        size: u32,
+    },
+    /// Fetches it for this time, and prints the bytes a second.
+    Fetcher {
+        pod: SocketAddr,
+        size: u32,
+        seconds: u64,
+    },
+    /// Prints the median time of a fetch of 64 KiB, in microseconds.
+    FetchTrips {
+        pod: SocketAddr,
         trips: usize,
     },
     /// Prints the median time from sending a frame of 64 bytes to its acknowledgement, in
@@ -72,6 +87,15 @@ impl Role {
             Self::EchoClient { server, trips } => {
                 // The client runs on a worker thread, as the server does.
                 print(format_args!("{}", tokio::spawn(trips::echoed(server, trips)).await??));
+                Ok(())
+            }
+            Self::Offers { size } => fetches::offer(size).await,
+            Self::Fetcher { pod, size, seconds } => {
+                print(format_args!("{}", tokio::spawn(fetches::fetch_for(pod, size, seconds)).await??));
+                Ok(())
+            }
+            Self::FetchTrips { pod, trips } => {
+                print(format_args!("{}", tokio::spawn(fetches::fetch_trips(pod, trips)).await??));
                 Ok(())
             }
             Self::Asker { server, trips } => {

@@ -12,6 +12,7 @@ use multinet_testing::perftest::ucx_row;
 use multinet_testing::process::free_port;
 use serde_json::Value;
 
+use super::fetches::AT_ONCE;
 use super::roles::Role;
 use super::trips;
 
@@ -26,6 +27,9 @@ const ECHO_TARGET: f64 = 1.15;
 
 /// Largest block size of iperf3.
 const IPERF_MAX: u32 = 1 << 20;
+
+/// Test of UCX that reads the other side's memory.
+const GET: &str = "ucp_get";
 
 /// Time limit for a server to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -77,7 +81,7 @@ pub(crate) fn bandwidths(sizes: &[u32], seconds: u64, rounds: usize, log: &Log) 
 pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<Table> {
     let [mut ours, mut acknowledged, mut ucxs, mut echoes] = [const { Vec::new() }; 4];
     for _ in 0..rounds {
-        ours.push(multinet_trip(trips)?);
+        ours.push(multinet_trip(trips::SIZE as u32, trips)?);
         let (_server, address) = Role::Receiver { kept: 0 }.start()?;
         let client = Role::Asker { server: address.parse()?, trips };
         acknowledged.push(client.start()?.1.parse()?);
@@ -108,7 +112,7 @@ pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<Table> {
 }
 
 /// Returns the ratio of the medians.
-fn over(ours: &[f64], theirs: &[f64]) -> Result<f64> {
+pub(crate) fn over(ours: &[f64], theirs: &[f64]) -> Result<f64> {
     Ok(median(ours.to_vec())? / median(theirs.to_vec())?)
 }
 
@@ -120,7 +124,7 @@ fn costed(run: impl FnOnce() -> Result<(f64, f64)>) -> Result<Bandwidth> {
     Ok(Bandwidth { bandwidth, cpu: (cpu_of_children()? - before) / (bytes / GIB) })
 }
 
-fn multinet(size: u32, seconds: u64) -> Result<Bandwidth> {
+pub(crate) fn multinet(size: u32, seconds: u64) -> Result<Bandwidth> {
     costed(|| {
         let result = multinet_bench(&["-s", &size.to_string(), "-D", &seconds.to_string()])?;
         let bandwidth = number(&result, "BW_average")? * f64::from(1 << 20);
@@ -128,8 +132,9 @@ fn multinet(size: u32, seconds: u64) -> Result<Bandwidth> {
     })
 }
 
-fn multinet_trip(trips: usize) -> Result<f64> {
-    let (size, count) = (trips::SIZE.to_string(), trips.to_string());
+/// Returns the median time of a frame there and a frame back, in microseconds.
+pub(crate) fn multinet_trip(size: u32, trips: usize) -> Result<f64> {
+    let (size, count) = (size.to_string(), trips.to_string());
     Ok(number(&multinet_bench(&["--latency", "-s", &size, "-n", &count])?, "t_typical")? * 2.0)
 }
 
@@ -175,34 +180,54 @@ fn iperf(size: u32, seconds: u64) -> Result<Bandwidth> {
 }
 
 fn ucx(test: &str, size: u32, seconds: u64) -> Result<Bandwidth> {
-    // UCX needs a number of messages. A short run shows how many it sends in the given time.
-    let few = (32_u64 << 20) / u64::from(size);
-    let many = ucx_bandwidth(test, size, few.max(10))? * seconds as f64 / f64::from(size);
-    let messages = (many as u64).clamp(20, 10_000_000);
+    let messages = ucx_messages(test, size, seconds)?;
     // The messages of its warm-up cost as much.
     let bytes = (messages + warm_up(messages)) as f64 * f64::from(size);
     costed(|| Ok((ucx_bandwidth(test, size, messages)?, bytes)))
 }
 
+/// Returns the bytes per second by which UCX reads the other side's memory, as a fetch does.
+pub(crate) fn ucx_get(size: u32, seconds: u64) -> Result<f64> {
+    ucx_bandwidth(GET, size, ucx_messages(GET, size, seconds)?)
+}
+
+/// Returns the median time in which UCX reads from the other side's memory, in microseconds.
+pub(crate) fn ucx_get_time(size: u32, count: usize) -> Result<f64> {
+    Ok(*ucx_figures(GET, size, count as u64, Some(1))?.get(1).context("too few columns")?)
+}
+
+/// Returns the number of messages that UCX, which needs one, moves in the given time. A short run
+/// tells it.
+fn ucx_messages(test: &str, size: u32, seconds: u64) -> Result<u64> {
+    let few = (32_u64 << 20) / u64::from(size);
+    let many = ucx_bandwidth(test, size, few.max(10))? * seconds as f64 / f64::from(size);
+    Ok((many as u64).clamp(20, 10_000_000))
+}
+
 /// Returns the bytes per second, after both processes have ended.
 fn ucx_bandwidth(test: &str, size: u32, messages: u64) -> Result<f64> {
     // This is "overall_bw", in units of 2^20 bytes per second.
-    Ok(ucx_figures(test, size, messages)?.get(5).context("too few columns")? * f64::from(1 << 20))
+    let outstanding = (test == GET).then_some(AT_ONCE);
+    Ok(ucx_figures(test, size, messages, outstanding)?.get(5).context("too few columns")?
+        * f64::from(1 << 20))
 }
 
 fn ucx_trip(trips: usize) -> Result<f64> {
-    let figures = ucx_figures("tag_lat", trips::SIZE as u32, trips as u64)?;
+    let figures = ucx_figures("tag_lat", trips::SIZE as u32, trips as u64, None)?;
     // This is the median of one direction.
     Ok(figures.get(1).context("too few columns")? * 2.0)
 }
 
-fn ucx_figures(test: &str, size: u32, messages: u64) -> Result<Vec<f64>> {
+fn ucx_figures(test: &str, size: u32, messages: u64, outstanding: Option<usize>) -> Result<Vec<f64>> {
     let port = free_port()?;
     let mut server = Process::start(ucx_command().args(["-p", &port.to_string()]))?;
     until_listening(port)?;
     let warm_up = warm_up(messages).to_string();
     let mut client = ucx_command();
     client.args(["127.0.0.1", "-p", &port.to_string(), "-t", test, "-s", &size.to_string()]);
+    if let Some(count) = outstanding {
+        client.args(["-O", &count.to_string()]);
+    }
     let text = output(client.args(["-n", &messages.to_string(), "-w", &warm_up, "-f", "-v"]))?;
     server.kill()?;
     ucx_row(&text)
