@@ -10,7 +10,7 @@ pub(crate) struct Answer {
     pub(crate) status: Status,
 }
 
-/// What the answer says of the payload.
+/// State of the payload in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The frame has it.

@@ -138,7 +138,9 @@ impl Offers {
     /// offer that is [taken](Offer::taken) already, since the message was only delivered again.
     ///
     /// ```no_run
-    /// # async fn example(offers: &multinet_client::Offers) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     offers: &multinet_client::Offers,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Frame;
     ///
     /// let picture = Frame::new(vec![0; 1920 * 1080 * 3]).metadata("1920x1080 rgb24");
@@ -228,7 +230,9 @@ impl Offers {
     /// Ends all offers, and closes the connections and the port.
     ///
     /// ```no_run
-    /// # async fn example(offers: multinet_client::Offers) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     offers: multinet_client::Offers,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// tokio::signal::ctrl_c().await?;
     /// // Tasks that wait for an offer to be taken get NotTaken::Closed.
     /// offers.close().await;
@@ -348,7 +352,9 @@ impl Offer {
     /// Waits until the payload has been fetched and acknowledged.
     ///
     /// ```no_run
-    /// # async fn example(offer: &multinet_client::Offer) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn example(
+    /// #     offer: &multinet_client::Offer,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // Only now is the message that led to the payload acknowledged upstream.
     /// offer.taken().await?;
     /// # Ok(()) }

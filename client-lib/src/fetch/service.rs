@@ -18,7 +18,7 @@ use crate::resolve::{Change, ResolveError, Resolved, Watch};
 /// Number of questions that wait for a connection to be made.
 const WAITING: usize = 16;
 
-/// What is known of a service's endpoints.
+/// Endpoints of a service, as far as they are known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) endpoints: Vec<Arc<Endpoint>>,
