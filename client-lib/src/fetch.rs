@@ -77,16 +77,9 @@ enum Found {
 impl Fetcher {
     /// Creates the listener for the payloads. No connection is made yet.
     pub(crate) fn new(listener: ListenerBuilder, frame_size: u32) -> Result<Self, BindError> {
-        let listener = listener.frame_size(frame_size).without_port()?;
         let (pending, tasks, end) = (Arc::<Pending>::default(), TaskTracker::new(), CancellationToken::new());
-        tasks.spawn({
-            let (listener, pending) = (listener.clone(), Arc::clone(&pending));
-            async move {
-                while let Ok(frame) = listener.recv().await {
-                    pending.answer(frame);
-                }
-            }
-        });
+        let answers = Arc::clone(&pending);
+        let listener = listener.frame_size(frame_size).without_port(move |frame| answers.answer(frame))?;
         let parts = Parts { listener, pending, numbers: Arc::new(AtomicU64::new(1)), end };
         Ok(Self { parts, services: Mutex::default(), frame_size, tasks })
     }

@@ -50,6 +50,7 @@ pub use builder::ListenerBuilder;
 use control::Connection;
 pub(crate) use fetchers::Fetcher;
 use fetchers::Fetchers;
+pub(crate) use fetching::Asker;
 use flusher::Flusher;
 use gpu::UploadPool;
 use limits::Limits;
@@ -122,6 +123,9 @@ struct ListenerHandle {
 /// as the memory exists meanwhile.
 const PREPARING: usize = 2;
 
+/// Function that takes the answers to questions.
+type Answers = Box<dyn Fn(Received) + Send + Sync>;
+
 /// State that all tasks and handles of a listener share.
 struct Shared {
     config: ListenerBuilder,
@@ -139,6 +143,9 @@ struct Shared {
     counts: Counters,
     log_limit: LogLimit,
     shutdown: CancellationToken,
+    /// Takes the frames that answer questions of this process, in place of the queue, on the thread
+    /// that receives them.
+    answers: Option<Answers>,
     /// Queue of peers that have come to fetch, if payloads are offered here. Frames are not
     /// received then.
     fetchers: Option<Fetchers>,
@@ -368,7 +375,12 @@ impl Drop for ListenerHandle {
 }
 
 impl Shared {
-    fn new(config: ListenerBuilder, budget: Budget, fetchers: Option<Fetchers>) -> Self {
+    fn new(
+        config: ListenerBuilder,
+        budget: Budget,
+        fetchers: Option<Fetchers>,
+        answers: Option<Answers>,
+    ) -> Self {
         let Limits { memory, connections, .. } = config.limits;
         // Senders that have gone are remembered for a while.
         let sessions = Sessions::new(connections.saturating_mul(4));
@@ -393,6 +405,7 @@ impl Shared {
             counts: Counters::default(),
             shutdown: CancellationToken::new(),
             fetchers,
+            answers,
         }
     }
 

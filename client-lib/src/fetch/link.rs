@@ -1,17 +1,19 @@
 //! The task of one connection to a pod that offers payloads.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::pending::{Asked, Outcome, Pending};
 use crate::endpoint::Endpoint;
 use crate::error::DialError;
-use crate::listener::Listener;
+use crate::listener::{Asker, Listener};
 use crate::peers::dial::{Dialer, Offering};
 use crate::reference::OfferId;
 use crate::wire::MAX_ASKS;
@@ -23,6 +25,41 @@ const IDLE: Duration = Duration::from_secs(60);
 pub(super) struct Question {
     pub(super) id: OfferId,
     pub(super) reply: oneshot::Sender<Outcome>,
+}
+
+/// A connection that is up. Questions are written by the tasks that ask them.
+pub(super) struct Up {
+    asker: Asker,
+    pod: SocketAddr,
+    /// Places of the questions that the pod may be asked at a time.
+    places: Arc<Semaphore>,
+    /// Time of the last question.
+    last: Mutex<Instant>,
+}
+
+impl Up {
+    /// Asks a question if the connection lasts, and the pod may be asked now. Returns it otherwise.
+    pub(super) fn try_ask(&self, parts: &Parts, question: Question) -> Result<(), Question> {
+        match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) if !self.asker.is_over() => {
+                self.ask(parts, question, place);
+                Ok(())
+            }
+            _ => Err(question),
+        }
+    }
+
+    fn ask(&self, parts: &Parts, Question { id, reply }: Question, place: OwnedSemaphorePermit) {
+        let number = parts.numbers.fetch_add(1, Ordering::Relaxed);
+        parts.pending.add(number, Asked { pod: self.pod, reply, _place: place });
+        self.asker.ask(number, &id);
+        *self.last.lock() = Instant::now();
+        // The questions of a connection are dropped when it has ended. This one may have come after
+        // that.
+        if self.asker.is_over() {
+            parts.pending.remove(number);
+        }
+    }
 }
 
 /// Parts that all connections of a connector's fetches share.
@@ -43,6 +80,7 @@ pub(super) async fn run(
     dialer: Arc<Dialer>,
     endpoint: Arc<Endpoint>,
     mut questions: mpsc::Receiver<Question>,
+    up: Arc<OnceLock<Up>>,
 ) {
     let connecting = async {
         let Offering { stream, hello, peer } = dialer.dial_to_fetch(&endpoint).await?;
@@ -61,29 +99,28 @@ pub(super) async fn run(
             return;
         }
     };
-    let asker = fetching.asker();
+    let (asker, places) = (fetching.asker(), Arc::new(Semaphore::new(MAX_ASKS)));
+    let last = Mutex::new(Instant::now());
+    let up = up.get_or_init(|| Up { asker, pod: peer, places: Arc::clone(&places), last });
     let mut receiving = std::pin::pin!(fetching.run());
-    let places = Arc::new(Semaphore::new(MAX_ASKS));
     let (mut place, mut idle) = (None, Instant::now() + IDLE);
     loop {
         tokio::select! {
             () = &mut receiving => break,
             free = Arc::clone(&places).acquire_owned(), if place.is_none() => place = free.ok(),
             question = questions.recv(), if place.is_some() => {
-                let (Some(Question { id, reply }), Some(place)) = (question, place.take()) else {
-                    asker.close();
+                let (Some(question), Some(place)) = (question, place.take()) else {
+                    up.asker.close();
                     receiving.await;
                     break;
                 };
-                let number = parts.numbers.fetch_add(1, Ordering::Relaxed);
-                parts.pending.add(number, Asked { pod: peer, reply, _place: place });
-                asker.ask(number, &id);
-                idle = Instant::now() + IDLE;
+                up.ask(&parts, question, place);
             }
             () = sleep_until(idle) => {
                 let unanswered = MAX_ASKS - places.available_permits() - usize::from(place.is_some());
-                if unanswered == 0 && asker.is_idle() {
-                    asker.close();
+                let unused = up.last.lock().elapsed() >= IDLE;
+                if unused && unanswered == 0 && up.asker.is_idle() {
+                    up.asker.close();
                 }
                 idle = Instant::now() + IDLE;
             }

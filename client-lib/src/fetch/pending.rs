@@ -38,6 +38,12 @@ impl Pending {
         self.0.lock().insert(number, asked);
     }
 
+    /// Drops a question, which will not be answered.
+    pub(super) fn remove(&self, number: u64) {
+        let gone = self.0.lock().remove(&number);
+        drop(gone);
+    }
+
     /// Drops the questions to a pod, whose connection has ended.
     pub(super) fn forget(&self, pod: SocketAddr) {
         let gone: Vec<Asked> =

@@ -1,14 +1,14 @@
 //! Pods of one service that payloads are fetched from: their endpoints in DNS, and connections.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
-use super::link::{self, Parts, Question};
+use super::link::{self, Parts, Question, Up};
 use super::pending::Outcome;
 use crate::endpoint::Endpoint;
 use crate::peers::dial::Dialer;
@@ -48,8 +48,16 @@ pub(super) struct Service {
     soon: Arc<Notify>,
     /// Connections by the endpoint's name and port. A connection that has ended is made again by
     /// the next question.
-    links: Mutex<HashMap<(String, u16), mpsc::Sender<Question>>>,
+    links: Mutex<HashMap<(String, u16), Link>>,
     tasks: TaskTracker,
+}
+
+/// A connection, which is made or up.
+#[derive(Clone)]
+struct Link {
+    /// Queue of questions while the connection is made, or the pod is asked too much.
+    questions: mpsc::Sender<Question>,
+    up: Arc<OnceLock<Up>>,
 }
 
 impl Service {
@@ -80,23 +88,31 @@ impl Service {
     pub(super) async fn ask(&self, endpoint: Arc<Endpoint>, id: OfferId) -> Option<Outcome> {
         let (reply, answered) = oneshot::channel();
         let question = Question { id, reply };
-        if let Err(mpsc::error::SendError(question)) = self.link(&endpoint).send(question).await {
+        let link = self.link(&endpoint);
+        let question = match link.up.get() {
+            None => Err(question),
+            Some(up) => up.try_ask(&self.parts, question),
+        };
+        if let Err(question) = question
+            && let Err(mpsc::error::SendError(question)) = link.questions.send(question).await
+        {
             // The connection has just ended.
-            self.link(&endpoint).send(question).await.ok()?;
+            self.link(&endpoint).questions.send(question).await.ok()?;
         }
         answered.await.ok()
     }
 
-    /// Returns the queue of a connection's questions. It makes a new connection if there is none.
-    fn link(&self, endpoint: &Arc<Endpoint>) -> mpsc::Sender<Question> {
+    /// Returns the connection to a pod. It makes a new one if there is none.
+    fn link(&self, endpoint: &Arc<Endpoint>) -> Link {
         let mut links = self.links.lock();
-        links.retain(|_, link| !link.is_closed());
+        links.retain(|_, link| !link.questions.is_closed());
         let name = (endpoint.target.clone(), endpoint.port);
         let make = || {
             let (sender, questions) = mpsc::channel(WAITING);
             let (parts, dialer) = (self.parts.clone(), Arc::clone(&self.dialer));
-            self.tasks.spawn(link::run(parts, dialer, Arc::clone(endpoint), questions));
-            sender
+            let up = Arc::<OnceLock<Up>>::default();
+            self.tasks.spawn(link::run(parts, dialer, Arc::clone(endpoint), questions, Arc::clone(&up)));
+            Link { questions: sender, up }
         };
         links.entry(name).or_insert_with(make).clone()
     }

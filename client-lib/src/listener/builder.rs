@@ -10,14 +10,12 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-#[cfg(doc)]
-use super::Received;
 use super::admission::Admission;
 use super::budget::Budget;
 use super::fetchers::{Fetcher, Fetchers};
 use super::limits::Limits;
 use super::sockets::sockets;
-use super::{Acknowledge, Listener, ListenerHandle, Shared, accept, room};
+use super::{Acknowledge, Answers, Listener, ListenerHandle, Received, Shared, accept, room};
 use crate::error::BindError;
 use crate::identity::Identity;
 use crate::nic::Keeper;
@@ -406,7 +404,7 @@ impl ListenerBuilder {
     /// [`BindError`], if there is no address to listen on, or one that cannot be listened on.
     pub async fn bind(self) -> Result<Listener, BindError> {
         let sockets = self.sockets()?;
-        let listener = self.start(sockets, None)?;
+        let listener = self.start(sockets, None, None)?;
         let Shared { memory, config, .. } = &*listener.handle.shared;
         let (addresses, each) = (&listener.handle.addresses, config.limits.slots);
         info!(?addresses, "listening, with {memory}, {each} for each sender where they are enough");
@@ -417,18 +415,27 @@ impl ListenerBuilder {
     pub(crate) fn bind_for_fetchers(self) -> Result<(Listener, mpsc::Receiver<Fetcher>), BindError> {
         let (fetchers, receiver) = Fetchers::new(self.limits.connections);
         let sockets = self.sockets()?;
-        let listener = self.start(sockets, Some(fetchers))?;
+        let listener = self.start(sockets, Some(fetchers), None)?;
         info!(addresses = ?listener.handle.addresses, "listening for fetchers");
         Ok((listener, receiver))
     }
 
     /// Creates a listener without a port. It receives on the connections that
-    /// [`connected`](Listener::connected) is called with.
-    pub(crate) fn without_port(self) -> Result<Listener, BindError> {
-        self.start(Vec::new(), None)
+    /// [`connected`](Listener::connected) is called with, and hands the frames to `answers` at
+    /// once.
+    pub(crate) fn without_port(
+        self,
+        answers: impl Fn(Received) + Send + Sync + 'static,
+    ) -> Result<Listener, BindError> {
+        self.start(Vec::new(), None, Some(Box::new(answers)))
     }
 
-    fn start(self, listening: Vec<TcpListener>, fetchers: Option<Fetchers>) -> Result<Listener, BindError> {
+    fn start(
+        self,
+        listening: Vec<TcpListener>,
+        fetchers: Option<Fetchers>,
+        answers: Option<Answers>,
+    ) -> Result<Listener, BindError> {
         let budget = self.limits.memory.map_or_else(Budget::read, Budget::given);
         self.check(&budget)?;
         let mut sockets = Vec::new();
@@ -443,7 +450,7 @@ impl ListenerBuilder {
             addresses.push(address);
         }
         let tasks = TaskTracker::new();
-        let shared = Arc::new(Shared::new(self, budget, fetchers));
+        let shared = Arc::new(Shared::new(self, budget, fetchers, answers));
         let listening = sockets.iter().map(|(socket, _)| Arc::downgrade(socket)).collect();
         for (socket, keeper) in sockets {
             tasks.spawn(accept::accept(socket, keeper, Arc::clone(&shared), tasks.clone()));

@@ -107,6 +107,11 @@ impl Asker {
         self.0.is_idle() && self.0.is_quiet()
     }
 
+    /// Returns whether the connection has ended, or is about to.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
     /// Ends the connection, because nothing more is fetched by it.
     pub(crate) fn close(&self) {
         self.0.close_with(Ended::NotNeeded);

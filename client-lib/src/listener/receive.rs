@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::task::{consume_budget, yield_now};
 
-use super::Shared;
 use super::control::Connection;
 use super::ended::Ended;
 use super::queue::Arrived;
 use super::slot::Slot;
+use super::{Answers, Received, Shared};
 use crate::inbound::Arrival;
 use crate::stream::MessageReader;
 use crate::wire::{Data, Header};
@@ -90,23 +90,41 @@ pub(super) fn take_in(
     data: Data,
     slot: Slot,
 ) -> Result<(), Ended> {
-    let repeat = connection.while_latest(|| deliver(shared, connection, data, slot));
-    if let Some((arrival, slot)) = repeat.ok_or(Ended::Superseded)? {
-        shared.counts.dropped();
-        connection.drop_repeat(data.sequence, arrival, slot);
+    let fate = connection.while_latest(|| deliver(shared, connection, data, slot));
+    match fate.ok_or(Ended::Superseded)? {
+        Fate::Queued => {}
+        // Not under the session's lock, which dropping the frame takes.
+        Fate::Answer(answers, arrived) => answers(Received::take(arrived, shared.upload_pool.as_ref())),
+        Fate::Repeat(arrival, slot) => {
+            shared.counts.dropped();
+            connection.drop_repeat(data.sequence, arrival, slot);
+        }
     }
     Ok(())
 }
 
-/// Queues a frame for the program, or returns the slot if the program has had it.
-fn deliver(shared: &Shared, connection: &Arc<Connection>, data: Data, slot: Slot) -> Option<(Arrival, Slot)> {
+/// Fate of a frame.
+enum Fate<'s> {
+    Queued,
+    /// It answers a question of this process.
+    Answer(&'s Answers, Arrived),
+    /// The program has had it.
+    Repeat(Arrival, Slot),
+}
+
+/// Queues a frame for the program, if the program has not had it, and has not asked for it.
+fn deliver<'s>(shared: &'s Shared, connection: &Arc<Connection>, data: Data, slot: Slot) -> Fate<'s> {
     match connection.arrived(&data) {
         Arrival::Deliver => {
             shared.counts.arrived(&data);
-            shared.queue.push(Arrived { header: data, slot, connection: Arc::clone(connection) });
-            None
+            let arrived = Arrived { header: data, slot, connection: Arc::clone(connection) };
+            if let Some(answers) = &shared.answers {
+                return Fate::Answer(answers, arrived);
+            }
+            shared.queue.push(arrived);
+            Fate::Queued
         }
-        arrival => Some((arrival, slot)),
+        arrival => Fate::Repeat(arrival, slot),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::handshake::TransportKind;
 use crate::listener::{Fetcher, Listener};
 use crate::peers::Sent;
 use crate::peers::shared::Ask;
-use crate::peers::single::{MAX_UNDECIDED, ONLY, SingleSender};
+use crate::peers::single::{Answering, MAX_UNDECIDED, ONLY, SingleSender};
 use crate::wire::MAX_ASKS;
 
 /// Serves each connection in a task of its own.
@@ -49,11 +49,16 @@ async fn serve(shared: Arc<Shared>, listener: Listener, fetcher: Fetcher) {
         Some(Err(error)) => return listener.log_turned_away(&error),
         None => return,
     };
-    let (sender, questions) = SingleSender::new(dialer.session, MAX_ASKS);
+    let (queue, answers) = mpsc::channel(MAX_ASKS);
+    let asked = {
+        let shared = Arc::clone(&shared);
+        move |to: &Answering, ask| answer(&shared, to, ask, &queue)
+    };
+    let sender = SingleSender::new(dialer.session, asked);
     let connected = shared.count_fetcher();
     let transport = if dialed.pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
     listener.log_connected(transport, dialed.instead_of_rdma.as_deref());
-    let mut answering = std::pin::pin!(answer_all(&shared, &sender, questions));
+    let mut answering = std::pin::pin!(follow(sender.answering(), answers));
     let mut running = std::pin::pin!(sender.run(dialed));
     let ended = tokio::select! {
         ended = &mut running => ended,
@@ -69,44 +74,74 @@ async fn serve(shared: Arc<Shared>, listener: Listener, fetcher: Fetcher) {
     // more.
 }
 
-/// Answers each question by a frame, and gives its ticket back when the fetcher has decided on it.
-async fn answer_all(
-    shared: &Shared,
-    sender: &SingleSender,
-    mut questions: mpsc::Receiver<Ask>,
-) -> std::convert::Infallible {
-    let mut answers = FuturesUnordered::new();
+/// Answers a question by a frame. The rest is left to [`follow`]. Returns whether there is a place
+/// in its queue, which a fetcher that keeps to the limit on questions does not fill.
+fn answer(
+    shared: &Arc<Shared>,
+    to: &Answering,
+    Ask { number, id }: Ask,
+    queue: &mpsc::Sender<Given>,
+) -> bool {
+    let Ok(place) = queue.try_reserve() else { return false };
+    let now = Instant::now().into_std();
+    let (frame, fetch) = match shared.with(|state| state.ledger.fetch(now, id.as_str())) {
+        Some((ticket, frame)) => {
+            let fetch = LiveFetch { shared: Arc::clone(shared), ticket: Some(ticket), sent: None };
+            (with_answer(frame, number, Status::Here), Some(fetch))
+        }
+        None => (with_answer(Frame::new(""), number, Status::Unknown), None),
+    };
+    match (to.try_send(frame), fetch) {
+        (Ok(sent), Some(fetch)) => place.send(Given::Sent(fetch.sent_by(sent))),
+        (Ok(_), None) => {}
+        (Err((frame, _)), fetch) => place.send(Given::Waiting { number, frame, fetch }),
+    }
+    true
+}
+
+/// An answer that the connection has been given, or for which it had no room.
+enum Given {
+    Sent(LiveFetch),
+    Waiting { number: u64, frame: Frame, fetch: Option<LiveFetch> },
+}
+
+/// Sends the answers that wait for room, and gives tickets back when the fetcher has decided on
+/// them.
+async fn follow(to: Answering, mut answers: mpsc::Receiver<Given>) -> std::convert::Infallible {
+    let mut followed = FuturesUnordered::new();
     loop {
         tokio::select! {
             // A fetcher that holds many payloads waits until it has dealt with some.
-            Some(ask) = questions.recv(), if answers.len() < MAX_UNDECIDED => {
-                answers.push(answer(shared, sender, ask));
+            Some(given) = answers.recv(), if followed.len() < MAX_UNDECIDED => {
+                followed.push(follow_one(&to, given));
             }
-            Some(()) = answers.next() => {}
+            Some(()) = followed.next() => {}
             // The connection has ended, too.
             else => std::future::pending().await,
         }
     }
 }
 
-async fn answer(shared: &Shared, sender: &SingleSender, Ask { number, id }: Ask) {
-    let now = Instant::now().into_std();
-    let Some((ticket, frame)) = shared.with(|state| state.ledger.fetch(now, id.as_str())) else {
-        let _ = sender.send(with_answer(Frame::new(""), number, Status::Unknown)).await;
-        return;
+async fn follow_one(to: &Answering, given: Given) {
+    let fetch = match given {
+        Given::Sent(fetch) => fetch,
+        Given::Waiting { number, frame, fetch } => {
+            let length = frame.len() as u64;
+            match (to.send(frame).await, fetch) {
+                (Ok(sent), Some(fetch)) => fetch.sent_by(sent),
+                (Err(SendError::TooLarge { .. }), fetch) => {
+                    drop(fetch);
+                    let answer = with_answer(Frame::new(""), number, Status::TooLarge(length));
+                    let _ = to.send(answer).await;
+                    return;
+                }
+                // There was no payload, or the connection has ended.
+                _ => return,
+            }
+        }
     };
-    let (mut live, length) = (LiveFetch { shared, ticket: Some(ticket), sent: None }, frame.len());
-    match sender.send(with_answer(frame, number, Status::Here)).await {
-        Ok(sent) => {
-            let _ = live.sent.insert(sent).acknowledged().await;
-        }
-        Err(SendError::TooLarge { .. }) => {
-            drop(live);
-            let status = Status::TooLarge(length as u64);
-            let _ = sender.send(with_answer(Frame::new(""), number, status)).await;
-        }
-        // The connection has ended.
-        Err(_) => {}
+    if let Some(sent) = &fetch.sent {
+        let _ = sent.acknowledged().await;
     }
 }
 
@@ -118,14 +153,22 @@ fn with_answer(mut frame: Frame, number: u64, status: Status) -> Frame {
 }
 
 /// A fetch under way, which ends when this is dropped, also with the connection.
-struct LiveFetch<'s> {
-    shared: &'s Shared,
+struct LiveFetch {
+    shared: Arc<Shared>,
     ticket: Option<Ticket>,
     /// The frame with the payload, once it has been given to the connection.
     sent: Option<Sent>,
 }
 
-impl Drop for LiveFetch<'_> {
+impl LiveFetch {
+    /// Notes that the connection has been given the payload.
+    fn sent_by(mut self, sent: Sent) -> Self {
+        self.sent = Some(sent);
+        self
+    }
+}
+
+impl Drop for LiveFetch {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         // The acknowledgement may have come with the end of the connection.

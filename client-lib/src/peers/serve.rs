@@ -216,7 +216,7 @@ async fn read_message(link: &Link, reader: &mut MessageReader, body: &mut Vec<u8
             reader.fill(body).await?;
             let asks = link.shared.asks.as_ref().ok_or(EndReason::UnexpectedAsk)?;
             let id = str::from_utf8(body).ok().and_then(|id| id.parse().ok()).ok_or(EndReason::InvalidId)?;
-            asks.try_send(Ask { number, id }).map_err(|_| EndReason::TooManyAsks)
+            if asks(Ask { number, id }) { Ok(()) } else { Err(EndReason::TooManyAsks) }
         }
         Header::Close { text, .. } => {
             body.resize(text, 0);

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use multinet_memory::GpuError;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -73,10 +73,12 @@ pub(crate) struct Shared {
     staging: StagingPool,
     /// Cancelled when all connections of the PeerSet must end.
     pub(crate) shutdown: CancellationToken,
-    /// Queue of what the peer asks for, if it has connected to fetch. When it is full, the peer has
-    /// asked too much at a time.
-    pub(super) asks: Option<mpsc::Sender<Ask>>,
+    /// Answers what the peer asks for, if it has connected to fetch.
+    pub(super) asks: Option<AskHandler>,
 }
+
+/// Function that answers a question. Returns whether the peer may ask so much at a time.
+pub(crate) type AskHandler = Box<dyn Fn(Ask) -> bool + Send + Sync>;
 
 /// Question of a peer for a payload that is on offer.
 #[derive(Debug)]
@@ -97,7 +99,7 @@ pub(crate) struct Link {
 }
 
 impl Shared {
-    pub(crate) fn new(outbound: Outbound<Frame>, asks: Option<mpsc::Sender<Ask>>) -> Self {
+    pub(crate) fn new(outbound: Outbound<Frame>, asks: Option<AskHandler>) -> Self {
         let state = State {
             outbound,
             endpoints: HashMap::new(),

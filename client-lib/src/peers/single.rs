@@ -1,8 +1,6 @@
 //! Sending on one connection that the peer has opened, and that is not opened again.
 
-use std::sync::{Arc, OnceLock};
-
-use tokio::sync::mpsc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::dial::Dialed;
 use super::end_reason::EndReason;
@@ -10,7 +8,7 @@ use super::handle::{Handle, Sent};
 use super::serve::run_connection;
 use super::shared::{Ask, Link, Shared};
 use crate::choose::Choice;
-use crate::error::SendError;
+use crate::error::{SendError, TrySendError};
 use crate::frame::Frame;
 use crate::handshake::{Delivery, SessionId};
 use crate::outbound::{Action, LinkId, Outbound, PeerId, PeerInfo, Settings};
@@ -28,26 +26,42 @@ pub(crate) struct SingleSender {
     link: Arc<Link>,
 }
 
+/// Handle of such a sender by which frames are sent.
+pub(crate) struct Answering(Arc<Handle>);
+
 impl SingleSender {
-    /// Creates a sender, and the queue of what its peer asks for, which holds at most `asks`.
-    pub(crate) fn new(session: SessionId, asks: usize) -> (Self, mpsc::Receiver<Ask>) {
-        let (sender, receiver) = mpsc::channel(asks);
+    /// Creates a sender. `asked` is called with what the peer asks for, and a handle by which to
+    /// answer, on the thread that reads the question. It returns whether the peer may ask so much
+    /// at a time.
+    pub(crate) fn new(
+        session: SessionId,
+        asked: impl Fn(&Answering, Ask) -> bool + Send + Sync + 'static,
+    ) -> Self {
         let settings = settings();
         let mut outbound = Outbound::new(settings, session.0 as u64).give_up_rejected();
         let now = tokio::time::Instant::now().into_std();
         let info = PeerInfo { target: String::new(), uid: None, distance: 0 };
         outbound.set_endpoints(now, vec![info]);
         outbound.tick(now);
-        let shared = Arc::new(Shared::new(outbound, Some(sender)));
+        let handle = Arc::new_cyclic(|handle: &Weak<Handle>| {
+            let handle = Weak::clone(handle);
+            let handler = move |ask| match handle.upgrade() {
+                Some(handle) => asked(&Answering(handle), ask),
+                // The connection ends.
+                None => true,
+            };
+            let shared = Arc::new(Shared::new(outbound, Some(Box::new(handler))));
+            Handle { shared, session: session.0, choice: Choice::RoundRobin }
+        });
+        let shared = &handle.shared;
         let end = shared.shutdown.child_token();
-        let link = Arc::new(Link { id: ONLY, shared: Arc::clone(&shared), channel: OnceLock::new(), end });
+        let link = Arc::new(Link { id: ONLY, shared: Arc::clone(shared), channel: OnceLock::new(), end });
         {
             let mut state = shared.state();
             while state.outbound.next_action().is_some() {}
             state.links.insert(ONLY, Arc::clone(&link));
         }
-        let handle = Arc::new(Handle { shared, session: session.0, choice: Choice::RoundRobin });
-        (Self { handle, link }, receiver)
+        Self { handle, link }
     }
 
     /// Returns the limit on frames in flight that the hello tells the peer.
@@ -55,9 +69,9 @@ impl SingleSender {
         u32::try_from(settings().max_per_connection()).unwrap_or(u32::MAX)
     }
 
-    /// Sends a frame, as soon as the peer has room for it.
-    pub(crate) async fn send(&self, frame: Frame) -> Result<Sent, SendError> {
-        self.handle.send(frame, Some(ONLY.peer)).await
+    /// Returns a handle by which frames are sent.
+    pub(crate) fn answering(&self) -> Answering {
+        Answering(Arc::clone(&self.handle))
     }
 
     /// Runs the connection until it ends. Afterwards no device reads a frame any more.
@@ -94,6 +108,19 @@ impl SingleSender {
                 self.link.try_flush();
             }
         }
+    }
+}
+
+impl Answering {
+    /// Sends a frame at once, or returns it if the peer has no room for it.
+    #[expect(clippy::result_large_err, reason = "the frame itself is what is given back")]
+    pub(crate) fn try_send(&self, frame: Frame) -> Result<Sent, (Frame, TrySendError)> {
+        self.0.try_send(frame, Some(ONLY.peer))
+    }
+
+    /// Sends a frame, as soon as the peer has room for it.
+    pub(crate) async fn send(&self, frame: Frame) -> Result<Sent, SendError> {
+        self.0.send(frame, Some(ONLY.peer)).await
     }
 }
 
