@@ -62,7 +62,7 @@ pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec
         None => {}
     }
     if peer.offers_payloads {
-        findings.push(Finding::new(Good, "peer", format!("{who}: it offers payloads to fetch")));
+        findings.push(PEER.good(format!("{who}: it offers payloads to fetch")));
     }
     if let Some(found) = peer.mtu {
         findings.extend(size(&who, route, found));
