@@ -1,5 +1,5 @@
 //! A file or a stream from one pod to another, over the same path as any frame: `multinet send`
-//! pushes it to `multinet recv`; `multinet get` fetches it from `multinet put` ([`get`]).
+//! pushes it to `multinet recv`; `multinet get` fetches it from `multinet put` ([`mod@get`]).
 //!
 //! ```text
 //!   source ──> send ── frames, one key, at least once ──> recv ──> sink
