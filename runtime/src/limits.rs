@@ -1,5 +1,5 @@
-//! Limits of this crate, which multinet-dns and multinet-controller share, with their units and
-//! reasons. Durations state their unit, sizes are in bytes.
+//! Limits of this crate, which the servers share, with their units and reasons. Durations state
+//! their unit, sizes are in bytes.
 //!
 //! docs/operations.md lists them; `tests/tools/limits.sh --write` writes that list.
 

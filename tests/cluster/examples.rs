@@ -28,6 +28,9 @@ const EXAMPLES: [(&str, &[&str], &[&str]); 5] = [
     ("dranet", &[], &["rail0"]),
 ];
 
+/// Variants of the example for Numaflow, whose annotations the tests of multinet-numaflow check.
+const NUMAFLOW: [&str; 3] = ["boundary", "dra", "multus"];
+
 /// Mistakes of a user who adapts an example: file, text, mistaken text, and the expected message of
 /// the API server.
 const MISTAKES: [(&str, &str, &str, &str); 10] = [
@@ -92,9 +95,16 @@ async fn every_example_is_valid() -> Result<()> {
     let mut folders = BTreeMap::new();
     for entry in fs::read_dir(repository().join("deploy/examples"))? {
         let folder = entry?.file_name().into_string().unwrap_or_default();
+        if folder == "numaflow" {
+            for variant in NUMAFLOW {
+                let folder = format!("{folder}/{variant}");
+                folders.insert(folder.clone(), example(&folder)?);
+            }
+            continue;
+        }
         folders.insert(folder.clone(), example(&folder)?);
     }
-    ensure!(folders.len() == EXAMPLES.len() + 1, "{:?}", folders.keys()); // and the quickstart
+    ensure!(folders.len() == EXAMPLES.len() + NUMAFLOW.len() + 1, "{:?}", folders.keys()); // and the quickstart
     let all = folders.values().flatten();
     let namespaces = all.filter(|object| kind(object) == "Namespace").map(|object| name(object).to_owned());
     let objects = stage(namespaces).await?;
@@ -116,7 +126,8 @@ async fn the_objects_of_the_documentation_are_valid() -> Result<()> {
     objects.apply_object(&serde_json::from_value(account)?).await?;
     let client = fs::read_to_string(repository().join("docs/client.md"))?;
     let controller = fs::read_to_string(repository().join("docs/controller.md"))?;
-    let shown = [blocks(&client), blocks(&controller)].concat();
+    let numaflow = fs::read_to_string(repository().join("docs/numaflow.md"))?;
+    let shown = [blocks(&client), blocks(&controller), blocks(&numaflow)].concat();
     let mut kinds = BTreeSet::new();
     for block in shown.iter().filter(|block| block.starts_with("apiVersion:")) {
         for mut object in parse(block)? {

@@ -39,8 +39,12 @@ table() {
 # Prints the page with new tables.
 page_with_tables() {
   awk -v dns="$(table dns-server/src/limits.rs)" -v controller="$(table controller/src/limits.rs)" \
-    -v runtime="$(table runtime/src/limits.rs)" -v publish="$(table publish/src/limits.rs)" '
-    BEGIN { tables["dns-server"] = dns; tables["controller"] = controller; tables["runtime"] = runtime; tables["publish"] = publish }
+    -v runtime="$(table runtime/src/limits.rs)" -v publish="$(table publish/src/limits.rs)" \
+    -v numaflow="$(table numaflow/src/limits.rs)" '
+    BEGIN {
+      tables["dns-server"] = dns; tables["controller"] = controller; tables["runtime"] = runtime
+      tables["publish"] = publish; tables["numaflow"] = numaflow
+    }
     /^<!-- end of limits -->$/ { is_table = 0 }
     !is_table
     match($0, /^<!-- limits of [a-z-]+ -->$/) { print tables[$4]; is_table = 1 }

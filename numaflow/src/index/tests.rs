@@ -1,0 +1,73 @@
+use super::*;
+use crate::fixtures::{pipeline, settings, vertex};
+
+const EDGE: &str = r#"[{"from": "decode", "to": "infer", "networks": ["rdma-a"]}]"#;
+
+fn state(edges: &str) -> State {
+    let state = State::new(settings());
+    state.apply(pipeline(edges));
+    for name in ["in", "decode", "infer"] {
+        state.apply(vertex(name));
+    }
+    state
+}
+
+#[test]
+fn a_namespace_waits_once_and_only_for_changes_that_matter() {
+    let state = state(EDGE);
+    let (namespace, decision) = state.next().unwrap();
+    assert_eq!((namespace.as_str(), decision.writes.len()), ("vision", 4));
+    assert!(state.next().is_none());
+
+    // Numaflow writes status all the time.
+    let mut newer = vertex("infer");
+    newer.metadata.resource_version = Some("9999".to_owned());
+    state.apply(newer.clone());
+    assert!(state.next().is_none());
+    assert_eq!(state.vertex("vision", "frames-infer").unwrap().version, "9999");
+
+    newer.metadata.annotations.as_mut().unwrap().insert(HASH.to_owned(), String::new());
+    state.apply(newer);
+    assert_eq!(state.next().unwrap().1.writes.len(), 3, "infer waits for Numaflow");
+}
+
+#[test]
+fn a_list_removes_what_is_gone() {
+    let state = state(EDGE);
+    let key = |name: &str| ObjectKey { namespace: "vision".to_owned(), name: name.to_owned() };
+    while state.next().is_some() {}
+    Index::<Vertex>::reset(&state, &[key("frames-decode")].into());
+    let (_, decision) = state.next().unwrap();
+    assert_eq!(decision.writes.len(), 2, "a service and a reset for decode");
+    Index::<Vertex>::delete(&state, &key("frames-decode"));
+    Index::<Pipeline>::delete(&state, &key("frames"));
+    assert_eq!(state.next().unwrap().1, Decision::default());
+    assert!(state.describe().is_empty() && state.inner.lock().namespaces.is_empty());
+}
+
+#[test]
+fn a_pipeline_being_deleted_keeps_its_plan() {
+    let state = state(EDGE);
+    let before = state.next().unwrap().1;
+    let mut deleted = pipeline(EDGE);
+    deleted.metadata.deletion_timestamp = serde_json::from_str(r#""2026-11-25T16:49:30Z""#).unwrap();
+    state.apply(deleted);
+    state.add("vision");
+    assert_eq!(state.next().unwrap().1, before);
+}
+
+#[test]
+fn the_webhook_plans_with_the_pipeline_that_was_just_read() {
+    let state = state("");
+    let read = Declared::of(&pipeline(EDGE));
+    let end = state.end("vision", ("frames", &read), "infer").unwrap();
+    assert_eq!(end.sources.len(), 1);
+    assert_eq!(state.end("vision", ("frames", &read), "in"), None);
+    assert_eq!(state.end("other", ("frames", &Declared::default()), "infer"), None);
+    // Edges of other Pipelines count too.
+    let other = r#"[{"from": "decode", "to": "infer", "toPipeline": "frames", "networks": ["b"]}]"#;
+    let mut other = pipeline(other);
+    other.metadata.name = Some("other".to_owned());
+    state.apply(other);
+    assert_eq!(state.end("vision", ("frames", &read), "infer").unwrap().sources.len(), 2);
+}

@@ -1,0 +1,125 @@
+use super::*;
+use crate::fixtures::{pipeline, settings};
+
+const EDGE: &str = r#"{"from": "decode", "to": "infer", "networks": ["rdma-a"]}"#;
+
+/// Plans the namespace vision with Pipelines like `frames`, by name and edges.
+fn plan(pipelines: &[(&str, &str)]) -> Plan {
+    let declared: Vec<(&str, Declared)> = pipelines
+        .iter()
+        .map(|(name, edges)| (*name, Declared::of(&pipeline(&format!("[{edges}]")))))
+        .collect();
+    Plan::new("vision", declared.iter().map(|(name, declared)| (*name, declared)), &settings())
+}
+
+fn vertex(pipeline: &str, vertex: &str) -> EndName {
+    EndName::Vertex { pipeline: pipeline.to_owned(), vertex: vertex.to_owned() }
+}
+
+#[test]
+fn both_ends_have_the_network_and_know_each_other() {
+    let plan = plan(&[("frames", EDGE)]);
+    let (from, to) = (&plan.ends[&vertex("frames", "decode")], &plan.ends[&vertex("frames", "infer")]);
+    assert_eq!((plan.ends.len(), plan.problems.len()), (2, 0));
+    assert_eq!(from.targets, ["infer.frames.vision.vertexdomain.local.:18515"]);
+    assert_eq!(to.sources, ["decode.frames.vision.vertexdomain.local.:18515"]);
+    assert!(from.sources.is_empty() && to.targets.is_empty());
+    assert_eq!((&from.networks, &from.ports), (&to.networks, &to.ports));
+    assert_eq!(vertex("frames", "infer").object(), "frames-infer");
+}
+
+#[test]
+fn receivers_may_be_in_another_pipeline_or_a_mono_vertex() {
+    let to_other = r#"{"from": "infer", "to": "decode", "toPipeline": "next", "networks": ["b"], "port": 7}"#;
+    let to_mono = r#"{"from": "infer", "toMonoVertex": "store", "networks": ["b"]}"#;
+    let plan = plan(&[("frames", &format!("{to_other}, {to_mono}")), ("next", "")]);
+    let infer = &plan.ends[&vertex("frames", "infer")];
+    assert_eq!(
+        infer.targets,
+        ["decode.next.vision.vertexdomain.local.:7", "store.vision.svc.multinet.cluster.local.:18515"]
+    );
+    assert_eq!(plan.ends[&vertex("next", "decode")].ports, [7]);
+    assert_eq!(plan.ends[&EndName::MonoVertex("store".to_owned())].sources.len(), 1);
+    assert!(plan.problems.is_empty(), "{:?}", plan.problems);
+    let ports = infer.service_ports();
+    assert_eq!(
+        ports.iter().map(|port| (port.name.as_str(), port.port)).collect::<Vec<_>>(),
+        [("multinet", 7), ("multinet-18515", 18515)]
+    );
+}
+
+#[test]
+fn an_edge_to_a_pipeline_that_is_not_there_counts_and_is_reported() {
+    let edge = r#"{"from": "infer", "to": "decode", "toPipeline": "next", "networks": ["b"]}"#;
+    let alone = plan(&[("frames", edge)]);
+    assert_eq!(alone.ends[&vertex("frames", "infer")].targets.len(), 1);
+    assert!(alone.problems["frames"][0].contains("no Pipeline next with a user-defined vertex decode yet"));
+    // The sender's plan does not change when the other Pipeline comes or goes.
+    let both = plan(&[("frames", edge), ("next", "")]);
+    assert_eq!(alone.ends, both.ends);
+}
+
+#[test]
+fn cycles_and_edges_to_oneself_are_planned() {
+    let back = r#"{"from": "infer", "to": "decode", "networks": ["rdma-a"]}"#;
+    let own = r#"{"from": "infer", "to": "infer", "networks": ["rdma-a"]}"#;
+    let plan = plan(&[("frames", &format!("{EDGE}, {back}, {own}"))]);
+    let infer = &plan.ends[&vertex("frames", "infer")];
+    assert_eq!((infer.targets.len(), infer.sources.len(), infer.networks.len()), (2, 2, 1));
+    assert!(plan.problems.is_empty());
+}
+
+#[test]
+fn an_edge_that_does_not_fit_to_those_before_gets_nothing_at_both_ends() {
+    for clash in [
+        r#"{"from": "infer", "to": "decode", "networks": [{"name": "rdma-a", "alias": "rail0"}], "port": 9}"#,
+        r#"{"from": "infer", "to": "decode", "networks": [{"name": "other", "alias": "rdma-a"}], "port": 9}"#,
+    ] {
+        let plan = plan(&[("frames", &format!("{EDGE}, {clash}"))]);
+        assert_eq!(plan.ends, self::plan(&[("frames", EDGE)]).ends);
+        let [problem] = &plan.problems["frames"][..] else { panic!("{:?}", plan.problems) };
+        assert!(
+            problem.starts_with("direct-edges[1]: network") && problem.ends_with("make them the same"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn what_vertices_may_have_is_limited() {
+    let to = |index: usize| format!(r#"{{"from": "decode", "toMonoVertex": "m{index}", "networks": ["a"]}}"#);
+    let edges: Vec<String> = (0..MAX_PEERS + 2).map(to).collect();
+    let plan = plan(&[("frames", &edges.join(",")), ("other", EDGE)]);
+    let decode = &plan.ends[&vertex("frames", "decode")];
+    assert_eq!((decode.targets.len(), plan.problems["frames"].len()), (MAX_PEERS, 2));
+    assert!(plan.problems["frames"][0].contains("may have 64 vertices that it sends to"));
+    assert!(!plan.problems.contains_key("other"));
+    // The variable stays below what Linux allows, with names as long as they can be.
+    let longest =
+        format!("{}.{}.{}.{}.:65535", "x".repeat(63), "x".repeat(63), "x".repeat(63), "x".repeat(61));
+    assert!(longest.len() * MAX_PEERS < 128 << 10);
+
+    let networks: Vec<String> = (0..20)
+        .map(|index| format!(r#"{{"from": "decode", "to": "infer", "networks": ["n{index}"]}}"#))
+        .collect();
+    let plan = self::plan(&[("frames", &networks.join(","))]);
+    assert_eq!(
+        (plan.ends[&vertex("frames", "infer")].networks.len(), plan.problems["frames"].len()),
+        (16, 4)
+    );
+}
+
+#[test]
+fn the_stamp_changes_with_what_is_injected_only() {
+    let stamp = |edges: &str, settings: &Settings| {
+        plan(&[("frames", edges)]).ends[&vertex("frames", "infer")].stamp(settings)
+    };
+    let first = stamp(EDGE, &settings());
+    assert_eq!(first.len(), 16);
+    assert_eq!(first, stamp(EDGE, &settings()));
+    let far = r#"{"from": "decode", "toMonoVertex": "store", "networks": ["rdma-a"]}"#;
+    assert_eq!(first, stamp(&format!("{EDGE}, {far}"), &settings()));
+    let other = EDGE.replace("rdma-a", "rdma-b");
+    assert_ne!(first, stamp(&other, &settings()));
+    assert_ne!(first, stamp(EDGE, &Settings { ipc_lock: false, ..settings() }));
+}

@@ -1,0 +1,225 @@
+//! Decides what to write in a namespace (pure): services of direct edges, and Vertices that
+//! Numaflow has to write anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use multinet_crds::MultiNetworkService;
+
+use crate::annotation::Declared;
+use crate::limits::annotations::MAX_PROBLEMS;
+use crate::plan::{End, EndName, Plan, Settings};
+use crate::service::{is_ours, owned_service, owner};
+
+/// Objects of a namespace, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Namespace {
+    /// Pipelines, also those being deleted.
+    pub pipelines: BTreeMap<String, KnownPipeline>,
+    /// Vertices that are not being deleted.
+    pub vertices: BTreeMap<String, KnownVertex>,
+    /// The uids of MonoVertices that are not being deleted.
+    pub mono_vertices: BTreeMap<String, String>,
+    /// MultiNetworkServices of any writer.
+    pub services: BTreeMap<String, MultiNetworkService>,
+}
+
+/// Pipeline and what it declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPipeline {
+    /// The object's uid.
+    pub uid: String,
+    /// Its direct edges.
+    pub declared: Declared,
+}
+
+/// Vertex, as far as its plan and its resets are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownVertex {
+    /// The object's uid.
+    pub uid: String,
+    /// Version of the object.
+    pub version: String,
+    /// Name of its Pipeline.
+    pub pipeline: String,
+    /// Its name within the Pipeline.
+    pub vertex: String,
+    /// Whether it waits for Numaflow to write it, because its hash is empty.
+    pub is_reset: bool,
+    /// Stamp of the plan that the webhook has injected.
+    pub stamp: Option<String>,
+    /// Plan that it was last reset for, and how often; as its annotation has it.
+    pub reset: String,
+}
+
+impl KnownVertex {
+    /// Returns the Vertex' name as an end of edges.
+    pub fn end(&self) -> EndName {
+        EndName::Vertex { pipeline: self.pipeline.clone(), vertex: self.vertex.clone() }
+    }
+
+    /// Returns how often the Vertex was reset for a plan.
+    pub fn resets_for(&self, wanted: Option<&str>) -> u32 {
+        let (plan, number) = self.reset.split_once(' ').unwrap_or_default();
+        if plan == wanted.unwrap_or("none") { number.parse().unwrap_or(0) } else { 0 }
+    }
+}
+
+/// Write that a namespace needs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Create the service.
+    Create(Box<MultiNetworkService>),
+    /// Replace the service by this version of it.
+    Replace(Box<MultiNetworkService>),
+    /// Delete the service, which has this uid.
+    Delete {
+        /// Name of the service.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+    /// Have Numaflow write the Vertex anew.
+    Reset {
+        /// Name of the Vertex.
+        name: String,
+        /// Stamp that it is to have then.
+        wanted: Option<String>,
+    },
+    /// Remove the note about resets from the Vertex, which has its plan.
+    Forget {
+        /// Name of the Vertex.
+        name: String,
+    },
+}
+
+/// Message for the author of a Pipeline, which becomes an event of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Notice {
+    /// Name of the Pipeline.
+    pub pipeline: String,
+    /// Reason of the event.
+    pub reason: &'static str,
+    /// Text of the event.
+    pub note: String,
+}
+
+/// Decision about a namespace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Writes that bring it up to its plan, in any order.
+    pub writes: Vec<Write>,
+    /// All messages that apply now.
+    pub notices: BTreeSet<Notice>,
+}
+
+impl Namespace {
+    /// Returns whether the namespace has no object.
+    pub fn is_empty(&self) -> bool {
+        self.pipelines.is_empty()
+            && self.vertices.is_empty()
+            && self.mono_vertices.is_empty()
+            && self.services.is_empty()
+    }
+
+    /// Plans the namespace.
+    pub fn plan(&self, name: &str, settings: &Settings) -> Plan {
+        let declared = self.pipelines.iter().map(|(name, pipeline)| (name.as_str(), &pipeline.declared));
+        Plan::new(name, declared, settings)
+    }
+
+    /// Compares the namespace with its plan.
+    pub fn decide(&self, name: &str, plan: &Plan, settings: &Settings) -> Decision {
+        let mut decision = Decision::default();
+        for (pipeline, problems) in &plan.problems {
+            decision.report(pipeline, problems);
+        }
+        let mut wanted = BTreeMap::new();
+        for (end_name, end) in &plan.ends {
+            let object = end_name.object();
+            if let Some(uid) = self.uid(end_name, &object) {
+                wanted.insert(object, (end_name, owned_service(name, end_name, end, uid)));
+            }
+        }
+        for (object, (end_name, service)) in &wanted {
+            match self.services.get(object) {
+                None => decision.writes.push(Write::Create(Box::new(service.clone()))),
+                Some(known) if !is_ours(known) => decision.taken(object, &plan.ends[*end_name]),
+                Some(known) if owner(known) != owner(service) => decision.delete(object, known),
+                Some(known) => decision.replace(known, service),
+            }
+        }
+        for (object, known) in &self.services {
+            if is_ours(known) && !wanted.contains_key(object) {
+                decision.delete(object, known);
+            }
+        }
+        for (object, vertex) in &self.vertices {
+            let wanted = plan.ends.get(&vertex.end()).map(|end| end.stamp(settings));
+            // Without its Pipeline, a Vertex is about to be deleted.
+            if vertex.is_reset || !self.pipelines.contains_key(&vertex.pipeline) {
+                continue;
+            }
+            if vertex.stamp != wanted {
+                decision.writes.push(Write::Reset { name: object.clone(), wanted });
+            } else if !vertex.reset.is_empty() {
+                decision.writes.push(Write::Forget { name: object.clone() });
+            }
+        }
+        decision
+    }
+
+    /// Returns the uid of the object of an end, if it exists and is not being deleted.
+    fn uid(&self, name: &EndName, object: &str) -> Option<&str> {
+        match name {
+            // The names a-b of c and a of b-c are one Vertex' name, and only one of them is there.
+            EndName::Vertex { .. } => self
+                .vertices
+                .get(object)
+                .filter(|vertex| vertex.end() == *name)
+                .map(|vertex| vertex.uid.as_str()),
+            EndName::MonoVertex(_) => self.mono_vertices.get(object).map(String::as_str),
+        }
+    }
+}
+
+impl Decision {
+    /// Adds the problems of a Pipeline, the first few by themselves.
+    fn report(&mut self, pipeline: &str, problems: &[String]) {
+        let rest = problems.len().saturating_sub(MAX_PROBLEMS);
+        let rest = (rest > 0).then(|| format!("{rest} more problems with direct edges"));
+        for note in problems.iter().take(MAX_PROBLEMS).cloned().chain(rest) {
+            self.notices.insert(Notice { pipeline: pipeline.to_owned(), reason: "DirectEdgeInvalid", note });
+        }
+    }
+
+    /// Reports that another writer has the name of an end's service.
+    fn taken(&mut self, object: &str, end: &End) {
+        for pipeline in &end.pipelines {
+            let note = format!(
+                "the MultiNetworkService {object} is not of multinet-numaflow, and is left alone; rename or delete it"
+            );
+            self.notices.insert(Notice { pipeline: pipeline.clone(), reason: "NameTaken", note });
+        }
+    }
+
+    fn delete(&mut self, name: &str, known: &MultiNetworkService) {
+        let uid = known.metadata.uid.clone().unwrap_or_default();
+        self.writes.push(Write::Delete { name: name.to_owned(), uid });
+    }
+
+    /// Replaces a service that differs from the wanted one. Labels, annotations and owners that
+    /// others have added stay.
+    fn replace(&mut self, known: &MultiNetworkService, wanted: &MultiNetworkService) {
+        let mut service = known.clone();
+        service.spec = wanted.spec.clone();
+        let labels = wanted.metadata.labels.clone().unwrap_or_default();
+        service.metadata.labels.get_or_insert_default().extend(labels);
+        if service != *known {
+            service.status = None;
+            self.writes.push(Write::Replace(Box::new(service)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use super::*;
+use crate::fixtures::{pipeline, settings};
+use crate::plan::End;
+use crate::service::MANAGED_BY;
+
+const EDGE: &str = r#"[{"from": "decode", "to": "infer", "networks": ["rdma-a"]}]"#;
+
+/// Returns the namespace vision with the Pipeline frames and its three Vertices, without plan.
+fn namespace(edges: &str) -> Namespace {
+    let known = KnownPipeline { uid: "p".to_owned(), declared: Declared::of(&pipeline(edges)) };
+    let vertex = |name: &str| KnownVertex {
+        uid: format!("uid-{name}"),
+        version: "7".to_owned(),
+        pipeline: "frames".to_owned(),
+        vertex: name.to_owned(),
+        is_reset: false,
+        stamp: None,
+        reset: String::new(),
+    };
+    Namespace {
+        pipelines: [("frames".to_owned(), known)].into(),
+        vertices: ["in", "decode", "infer"].map(|name| (format!("frames-{name}"), vertex(name))).into(),
+        ..Namespace::default()
+    }
+}
+
+fn decide(namespace: &Namespace) -> Decision {
+    namespace.decide("vision", &namespace.plan("vision", &settings()), &settings())
+}
+
+/// Carries out a decision, as the API server, Numaflow and the webhook do.
+fn carry_out(namespace: &mut Namespace, decision: Decision) {
+    let plan = namespace.plan("vision", &settings());
+    for write in decision.writes {
+        match write {
+            Write::Create(service) | Write::Replace(service) => {
+                namespace.services.insert(service.metadata.name.clone().unwrap(), *service);
+            }
+            Write::Delete { name, .. } => drop(namespace.services.remove(&name)),
+            Write::Forget { name } => namespace.vertices.get_mut(&name).unwrap().reset.clear(),
+            Write::Reset { name, wanted } => {
+                let vertex = namespace.vertices.get_mut(&name).unwrap();
+                vertex.stamp = plan.ends.get(&vertex.end()).map(|end: &End| end.stamp(&settings()));
+                assert_eq!(vertex.stamp, wanted);
+                vertex.reset = format!("{} 1", wanted.as_deref().unwrap_or("none"));
+            }
+        }
+    }
+}
+
+/// Removes the notes about resets, after which nothing is left to do.
+fn settle(namespace: &mut Namespace) {
+    let notes = decide(namespace);
+    assert!(notes.writes.iter().all(|write| matches!(write, Write::Forget { .. })), "{notes:?}");
+    carry_out(namespace, notes);
+    assert_eq!(decide(namespace), Decision::default());
+}
+
+#[test]
+fn an_edge_gets_services_and_resets_and_then_nothing_more() {
+    let mut namespace = namespace(EDGE);
+    let decision = decide(&namespace);
+    let created: Vec<_> = decision
+        .writes
+        .iter()
+        .filter_map(|write| if let Write::Create(it) = write { Some(it) } else { None })
+        .collect();
+    assert_eq!((created.len(), decision.writes.len()), (2, 4), "the vertex `in` is at no edge");
+    let service =
+        created.iter().find(|service| service.metadata.name.as_deref() == Some("frames-infer")).unwrap();
+    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let (pipeline, vertex) =
+        (label(crate::objects::PIPELINE_NAME, "frames"), label(crate::objects::VERTEX_NAME, "infer"));
+    assert_eq!(
+        service.metadata.labels,
+        Some([pipeline.clone(), vertex.clone(), label(MANAGED_BY, "multinet-numaflow")].into())
+    );
+    let selector = service.spec.selector.clone().unwrap().match_labels;
+    assert_eq!(selector, Some([pipeline, vertex, label("app.kubernetes.io/component", "vertex")].into()));
+    let owner = OwnerReference {
+        api_version: "numaflow.numaproj.io/v1alpha1".to_owned(),
+        kind: "Vertex".to_owned(),
+        name: "frames-infer".to_owned(),
+        uid: "uid-infer".to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(false),
+    };
+    assert_eq!(service.metadata.owner_references, Some(vec![owner]));
+    multinet_crds::validate::validate(&***service).unwrap();
+
+    carry_out(&mut namespace, decision);
+    settle(&mut namespace);
+}
+
+#[test]
+fn a_changed_edge_concerns_its_vertices_only_and_a_removed_one_leaves_nothing() {
+    let mut namespace = namespace(EDGE);
+    let decision = decide(&namespace);
+    carry_out(&mut namespace, decision);
+    settle(&mut namespace);
+    let change = |namespace: &mut Namespace, edges: &str| {
+        namespace.pipelines.get_mut("frames").unwrap().declared = Declared::of(&pipeline(edges));
+        let decision = decide(namespace);
+        let mut writes: Vec<&str> = decision
+            .writes
+            .iter()
+            .map(|write| match write {
+                Write::Create(_) => "create",
+                Write::Replace(_) => "replace",
+                Write::Delete { .. } => "delete",
+                Write::Reset { .. } => "reset",
+                Write::Forget { .. } => "forget",
+            })
+            .collect();
+        writes.sort_unstable();
+        let writes = writes.join(" ");
+        carry_out(namespace, decision);
+        settle(namespace);
+        writes
+    };
+    assert_eq!(change(&mut namespace, &EDGE.replace("rdma-a", "rdma-b")), "replace replace reset reset");
+    let other = EDGE.replace("rdma-a", "rdma-b").replace(r#""to": "infer""#, r#""to": "decode""#);
+    assert_eq!(change(&mut namespace, &other), "delete reset reset");
+    assert_eq!(change(&mut namespace, ""), "delete reset");
+    assert!(
+        namespace.services.is_empty()
+            && namespace.vertices.values().all(|vertex| vertex.stamp.is_none() && vertex.reset.is_empty())
+    );
+}
+
+#[test]
+fn pipelines_without_edges_cause_no_write_and_no_event() {
+    assert_eq!(decide(&namespace("")), Decision::default());
+    assert_eq!(decide(&namespace("[]")), Decision::default());
+}
+
+#[test]
+fn a_service_of_another_writer_is_left_alone_and_reported() {
+    let mut namespace = namespace(EDGE);
+    let decision = decide(&namespace);
+    carry_out(&mut namespace, decision);
+    settle(&mut namespace);
+    let service = namespace.services.get_mut("frames-infer").unwrap();
+    service.metadata.labels.as_mut().unwrap().remove(MANAGED_BY);
+    service.spec.networks[0].name = "mine".to_owned();
+    let decision = decide(&namespace);
+    assert!(decision.writes.is_empty(), "{decision:?}");
+    let notice = decision.notices.first().unwrap();
+    assert_eq!((notice.pipeline.as_str(), notice.reason), ("frames", "NameTaken"));
+    assert!(notice.note.contains("frames-infer"), "{notice:?}");
+    // Also when its edge is gone.
+    namespace.pipelines.get_mut("frames").unwrap().declared = Declared::of(&pipeline(""));
+    let decision = decide(&namespace);
+    assert!(
+        !decision
+            .writes
+            .iter()
+            .any(|write| matches!(write, Write::Delete { name, .. } if name == "frames-infer"))
+    );
+}
+
+#[test]
+fn a_service_keeps_labels_of_others_and_is_replaced_with_its_owner() {
+    let mut namespace = namespace(EDGE);
+    let decision = decide(&namespace);
+    carry_out(&mut namespace, decision);
+    settle(&mut namespace);
+    let service = namespace.services.get_mut("frames-infer").unwrap();
+    service.metadata.labels.as_mut().unwrap().insert("cost".to_owned(), "7".to_owned());
+    assert_eq!(decide(&namespace), Decision::default());
+    namespace.vertices.get_mut("frames-infer").unwrap().uid = "new".to_owned();
+    assert!(matches!(&decide(&namespace).writes[..], [Write::Delete { name, .. }] if name == "frames-infer"));
+}
+
+#[test]
+fn vertices_that_wait_or_whose_pipeline_is_gone_are_not_reset() {
+    let mut namespace = namespace(EDGE);
+    let decision = decide(&namespace);
+    carry_out(&mut namespace, decision);
+    settle(&mut namespace);
+    for vertex in namespace.vertices.values_mut() {
+        (vertex.stamp, vertex.is_reset) = (None, true);
+    }
+    assert_eq!(decide(&namespace), Decision::default());
+    for vertex in namespace.vertices.values_mut() {
+        (vertex.stamp, vertex.is_reset) = (Some("old".to_owned()), false);
+    }
+    namespace.pipelines.clear();
+    assert!(!decide(&namespace).writes.iter().any(|write| matches!(write, Write::Reset { .. })));
+}
+
+#[test]
+fn two_vertices_of_one_name_do_not_share_a_service() {
+    // a-b of the Pipeline c, and a of b-c: Numaflow can have one of them only.
+    let mut namespace = namespace(EDGE);
+    namespace.vertices.get_mut("frames-infer").unwrap().pipeline = "other".to_owned();
+    let decision = decide(&namespace);
+    assert!(decision.writes.iter().all(|write| !matches!(write, Write::Create(service) if service.metadata.name.as_deref() == Some("frames-infer"))));
+}
+
+#[test]
+fn a_mono_vertex_gets_a_service_only() {
+    let mut namespace = namespace(r#"[{"from": "decode", "toMonoVertex": "mono", "networks": ["a"]}]"#);
+    assert!(!namespace.plan("vision", &settings()).ends.is_empty());
+    namespace.mono_vertices.insert("mono".to_owned(), "uid-mono".to_owned());
+    let decision = decide(&namespace);
+    let service = decision.writes.iter().find_map(|write| match write {
+        Write::Create(service) if service.metadata.name.as_deref() == Some("mono") => Some(service),
+        _ => None,
+    });
+    let selector = service.unwrap().spec.selector.clone().unwrap().match_labels.unwrap();
+    assert_eq!(selector["numaflow.numaproj.io/mono-vertex-name"], "mono");
+    assert_eq!(selector["app.kubernetes.io/component"], "mono-vertex");
+    assert_eq!(decision.writes.len(), 3);
+}
+
+#[test]
+fn problems_are_reported_one_by_one_up_to_a_limit() {
+    let decision = decide(&namespace(&format!("[{}]", vec!["7"; 20].join(","))));
+    assert_eq!(decision.notices.len(), 9, "{:?}", decision.notices);
+    assert!(decision.notices.iter().any(|notice| notice.note == "12 more problems with direct edges"));
+    assert!(decision.notices.iter().all(|notice| notice.reason == "DirectEdgeInvalid"));
+}
+
+#[test]
+fn resets_are_counted_by_plan() {
+    let mut vertex = namespace(EDGE).vertices["frames-infer"].clone();
+    assert_eq!(vertex.resets_for(Some("a")), 0);
+    vertex.reset = "a 2".to_owned();
+    assert_eq!(
+        (vertex.resets_for(Some("a")), vertex.resets_for(Some("b")), vertex.resets_for(None)),
+        (2, 0, 0)
+    );
+    for odd in ["a", "a x", "a -1", " ", "none 1"] {
+        vertex.reset = odd.to_owned();
+        assert_eq!(vertex.resets_for(Some("a")), 0, "{odd}");
+    }
+    assert_eq!(vertex.resets_for(None), 1);
+}
