@@ -22,4 +22,5 @@ check=${1-}
 copy ../kustomize/base multinet/base
 copy ../kustomize/overlays/network-status multinet/network-status
 copy ../kustomize/components/publish multinet/publish
+copy ../kustomize/components/numaflow multinet/numaflow
 copy ../crds multinet-crds/templates

@@ -145,7 +145,7 @@ async fn every_container_is_hardened() -> Result<()> {
 }
 
 /// Fails if a container has more privileges than it needs, or lacks probes.
-fn check_hardening(container: &Value) -> Result<()> {
+pub(crate) fn check_hardening(container: &Value) -> Result<()> {
     for (pointer, wanted) in [
         ("/securityContext/allowPrivilegeEscalation", json!(false)),
         ("/securityContext/readOnlyRootFilesystem", json!(true)),

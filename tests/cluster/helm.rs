@@ -15,7 +15,7 @@ use multinet_testing::tools::{helm, repository};
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::deploy::copy_of_overlay;
+use crate::deploy::{check_hardening, copy_of_overlay};
 use crate::install::SERVED;
 use crate::shared;
 
@@ -89,6 +89,35 @@ async fn the_network_status_policy_is_rendered_only_if_enabled() -> Result<()> {
     let variables = &named["spec"]["variables"];
     ensure!(variables[0] == json!({"name": "users", "expression": r#"["a","b:c"]"#}), "{variables}");
     ensure!(variables[1]["expression"].as_str().is_some_and(|groups| groups.contains("'system:multus'")));
+    Ok(())
+}
+
+/// With --set numaflow.enabled=true, the chart has what the component adds to the base, and the
+/// containers are hardened alike.
+#[tokio::test]
+async fn numaflow_is_rendered_only_if_enabled() -> Result<()> {
+    let cluster = shared::cluster().await?;
+    let registry = "--set image.registry=registry.example.com/multinet";
+    let without = rendered(cluster, registry)?;
+    let text = fs::read_to_string(repository().join("docs/numaflow.md"))?;
+    let component = blocks(&text).into_iter().find(|block| block.starts_with("components:"));
+    let component = component.context("docs/numaflow.md shows no components")?;
+    let mut wanted = by_name(&copy_of_overlay(cluster, &component)?)?;
+    wanted.retain(|name, _| name.ends_with(" multinet-numaflow"));
+    let mut found = rendered(cluster, &format!("{registry} --set numaflow.enabled=true"))?;
+    found.retain(|name, _| !without.contains_key(name));
+    ensure!(found == wanted, "{found:?}, not {wanted:?}");
+
+    let container = &found["Deployment multinet-numaflow"]["spec"]["template"]["spec"]["containers"][0];
+    check_hardening(container)?;
+    check_flags("multinet-numaflow", "MULTINET_NUMAFLOW_BIN", container)?;
+    let values = "--namespace other --set numaflow.enabled=true --set zone=nics.example.com";
+    let elsewhere = rendered(cluster, &format!("{values} --set 'numaflow.args={{--fail-closed}}'"))?;
+    let args =
+        &elsewhere["Deployment multinet-numaflow"]["spec"]["template"]["spec"]["containers"][0]["args"];
+    ensure!(*args == json!(["--admin=[::]:9153", "--zone=nics.example.com", "--fail-closed"]), "{args}");
+    let webhook = &elsewhere["MutatingWebhookConfiguration multinet-numaflow"]["webhooks"][0]["clientConfig"];
+    ensure!(webhook["service"]["namespace"] == "other", "{webhook}");
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 {{- $namespace := .root.Release.Namespace }}
 {{- if .object.metadata.namespace }}{{ $_ := set .object.metadata "namespace" $namespace }}{{ end }}
 {{- range .object.subjects }}{{ $_ := set . "namespace" $namespace }}{{ end }}
+{{- range .object.webhooks }}{{ $_ := set .clientConfig.service "namespace" $namespace }}{{ end }}
 {{- end }}
 
 {{- /* Flags, those of the manifest first. A flag in the values replaces the manifest's, since most flags may occur only once. */}}
@@ -18,7 +19,9 @@
 {{- end }}
 {{- with .root.Values.zone }}{{ $args = append $args (printf "--zone=%s" .) }}{{ end }}
 {{- if ne .object.metadata.name "multinet-controller" }}
-{{- range .root.Values.vertexZones }}{{ $args = append $args (printf "--vertex-zone=%s" .) }}{{ end }}
+{{- $zones := .root.Values.vertexZones }}
+{{- if and $zones (eq .object.metadata.name "multinet-numaflow") }}{{ $zones = list (first $zones) }}{{ end }}
+{{- range $zones }}{{ $args = append $args (printf "--vertex-zone=%s" .) }}{{ end }}
 {{- end }}
 {{- $_ := set $container "args" (concat $args $values.args) }}
 {{- end }}
