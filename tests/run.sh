@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test: installs the tools, builds the tests, runs them, and runs those of multinet-verbs again with AddressSanitizer. Then
 # prints times, and how many tests passed, failed or were skipped, and why. The exit status is 0 only if nothing failed.
-#   tests/run.sh [SUITE…]   only these suites of pure, conformance, cluster, node, client and rdma
+#   tests/run.sh [SUITE…]   only these suites of pure, conformance, cluster, node, numaflow, client and rdma
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -24,17 +24,18 @@ export MULTINET_TIMES=${MULTINET_TIMES:-$work/times}
 timed() { tests/tools/timed.sh "$@"; }
 
 timed 'packages' tests/tools/packages.sh || exit 1
-if wants conformance cluster node client; then timed 'control plane' tests/tools/build.sh >/dev/null || exit 1; fi
+if wants conformance cluster node numaflow client; then timed 'control plane' tests/tools/build.sh >/dev/null || exit 1; fi
 if wants cluster; then timed 'helm' tests/tools/helm.sh >/dev/null || exit 1; fi
+if wants numaflow; then timed 'numaflow' tests/tools/numaflow.sh >/dev/null || exit 1; fi
 if wants rdma; then timed 'guest' tests/tools/guest.sh >/dev/null || exit 1; fi
 # One build for the tests, and for the programs and examples that they start. A separate build would enable other features of their
 # dependencies, and compile those twice.
 timed 'build tests' cargo test --workspace --no-run || exit 1
 if wants node; then timed 'build image programs' tests/tools/image-programs.sh || exit 1; fi
 
-# The cluster, node and client suites mostly wait for control planes, nodes and pods; the others compute. The two kinds run at the same
+# The cluster, node, numaflow and client suites mostly wait for control planes, nodes and pods; the others compute. The two kinds run at the same
 # time. The guest of the rdma suite emulates its processor, so it runs alone afterwards.
-waiting=(cluster node client)
+waiting=(cluster node numaflow client)
 apart=("${waiting[@]}" conformance rdma soak)
 mapfile -t pure < <(cargo test --workspace --no-run 2>&1 |
   sed -nE 's#^ *Executable tests?/.*/deps/(.*)-[0-9a-f]+\)$#\1#p' | sort -u | grep -vxF "$(printf '%s\n' "${apart[@]}")")

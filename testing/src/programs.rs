@@ -17,6 +17,7 @@ pub mod measure;
 pub mod multus;
 pub mod netns;
 pub mod node;
+pub mod numaflow;
 pub mod objects;
 pub mod perftest;
 pub mod pods;

@@ -16,6 +16,13 @@ impl ControllerOptions {
     }
 }
 
+impl ControllerOptions {
+    /// Returns the options of `multinet-numaflow` for the cluster and user of a kubeconfig file.
+    pub fn numaflow(kubeconfig: &Path) -> Self {
+        Self::of("multinet-numaflow", kubeconfig)
+    }
+}
+
 impl Controller {
     /// Returns whether the controller is the leader, by its metric.
     pub async fn is_leader(&self) -> Result<bool> {

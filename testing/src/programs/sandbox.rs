@@ -104,7 +104,7 @@ pub async fn run_again(test: &str) -> Result<()> {
     let mut command = unshare();
     command
         .arg(std::env::current_exe()?)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
         .env(VARIABLE, &sandbox.name)
         .env("TMPDIR", sandbox.folder.path())
         // The cluster of that kubeconfig cannot be reached from inside.

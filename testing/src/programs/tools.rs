@@ -25,6 +25,12 @@ pub fn helm() -> Result<PathBuf> {
     built_by("helm.sh")
 }
 
+/// Returns the folder of Numaflow's controller and its definitions, built in the same way as
+/// [`tool`]s.
+pub fn numaflow() -> Result<PathBuf> {
+    built_by("numaflow.sh")
+}
+
 /// Runs a script of `tests/tools`, which builds a program. Returns the path that it prints.
 fn built_by(script: &str) -> Result<PathBuf> {
     let script = repository().join("tests/tools").join(script);
