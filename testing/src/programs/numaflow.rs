@@ -47,6 +47,10 @@ isbsvc:
 "#,
 );
 
+/// Time limit for a rollout. Numaflow retries a refused write after pauses that grow with the
+/// outage, and then replaces one pod after the other.
+const ROLLOUT: Duration = Duration::from_secs(180);
+
 /// Running controller of Numaflow.
 #[derive(Debug)]
 pub struct Numaflow {
@@ -162,7 +166,7 @@ impl VertexPods {
         count: usize,
         check: impl Fn(&Pod) -> Result<()>,
     ) -> Result<Vec<Pod>> {
-        eventually(&format!("{count} pods of {pipeline}/{vertex}"), BOUND, async || {
+        eventually(&format!("{count} pods of {pipeline}/{vertex}"), ROLLOUT, async || {
             self.run().await?;
             let pods = self.list(pipeline, vertex).await?;
             ensure!(pods.len() == count, "there are {}", pods.len());
