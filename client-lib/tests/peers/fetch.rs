@@ -9,7 +9,7 @@ use multinet_client::{
     Transport,
 };
 
-use crate::rig::{connector, follow, listener, rdma, soon};
+use crate::rig::{connector, eventually, follow, listener, rdma, soon};
 
 /// Service that the payloads are fetched from.
 const SERVICE: &str = "decode.vision.svc.multinet";
@@ -106,9 +106,7 @@ async fn an_offer_waits_until_the_budget_has_room() {
         let offers = offers.clone();
         async move { offers.offer(id("second"), vec![2; 600]).await.unwrap().reference() }
     });
-    while offers.statistics().waiting == 0 {
-        tokio::task::yield_now().await;
-    }
+    eventually(|| offers.statistics().waiting > 0).await;
     let too_large = soon(offers.offer(id("third"), vec![3; 1001])).await.unwrap_err();
     assert_eq!(too_large, OfferError::TooLarge { length: 1001, budget: 1000 });
     fetch(&fetcher, &offers, &first.reference()).await.unwrap().acknowledge();
@@ -164,9 +162,7 @@ async fn a_fetch_waits_for_a_payload_that_comes_later() {
         let (fetcher, endpoints) = (fetcher.clone(), vec![pod(&offers, "decode-0")]);
         async move { fetcher.fetch_from(SERVICE, endpoints, &"decode-0/a".parse().unwrap()).await }
     });
-    while offers.statistics().unknown == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually(|| offers.statistics().unknown > 0).await;
     let offer = offers.offer(id("a"), "a").await.unwrap();
     soon(fetching).await.unwrap().unwrap().acknowledge();
     soon(offer.taken()).await.unwrap();
@@ -214,9 +210,7 @@ async fn a_fetcher_that_ends_gives_its_payload_back() {
     soon(first.close()).await;
     let error = fetch(&first, &offers, &offer.reference()).await.unwrap_err();
     assert!(matches!(error, FetchError::Closed), "{error}");
-    while offers.statistics().fetches > 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually(|| offers.statistics().fetches == 0).await;
     assert_eq!(held.bytes(), b"a");
     held.acknowledge();
     fetch(&fetcher(), &offers, &offer.reference()).await.unwrap().acknowledge();
@@ -240,13 +234,9 @@ async fn a_port_for_frames_and_one_for_fetches_refuse_each_others_peers() {
     let (offers, fetcher) = (bind(offers()).await, fetcher());
     let (peers, endpoints) = follow(connector());
     endpoints.unbounded_send(vec![pod(&offers, "decode-0")]).unwrap();
-    let refused = loop {
-        let status = peers.status();
-        if let Some(error) = status.first().and_then(|status| status.last_error.clone()) {
-            break error.to_string();
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    };
+    let error = || peers.status().first().and_then(|status| status.last_error.clone());
+    eventually(|| error().is_some()).await;
+    let refused = error().unwrap().to_string();
     assert!(refused.contains("this port offers payloads to fetch; it receives no frames"), "{refused}");
     let listener = listener().bind().await.unwrap();
     let mut endpoint = Endpoint::at(listener.local_addresses()[0]);

@@ -10,13 +10,11 @@ mod senders;
 mod slow;
 mod wrong;
 
-use std::time::Duration;
-
 use futures::channel::mpsc::UnboundedSender;
 use multinet_client::gid::local_ports;
 use multinet_client::{Acknowledge, Endpoint, Frame, Listener, ListenerBuilder, PeerSet, Transport};
 
-use crate::rig::{connector, endpoint, follow, listener, rdma, soon};
+use crate::rig::{connector, endpoint, eventually, follow, listener, rdma, soon};
 
 /// Listener with a sender that follows the protocol.
 struct Victim {
@@ -54,14 +52,4 @@ impl Victim {
         self.serves().await;
         eventually(|| self.listener.statistics().connections == 1).await;
     }
-}
-
-/// Waits until a condition holds.
-async fn eventually(mut holds: impl FnMut() -> bool) {
-    soon(async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
 }

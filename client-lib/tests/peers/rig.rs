@@ -21,6 +21,16 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(at_most(PATIENCE), future).await.expect("in time")
 }
 
+/// Waits until a condition holds.
+pub(crate) async fn eventually(mut holds: impl FnMut() -> bool) {
+    soon(async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
 /// Returns the address of the RDMA device, if frames are to be sent over RDMA.
 pub(crate) fn rdma() -> Option<IpAddr> {
     let address = std::env::var("MULTINET_TEST_RDMA").ok()?;

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{SERVICE, bind, fetch, fetcher, id, offers};
 use crate::raw::{CONTROL, Raw, accept, data, greeting, header, hello};
-use crate::rig::{connector, soon};
+use crate::rig::{connector, eventually, soon};
 
 const ASK: u8 = 5;
 
@@ -76,9 +76,7 @@ async fn guessed_ids_and_fetches_without_end_do_not_hold_others_up() {
     soon(offer.taken()).await.unwrap();
     assert_eq!(offers.statistics().bytes, 900 << 10, "they still read it");
     drop((silent, holding));
-    while offers.statistics().bytes > 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
+    eventually(|| offers.statistics().bytes == 0).await;
 }
 
 #[tokio::test]

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use multinet_client::{DialError, Frame, RefusalCode};
 
-use super::eventually;
 use crate::log::{WaitFor as _, capture};
 use crate::raw::Raw;
-use crate::rig::{connector, endpoint, follow, listener, soon};
+use crate::rig::{connector, endpoint, eventually, follow, listener, soon};
 
 #[tokio::test]
 async fn an_address_that_is_not_admitted_is_refused_before_its_handshake() {

@@ -9,10 +9,9 @@ use multinet_client::{
 };
 use serde_json::{Value, json};
 
-use super::eventually;
 use crate::log::{WaitFor as _, capture};
 use crate::raw::{CLOSE, CONTROL, DATA, Receiver, accept, control, data, greeting, header};
-use crate::rig::{endpoint, follow, listener, mixed_connector, rdma, soon};
+use crate::rig::{endpoint, eventually, follow, listener, mixed_connector, rdma, soon};
 
 /// Sender with a well-behaved receiver and a scripted one.
 struct Victim {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use multinet_client::{Acknowledge, Delivery, Frame, ListenerBuilder, Transport};
 use serde_json::{Value, json};
 
+use super::Victim;
 use super::slow::connect_from;
-use super::{Victim, eventually};
 use crate::log::{WaitFor as _, capture};
 use crate::raw::{CONTROL, LIMITED, Raw, data, header, hello};
-use crate::rig::{endpoint, follow, listener, mixed_connector, soon};
+use crate::rig::{endpoint, eventually, follow, listener, mixed_connector, soon};
 
 /// Size of a slot for frames of 1000 bytes, in bytes.
 const SLOT: usize = 5440;

@@ -6,10 +6,10 @@ use multinet_client::Acknowledge;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 
-use super::{Victim, eventually};
+use super::Victim;
 use crate::log::{WaitFor as _, capture};
 use crate::raw::{CLOSE, CONTROL, DATA, Raw, control, data, data_header, header, hello};
-use crate::rig::{listener, soon};
+use crate::rig::{eventually, listener, soon};
 
 /// Checks that a sender of these bytes is cut off, and that it and the log get this reason.
 async fn is_cut_off(bytes: &[u8], reason: &str) {

@@ -7,10 +7,10 @@ use multinet_client::{Delivery, Frame, Listener};
 use tokio::net::TcpSocket;
 use tokio::time::sleep;
 
-use super::{Victim, eventually};
+use super::Victim;
 use crate::log::{WaitFor as _, capture};
 use crate::raw::{Raw, Receiver, accept, data_header, greeting, hello};
-use crate::rig::{at_most, endpoint, follow, listener, mixed_connector, rdma, soon};
+use crate::rig::{at_most, endpoint, eventually, follow, listener, mixed_connector, rdma, soon};
 
 /// Time that is longer than any test.
 const FOREVER: Duration = Duration::from_secs(3600);

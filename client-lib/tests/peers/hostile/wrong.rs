@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use multinet_client::{ConnectError, DialError, Endpoint, Frame, Identity, PeerSet, RefusalCode};
 
-use super::eventually;
 use crate::log::{WaitFor as _, capture};
 use crate::raw::{Raw, Receiver, accept, greeting, hello};
-use crate::rig::{connector, endpoint, follow, listener, mixed_connector, soon};
+use crate::rig::{connector, endpoint, eventually, follow, listener, mixed_connector, soon};
 
 fn last_error(peers: &PeerSet) -> String {
     peers
