@@ -30,6 +30,7 @@ mod slot;
 mod slots;
 mod sockets;
 mod spares;
+mod start;
 mod statistics;
 
 use futures::Stream;
