@@ -1,30 +1,19 @@
 //! Command-line arguments, and the configuration that they result in.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::FalseyValueParser;
 use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
-use multinet_runtime::command_line::duration;
-use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
-use multinet_runtime::{LeaseConfig, LogArgs, random_number};
+use multinet_runtime::lease::flags::{identity, lease_duration, own_identity, own_namespace};
+use multinet_runtime::{LeaseConfig, LogArgs};
 
 use crate::caps::Caps;
 use crate::limits::flags;
 
-/// File in which a pod finds the name of its namespace.
-const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-
-/// Default namespace of the Lease, which is that of the shipped manifests.
-const NAMESPACE: &str = "multinet-system";
-
 /// Length of the shortest service name, which must fit in front of the zone.
 const SHORTEST_NAME: usize = "a.b.svc.".len();
-
-/// Maximum length of the identity, which appears in the Lease and in events.
-const MAX_IDENTITY: usize = 128;
 
 /// Controller that publishes the addresses of pods' secondary interfaces.
 ///
@@ -143,27 +132,15 @@ impl Args {
     /// that depend on the environment from the pod or the host.
     pub(crate) fn lease(&self) -> LeaseConfig {
         LeaseConfig {
-            namespace: self.lease_namespace.clone().unwrap_or_else(own_namespace),
+            namespace: self
+                .lease_namespace
+                .clone()
+                .unwrap_or_else(|| own_namespace(|name| DNS_LABEL.accepts(name))),
             name: self.lease_name.clone(),
-            identity: self.identity.clone().unwrap_or_else(own_identity),
+            identity: self.identity.clone().unwrap_or_else(|| own_identity("multinet-controller")),
             duration: self.lease_duration,
         }
     }
-}
-
-fn own_namespace() -> String {
-    let pods = fs::read_to_string(POD_NAMESPACE).unwrap_or_default();
-    let pods = pods.trim();
-    if DNS_LABEL.accepts(pods) { pods.to_owned() } else { NAMESPACE.to_owned() }
-}
-
-/// Returns an identity that no other process has, even on the same host. Two processes with the
-/// same identity could lead at the same time.
-fn own_identity() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    let host = if host.is_empty() { "multinet-controller" } else { &host[..host.floor_char_boundary(64)] };
-    format!("{host}_{:016x}", random_number())
 }
 
 /// Parses a zone. Returns it in lower case and without a trailing dot.
@@ -188,22 +165,10 @@ fn lease_name(text: &str) -> Result<String, String> {
     is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a Lease is {DNS_SUBDOMAIN}"))
 }
 
-fn lease_duration(text: &str) -> Result<Duration, String> {
-    let duration = duration(text)?;
-    let is_possible = (MIN_DURATION..=MAX_DURATION).contains(&duration);
-    is_possible.then_some(duration).ok_or_else(|| "choose from 1s to 1h".to_owned())
-}
-
-fn identity(text: &str) -> Result<String, String> {
-    let is_one = (1..=MAX_IDENTITY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-    is_one
-        .then(|| text.to_owned())
-        .ok_or_else(|| format!("a name of 1 to {MAX_IDENTITY} printable characters without spaces"))
-}
-
 #[cfg(test)]
 mod tests {
     use multinet_runtime::command_line::one_line;
+    use multinet_runtime::lease::flags::NAMESPACE;
 
     use super::*;
 

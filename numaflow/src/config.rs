@@ -1,6 +1,5 @@
 //! Command-line arguments, and the configuration that they result in.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,21 +8,12 @@ use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
 use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
 use multinet_runtime::command_line::duration;
-use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
-use multinet_runtime::{LeaseConfig, LogArgs, random_number};
+use multinet_runtime::lease::flags::{identity, lease_duration, own_identity, own_namespace};
+use multinet_runtime::{LeaseConfig, LogArgs};
 
 use crate::keeper::KeeperConfig;
 use crate::limits::flags;
 use crate::plan::Settings;
-
-/// File in which a pod finds the name of its namespace.
-const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-
-/// Default namespace of Lease and Secret, which is that of the shipped manifests.
-const NAMESPACE: &str = "multinet-system";
-
-/// Maximum length of the identity, which appears in the Lease and in events.
-const MAX_IDENTITY: usize = 128;
 
 /// Shortest lifetime of a certificate. The next one is in use a hundredth after it was made.
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(60);
@@ -224,9 +214,9 @@ impl Job {
             return Self::Inject { files, settings: injection.settings() };
         }
         let lease = LeaseConfig {
-            namespace: serve.lease_namespace.unwrap_or_else(own_namespace),
+            namespace: serve.lease_namespace.unwrap_or_else(|| own_namespace(|name| DNS_LABEL.accepts(name))),
             name: serve.lease_name,
-            identity: serve.identity.unwrap_or_else(own_identity),
+            identity: serve.identity.unwrap_or_else(|| own_identity("multinet-numaflow")),
             duration: serve.lease_duration,
         };
         Self::Serve(Box::new(Config {
@@ -255,21 +245,6 @@ impl InjectionArgs {
     }
 }
 
-fn own_namespace() -> String {
-    let pods = fs::read_to_string(POD_NAMESPACE).unwrap_or_default();
-    let pods = pods.trim();
-    if DNS_LABEL.accepts(pods) { pods.to_owned() } else { NAMESPACE.to_owned() }
-}
-
-/// Returns an identity that no other process has, even on the same host. Two processes with the
-/// same identity could lead at the same time.
-fn own_identity() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    let host = if host.is_empty() { "multinet-numaflow" } else { &host[..host.floor_char_boundary(64)] };
-    format!("{host}_{:016x}", random_number())
-}
-
 /// Parses a zone. Returns it in lower case and without a trailing dot.
 fn zone(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
@@ -292,23 +267,10 @@ fn object_name(text: &str) -> Result<String, String> {
     is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of an object is {DNS_SUBDOMAIN}"))
 }
 
-fn lease_duration(text: &str) -> Result<Duration, String> {
-    let duration = duration(text)?;
-    let is_possible = (MIN_DURATION..=MAX_DURATION).contains(&duration);
-    is_possible.then_some(duration).ok_or_else(|| "choose from 1s to 1h".to_owned())
-}
-
 fn lifetime(text: &str) -> Result<Duration, String> {
     let duration = duration(text)?;
     let is_possible = (SHORTEST_LIFETIME..=Duration::from_secs(10 * 365 * 86_400)).contains(&duration);
     is_possible.then_some(duration).ok_or_else(|| "choose from 1m to 87600h".to_owned())
-}
-
-fn identity(text: &str) -> Result<String, String> {
-    let is_one = (1..=MAX_IDENTITY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-    is_one
-        .then(|| text.to_owned())
-        .ok_or_else(|| format!("a name of 1 to {MAX_IDENTITY} printable characters without spaces"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Command-line arguments, and the configuration that they result in.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,26 +8,16 @@ use clap::Parser;
 use clap::builder::FalseyValueParser;
 use ipnet::IpNet;
 use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
-use multinet_runtime::command_line::duration;
-use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
-use multinet_runtime::{LeaseConfig, LogArgs, random_number};
+use multinet_runtime::lease::flags::{identity, lease_duration, own_identity, own_namespace};
+use multinet_runtime::{LeaseConfig, LogArgs};
 
 use crate::etcd::EtcdConfig;
 use crate::index::Settings;
 use crate::keys::MAX_NAME;
 use crate::limits::flags;
 
-/// File in which a pod finds the name of its namespace.
-const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-
-/// Default namespace of the Lease, which is that of the shipped manifests.
-const NAMESPACE: &str = "multinet-system";
-
 /// Length of the shortest name of a service, which must fit in front of the zone.
 const SHORTEST_NAME: usize = "a.b.svc.".len();
-
-/// Maximum length of the identity, which appears in the Lease, and of the owner.
-const MAX_IDENTITY: usize = 128;
 
 /// Private ranges (RFC 1918, RFC 6598, RFC 4193), whose addresses have PTR records by default.
 const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
@@ -260,9 +249,11 @@ impl Config {
             owner: args.owner,
             take_over: args.take_over,
             lease: LeaseConfig {
-                namespace: args.lease_namespace.unwrap_or_else(own_namespace),
+                namespace: args
+                    .lease_namespace
+                    .unwrap_or_else(|| own_namespace(|name| DNS_LABEL.accepts(name))),
                 name: args.lease_name,
-                identity: args.identity.unwrap_or_else(own_identity),
+                identity: args.identity.unwrap_or_else(|| own_identity("multinet-publish")),
                 duration: args.lease_duration,
             },
             admin: args.admin,
@@ -270,20 +261,6 @@ impl Config {
             log: args.log,
         })
     }
-}
-
-fn own_namespace() -> String {
-    let pods = fs::read_to_string(POD_NAMESPACE).unwrap_or_default();
-    let pods = pods.trim();
-    if DNS_LABEL.accepts(pods) { pods.to_owned() } else { NAMESPACE.to_owned() }
-}
-
-/// Returns an identity that no other process has, even on the same host.
-fn own_identity() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    let host = if host.is_empty() { "multinet-publish" } else { &host[..host.floor_char_boundary(64)] };
-    format!("{host}_{:016x}", random_number())
 }
 
 fn url(text: &str) -> Result<String, String> {
@@ -332,22 +309,10 @@ fn lease_name(text: &str) -> Result<String, String> {
     is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a Lease is {DNS_SUBDOMAIN}"))
 }
 
-fn lease_duration(text: &str) -> Result<Duration, String> {
-    let duration = duration(text)?;
-    let is_possible = (MIN_DURATION..=MAX_DURATION).contains(&duration);
-    is_possible.then_some(duration).ok_or_else(|| "choose from 1s to 1h".to_owned())
-}
-
-fn identity(text: &str) -> Result<String, String> {
-    let is_one = (1..=MAX_IDENTITY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-    is_one
-        .then(|| text.to_owned())
-        .ok_or_else(|| format!("a name of 1 to {MAX_IDENTITY} printable characters without spaces"))
-}
-
 #[cfg(test)]
 mod tests {
     use multinet_runtime::command_line::one_line;
+    use multinet_runtime::lease::flags::NAMESPACE;
 
     use super::*;
 

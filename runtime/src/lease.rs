@@ -42,6 +42,7 @@
 //! with the configured name.
 
 mod election;
+pub mod flags;
 mod health;
 mod leadership;
 mod metrics;
