@@ -5,7 +5,7 @@ pub(crate) const ANSWER: usize = 17;
 
 /// Answer to the question with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct PayloadAnswer {
     pub(crate) number: u64,
     pub(crate) status: Status,
 }
@@ -21,7 +21,7 @@ pub(crate) enum Status {
     TooLarge(u64),
 }
 
-impl Answer {
+impl PayloadAnswer {
     pub(crate) fn encode(&self) -> [u8; ANSWER] {
         let (kind, length) = match self.status {
             Status::Here => (0, 0),
@@ -56,13 +56,13 @@ mod tests {
     #[test]
     fn an_answer_survives_encoding_and_a_part_of_one_is_none() {
         for status in [Status::Here, Status::Unknown, Status::TooLarge(1 << 40)] {
-            let answer = Answer { number: 0x0102_0304_0506_0708, status };
+            let answer = PayloadAnswer { number: 0x0102_0304_0506_0708, status };
             let bytes = answer.encode();
-            assert_eq!(Answer::decode(&[&bytes, &b"the program's"[..]].concat()), Some(answer));
-            assert!((0..ANSWER).all(|length| Answer::decode(&bytes[..length]).is_none()));
+            assert_eq!(PayloadAnswer::decode(&[&bytes, &b"the program's"[..]].concat()), Some(answer));
+            assert!((0..ANSWER).all(|length| PayloadAnswer::decode(&bytes[..length]).is_none()));
         }
-        let mut bytes = Answer { number: 1, status: Status::Here }.encode();
+        let mut bytes = PayloadAnswer { number: 1, status: Status::Here }.encode();
         bytes[8] = 3;
-        assert_eq!(Answer::decode(&bytes), None);
+        assert_eq!(PayloadAnswer::decode(&bytes), None);
     }
 }

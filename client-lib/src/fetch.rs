@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::link::Parts;
-use self::pending::{Pending, Reply};
+use self::pending::{Pending, PodReply};
 pub(crate) use self::service::Source;
 use self::service::{Known, Service};
 use crate::endpoint::Endpoint;
@@ -68,7 +68,7 @@ struct Tally {
 }
 
 /// Outcome of a question that ends the fetch.
-enum Found {
+enum Located {
     Here(Received),
     /// The payload has this many bytes.
     TooLarge(u64),
@@ -146,8 +146,8 @@ impl Fetcher {
                 return Err(FetchError::Resolve { name: name.to_owned(), source });
             }
             match ask_all(service, &endpoints, reference, tally).await {
-                Some(Found::Here(frame)) => return Ok(frame),
-                Some(Found::TooLarge(length)) => {
+                Some(Located::Here(frame)) => return Ok(frame),
+                Some(Located::TooLarge(length)) => {
                     let (reference, most) = (reference.clone(), self.frame_size.into());
                     return Err(FetchError::TooLarge { reference, length, most });
                 }
@@ -190,7 +190,7 @@ async fn ask_all(
     endpoints: &[Arc<Endpoint>],
     reference: &Reference,
     tally: &mut Tally,
-) -> Option<Found> {
+) -> Option<Located> {
     let ask = |endpoint: Arc<Endpoint>| {
         let (service, id, host) = (Arc::clone(service), reference.id().clone(), endpoint.host.clone());
         async move { (host, service.ask(endpoint, id).await) }
@@ -207,9 +207,9 @@ async fn ask_all(
         }
         tokio::select! {
             Some((host, outcome)) = asking.next() => match outcome {
-                Some(Ok(Reply::Here(frame))) => return Some(Found::Here(frame)),
-                Some(Ok(Reply::TooLarge(length))) => return Some(Found::TooLarge(length)),
-                Some(Ok(Reply::Unknown)) => {
+                Some(Ok(PodReply::Here(frame))) => return Some(Located::Here(frame)),
+                Some(Ok(PodReply::TooLarge(length))) => return Some(Located::TooLarge(length)),
+                Some(Ok(PodReply::Unknown)) => {
                     tally.asked.insert(host);
                     tally.all_lasting = false;
                 }

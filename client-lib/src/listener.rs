@@ -49,7 +49,7 @@ use crate::transport::{Rdma, Transport};
 use budget::Budget;
 pub use builder::ListenerBuilder;
 use control::Connection;
-pub(crate) use fetchers::Fetcher;
+pub(crate) use fetchers::ArrivedFetcher;
 use fetchers::Fetchers;
 pub(crate) use fetching::Asker;
 use flusher::Flusher;

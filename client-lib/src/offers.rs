@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::builder::OffersBuilder;
-use self::ledger::{Added, Ledger, OfferKey, OfferState, Place, Refused, Wake};
+use self::ledger::{Added, Ledger, LinePlace, NotOffered, OfferKey, OfferState, Wake};
 pub use self::statistics::OffersStatistics;
 use crate::answer::ANSWER;
 use crate::error::{NotTaken, OfferError};
 use crate::frame::Frame;
 use crate::listener::Listener;
-use crate::reference::{Host, OfferId, Reference};
+use crate::reference::{HostName, OfferId, Reference};
 use crate::wire::MAX_METADATA;
 
 /// Most payloads on offer, and callers that wait for room.
@@ -50,22 +50,22 @@ const MAX_OFFERS: usize = 1 << 16;
 /// ```
 #[derive(Clone)]
 pub struct Offers {
-    handle: Arc<Handle>,
+    handle: Arc<OffersHandle>,
 }
 
 /// State of all handles, which ends the offers when the last one is dropped.
-struct Handle {
-    shared: Arc<Shared>,
+struct OffersHandle {
+    shared: Arc<OffersState>,
     listener: Listener,
     tasks: TaskTracker,
 }
 
 /// State that handles, offers and connections share.
-struct Shared {
-    state: Mutex<State>,
+struct OffersState {
+    state: Mutex<LockedLedger>,
     /// Notified when a deadline may have become the next one.
     earlier: Notify,
-    host: Host,
+    host: HostName,
     deadline: Duration,
     budget: usize,
     /// Connections from fetchers.
@@ -74,7 +74,7 @@ struct Shared {
 }
 
 /// The ledger, and the tasks that wait for what happens there.
-struct State {
+struct LockedLedger {
     ledger: Ledger<Frame>,
     /// Tasks that wait for the end of an offer, or for their turn in line.
     waiting: HashMap<Wake, Arc<Notify>>,
@@ -104,7 +104,7 @@ pub struct Offer {
 
 /// State of all handles of an offer.
 struct Offered {
-    shared: Arc<Shared>,
+    shared: Arc<OffersState>,
     id: OfferId,
     /// `None` for an id that was taken lately.
     key: Option<OfferKey>,
@@ -112,8 +112,8 @@ struct Offered {
 
 /// Place in line, which is given up when this is dropped.
 struct Waiting<'s> {
-    shared: &'s Shared,
-    place: Option<Place>,
+    shared: &'s OffersState,
+    place: Option<LinePlace>,
 }
 
 impl Offers {
@@ -164,13 +164,13 @@ impl Offers {
             let outcome = shared.with(|state| {
                 let added = state.ledger.offer(now, &id, (frame, length), deadline, waiting.place.take());
                 added.map_err(|(frame, refused)| match refused {
-                    Refused::Full(place) => {
+                    NotOffered::Full(place) => {
                         waiting.place = Some(place);
                         Ok((frame, state.until(Wake::Turn(place))))
                     }
-                    Refused::TooLarge => Err(OfferError::TooLarge { length, budget: shared.budget }),
-                    Refused::TooMany => Err(OfferError::TooMany { most: MAX_OFFERS }),
-                    Refused::Closed => Err(OfferError::Closed),
+                    NotOffered::TooLarge => Err(OfferError::TooLarge { length, budget: shared.budget }),
+                    NotOffered::TooMany => Err(OfferError::TooMany { most: MAX_OFFERS }),
+                    NotOffered::Closed => Err(OfferError::Closed),
                 })
             });
             match outcome {
@@ -221,7 +221,7 @@ impl Offers {
     /// # }
     /// ```
     pub fn statistics(&self) -> OffersStatistics {
-        let Shared { state, budget, fetchers, .. } = &*self.handle.shared;
+        let OffersState { state, budget, fetchers, .. } = &*self.handle.shared;
         let refused = self.handle.listener.statistics().refused;
         let counts = state.lock().ledger.counts();
         OffersStatistics::new(counts, *budget, fetchers.load(Ordering::Relaxed), refused)
@@ -246,7 +246,7 @@ impl Offers {
     }
 }
 
-impl Handle {
+impl OffersHandle {
     fn end(&self) {
         self.shared.with(|state| state.ledger.close());
         self.shared.end.cancel();
@@ -254,20 +254,20 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for OffersHandle {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl Shared {
+impl OffersState {
     /// Calls the ledger, wakes the tasks that wait for what happens, and drops what the ledger has
     /// released.
-    fn with<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, call: impl FnOnce(&mut LockedLedger) -> T) -> T {
         let (value, woken, released) = {
             let mut state = self.state.lock();
             let value = call(&mut state);
-            let State { ledger, waiting } = &mut *state;
+            let LockedLedger { ledger, waiting } = &mut *state;
             let woken: Vec<_> =
                 std::iter::from_fn(|| ledger.next_wake()).filter_map(|wake| waiting.remove(&wake)).collect();
             (value, woken, std::mem::take(ledger.released()))
@@ -314,7 +314,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl LockedLedger {
     /// Returns a future that ends when this has happened, from now on.
     fn until(&mut self, wake: Wake) -> OwnedNotified {
         Arc::clone(self.waiting.entry(wake).or_default()).notified_owned()
@@ -333,7 +333,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Offer {
-    fn new(shared: &Arc<Shared>, id: OfferId, key: Option<OfferKey>) -> Self {
+    fn new(shared: &Arc<OffersState>, id: OfferId, key: Option<OfferKey>) -> Self {
         Self { offered: Arc::new(Offered { shared: Arc::clone(shared), id, key }) }
     }
 

@@ -40,7 +40,7 @@ pub struct OfferId(Arc<str>);
 
 /// Host name in references, in lower case: one label or several, of at most 253 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Host(Arc<str>);
+pub(crate) struct HostName(Arc<str>);
 
 /// Reference to a payload on offer: the host name of the pod that offers it, and its id.
 ///
@@ -61,7 +61,7 @@ pub(crate) struct Host(Arc<str>);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
-    host: Host,
+    host: HostName,
     id: OfferId,
 }
 
@@ -155,7 +155,7 @@ impl Borrow<str> for OfferId {
     }
 }
 
-impl TryFrom<&str> for Host {
+impl TryFrom<&str> for HostName {
     type Error = ReferenceError;
 
     fn try_from(text: &str) -> Result<Self, ReferenceError> {
@@ -166,14 +166,14 @@ impl TryFrom<&str> for Host {
     }
 }
 
-impl Host {
+impl HostName {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Reference {
-    pub(crate) fn new(host: Host, id: OfferId) -> Self {
+    pub(crate) fn new(host: HostName, id: OfferId) -> Self {
         Self { host, id }
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::pending::{Asked, Outcome, Pending};
+use super::pending::{Asked, Pending, PodOutcome};
 use crate::endpoint::Endpoint;
 use crate::error::DialError;
 use crate::listener::{Asker, Listener};
@@ -22,9 +22,9 @@ use crate::wire::MAX_ASKS;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// A question for a payload, on its way to a pod.
-pub(super) struct Question {
+pub(super) struct PayloadQuestion {
     pub(super) id: OfferId,
-    pub(super) reply: oneshot::Sender<Outcome>,
+    pub(super) reply: oneshot::Sender<PodOutcome>,
 }
 
 /// A connection that is up. Questions are written by the tasks that ask them.
@@ -39,7 +39,7 @@ pub(super) struct Up {
 
 impl Up {
     /// Asks a question if the connection lasts, and the pod may be asked now. Returns it otherwise.
-    pub(super) fn try_ask(&self, parts: &Parts, question: Question) -> Result<(), Question> {
+    pub(super) fn try_ask(&self, parts: &Parts, question: PayloadQuestion) -> Result<(), PayloadQuestion> {
         match Arc::clone(&self.places).try_acquire_owned() {
             Ok(place) if !self.asker.is_over() => {
                 self.ask(parts, question, place);
@@ -49,7 +49,12 @@ impl Up {
         }
     }
 
-    fn ask(&self, parts: &Parts, Question { id, reply }: Question, place: OwnedSemaphorePermit) {
+    fn ask(
+        &self,
+        parts: &Parts,
+        PayloadQuestion { id, reply }: PayloadQuestion,
+        place: OwnedSemaphorePermit,
+    ) {
         let number = parts.numbers.fetch_add(1, Ordering::Relaxed);
         parts.pending.add(number, Asked { pod: self.pod, reply, _place: place });
         self.asker.ask(number, &id);
@@ -79,7 +84,7 @@ pub(super) async fn run(
     parts: Parts,
     dialer: Arc<Dialer>,
     endpoint: Arc<Endpoint>,
-    mut questions: mpsc::Receiver<Question>,
+    mut questions: mpsc::Receiver<PayloadQuestion>,
     up: Arc<OnceLock<Up>>,
 ) {
     let connecting = async {

@@ -7,24 +7,24 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::answer::{ANSWER, Answer, Status};
+use crate::answer::{ANSWER, PayloadAnswer, Status};
 use crate::error::DialError;
 use crate::listener::Received;
 
 /// Answer to a question, with the payload if the pod has it.
-pub(super) enum Reply {
+pub(super) enum PodReply {
     Here(Received),
     Unknown,
     TooLarge(u64),
 }
 
 /// Reply of a pod, or why it could not be asked.
-pub(super) type Outcome = Result<Reply, Arc<DialError>>;
+pub(super) type PodOutcome = Result<PodReply, Arc<DialError>>;
 
 /// A question that a pod has been asked.
 pub(super) struct Asked {
     pub(super) pod: SocketAddr,
-    pub(super) reply: oneshot::Sender<Outcome>,
+    pub(super) reply: oneshot::Sender<PodOutcome>,
     /// Place among the questions that one pod is asked at a time.
     pub(super) _place: OwnedSemaphorePermit,
 }
@@ -55,7 +55,7 @@ impl Pending {
     /// Hands a frame to the task that has asked for it. A pod that answers a question which it was
     /// not asked is cut off.
     pub(super) fn answer(&self, mut frame: Received) {
-        let Some(Answer { number, status }) = Answer::decode(frame.metadata()) else {
+        let Some(PayloadAnswer { number, status }) = PayloadAnswer::decode(frame.metadata()) else {
             return frame.refuse_answer();
         };
         let asked = {
@@ -67,14 +67,14 @@ impl Pending {
         frame.hide_metadata(ANSWER);
         // The task may have gone.
         let _ = match status {
-            Status::Here => reply.send(Ok(Reply::Here(frame))),
+            Status::Here => reply.send(Ok(PodReply::Here(frame))),
             Status::Unknown => {
                 frame.acknowledge();
-                reply.send(Ok(Reply::Unknown))
+                reply.send(Ok(PodReply::Unknown))
             }
             Status::TooLarge(length) => {
                 frame.acknowledge();
-                reply.send(Ok(Reply::TooLarge(length)))
+                reply.send(Ok(PodReply::TooLarge(length)))
             }
         };
     }

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
-use super::link::{self, Parts, Question, Up};
-use super::pending::Outcome;
+use super::link::{self, Parts, PayloadQuestion, Up};
+use super::pending::PodOutcome;
 use crate::endpoint::Endpoint;
 use crate::peers::dial::Dialer;
 use crate::reference::OfferId;
@@ -48,15 +48,15 @@ pub(super) struct Service {
     soon: Arc<Notify>,
     /// Connections by the endpoint's name and port. A connection that has ended is made again by
     /// the next question.
-    links: Mutex<HashMap<(String, u16), Link>>,
+    links: Mutex<HashMap<(String, u16), PodLink>>,
     tasks: TaskTracker,
 }
 
 /// A connection, which is made or up.
 #[derive(Clone)]
-struct Link {
+struct PodLink {
     /// Queue of questions while the connection is made, or the pod is asked too much.
-    questions: mpsc::Sender<Question>,
+    questions: mpsc::Sender<PayloadQuestion>,
     up: Arc<OnceLock<Up>>,
 }
 
@@ -85,9 +85,9 @@ impl Service {
     }
 
     /// Asks a pod for a payload. `None` if the connection ends before the answer.
-    pub(super) async fn ask(&self, endpoint: Arc<Endpoint>, id: OfferId) -> Option<Outcome> {
+    pub(super) async fn ask(&self, endpoint: Arc<Endpoint>, id: OfferId) -> Option<PodOutcome> {
         let (reply, answered) = oneshot::channel();
-        let question = Question { id, reply };
+        let question = PayloadQuestion { id, reply };
         let link = self.link(&endpoint);
         let question = match link.up.get() {
             None => Err(question),
@@ -103,7 +103,7 @@ impl Service {
     }
 
     /// Returns the connection to a pod. It makes a new one if there is none.
-    fn link(&self, endpoint: &Arc<Endpoint>) -> Link {
+    fn link(&self, endpoint: &Arc<Endpoint>) -> PodLink {
         let mut links = self.links.lock();
         links.retain(|_, link| !link.questions.is_closed());
         let name = (endpoint.target.clone(), endpoint.port);
@@ -112,7 +112,7 @@ impl Service {
             let (parts, dialer) = (self.parts.clone(), Arc::clone(&self.dialer));
             let up = Arc::<OnceLock<Up>>::default();
             self.tasks.spawn(link::run(parts, dialer, Arc::clone(endpoint), questions, Arc::clone(&up)));
-            Link { questions: sender, up }
+            PodLink { questions: sender, up }
         };
         links.entry(name).or_insert_with(make).clone()
     }

@@ -14,7 +14,7 @@ use super::admission::Refuser;
 use super::control::Connection;
 use super::decision::Membership;
 use super::ended::Ended;
-use super::fetchers::Fetcher;
+use super::fetchers::ArrivedFetcher;
 use super::handshake::{Admitted, Entered, FetcherConnection, admit, refuse};
 use super::log_limit::LineKind;
 use super::pending::{ConnectionCounts, Counted};
@@ -138,7 +138,7 @@ async fn hand_over(
     let Some(fetchers) = &shared.fetchers else { return };
     match fetchers.counts.begin(from.ip()) {
         // If it is not taken, the program has ended.
-        Some(counted) => drop(fetchers.queue.send(Fetcher { stream, fetch, from, counted }).await),
+        Some(counted) => drop(fetchers.queue.send(ArrivedFetcher { stream, fetch, from, counted }).await),
         None => {
             shared.counts.refused();
             let refusal = Refusal::new(RefusalCode::Full, "too many fetchers are connected; try again later");

@@ -33,13 +33,13 @@ pub(super) struct Granted {
 pub(super) struct Agreed {
     pub(super) decision: Decision,
     /// The connected queue pair, if the answer offers RDMA, which the sender may still decline.
-    pub(super) offer: Option<Offer>,
+    pub(super) offer: Option<RdmaOffer>,
     /// Slots in the machine's memory, for frames by TCP or RDMA.
     pub(super) slots: Slots<Connection>,
 }
 
 /// This end of an RDMA connection that a sender is offered, and may decline.
-pub(super) struct Offer {
+pub(super) struct RdmaOffer {
     /// Queue pair that is connected to the sender's already.
     pub(super) pair: QueuePair<Ended>,
     /// Slots for payloads in the GPU, if they come there. Dropped after `pair`, which lets the
@@ -48,7 +48,7 @@ pub(super) struct Offer {
 }
 
 /// This end of an RDMA connection and its description for the sender, or why there is none.
-type Made = Result<(Offer, RdmaEnd), String>;
+type Made = Result<(RdmaOffer, RdmaEnd), String>;
 
 /// Returns the sender's end of RDMA if frames may go by it, or else why they may not.
 pub(super) fn offered(shared: &Shared, hello: &Hello) -> Result<Result<RdmaEnd, String>, Refusal> {
@@ -154,7 +154,7 @@ async fn connect(
             Ok(own) if Instant::now() < until => {
                 let end = own.end().clone();
                 let pair = own.connect(&their_end, theirs, frame_size, patience);
-                pair.map(|pair| (Offer { pair, gpu }, end))
+                pair.map(|pair| (RdmaOffer { pair, gpu }, end))
             }
             Ok(own) => {
                 spares.keep(Instant::now(), gpu.unwrap_or(slots), own.into_spare());

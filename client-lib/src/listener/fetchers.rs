@@ -17,12 +17,12 @@ const LEAST_EACH: usize = 8;
 
 /// Queue of connections from fetchers.
 pub(super) struct Fetchers {
-    pub(super) queue: mpsc::Sender<Fetcher>,
+    pub(super) queue: mpsc::Sender<ArrivedFetcher>,
     pub(super) counts: Arc<ConnectionCounts>,
 }
 
 /// Connection from a peer that has come to fetch payloads, after its first message.
-pub(crate) struct Fetcher {
+pub(crate) struct ArrivedFetcher {
     pub(crate) stream: Stream,
     pub(crate) fetch: Fetch,
     pub(crate) from: SocketAddr,
@@ -32,7 +32,7 @@ pub(crate) struct Fetcher {
 
 impl Fetchers {
     /// Creates a queue for at most `most` connections at a time.
-    pub(super) fn new(most: usize) -> (Self, mpsc::Receiver<Fetcher>) {
+    pub(super) fn new(most: usize) -> (Self, mpsc::Receiver<ArrivedFetcher>) {
         let (queue, receiver) = mpsc::channel(1);
         let counts = ConnectionCounts::new(most, (most / PART_EACH).max(LEAST_EACH));
         (Self { queue, counts }, receiver)

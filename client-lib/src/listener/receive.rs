@@ -90,12 +90,12 @@ pub(super) fn take_in(
     data: Data,
     slot: Slot,
 ) -> Result<(), Ended> {
-    let fate = connection.while_latest(|| deliver(shared, connection, data, slot));
-    match fate.ok_or(Ended::Superseded)? {
-        Fate::Queued => {}
+    let handling = connection.while_latest(|| deliver(shared, connection, data, slot));
+    match handling.ok_or(Ended::Superseded)? {
+        Handling::Queued => {}
         // Not under the session's lock, which dropping the frame takes.
-        Fate::Answer(answers, arrived) => answers(Received::take(arrived, shared.upload_pool.as_ref())),
-        Fate::Repeat(arrival, slot) => {
+        Handling::Answer(answers, arrived) => answers(Received::take(arrived, shared.upload_pool.as_ref())),
+        Handling::Repeat(arrival, slot) => {
             shared.counts.dropped();
             connection.drop_repeat(data.sequence, arrival, slot);
         }
@@ -103,8 +103,8 @@ pub(super) fn take_in(
     Ok(())
 }
 
-/// Fate of a frame.
-enum Fate<'s> {
+/// How a received frame is handled.
+enum Handling<'s> {
     Queued,
     /// It answers a question of this process.
     Answer(&'s Answers, Arrived),
@@ -113,18 +113,18 @@ enum Fate<'s> {
 }
 
 /// Queues a frame for the program, if the program has not had it, and has not asked for it.
-fn deliver<'s>(shared: &'s Shared, connection: &Arc<Connection>, data: Data, slot: Slot) -> Fate<'s> {
+fn deliver<'s>(shared: &'s Shared, connection: &Arc<Connection>, data: Data, slot: Slot) -> Handling<'s> {
     match connection.arrived(&data) {
         Arrival::Deliver => {
             shared.counts.arrived(&data);
             let arrived = Arrived { header: data, slot, connection: Arc::clone(connection) };
             if let Some(answers) = &shared.answers {
-                return Fate::Answer(answers, arrived);
+                return Handling::Answer(answers, arrived);
             }
             shared.queue.push(arrived);
-            Fate::Queued
+            Handling::Queued
         }
-        arrival => Fate::Repeat(arrival, slot),
+        arrival => Handling::Repeat(arrival, slot),
     }
 }
 

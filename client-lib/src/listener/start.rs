@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::budget::Budget;
-use super::fetchers::{Fetcher, Fetchers};
+use super::fetchers::{ArrivedFetcher, Fetchers};
 use super::limits::Limits;
 use super::{Answers, Listener, ListenerBuilder, ListenerHandle, Received, Shared, accept, room};
 use crate::error::BindError;
@@ -16,7 +16,7 @@ use crate::nic::Keeper;
 
 impl ListenerBuilder {
     /// Starts to listen for peers that come to fetch payloads. Returns the queue that they go to.
-    pub(crate) fn bind_for_fetchers(self) -> Result<(Listener, mpsc::Receiver<Fetcher>), BindError> {
+    pub(crate) fn bind_for_fetchers(self) -> Result<(Listener, mpsc::Receiver<ArrivedFetcher>), BindError> {
         let (fetchers, receiver) = Fetchers::new(self.limits.connections);
         let sockets = self.sockets()?;
         let listener = self.start(sockets, Some(fetchers), None)?;

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::fetchers;
-use super::ledger::{Ledger, Settings};
-use super::{Handle, MAX_OFFERS, Offers, Shared, State};
+use super::ledger::{Ledger, LedgerLimits};
+use super::{LockedLedger, MAX_OFFERS, Offers, OffersHandle, OffersState};
 use crate::error::BindError;
 use crate::identity::Identity;
 use crate::listener::{Listener, ListenerBuilder, default_memory};
@@ -278,9 +278,9 @@ impl OffersBuilder {
         let budget = self.budget.unwrap_or_else(default_memory);
         let (listener, arriving) = self.listener.bind_for_fetchers()?;
         let settings =
-            Settings { budget, max_offers: MAX_OFFERS, remember: REMEMBER, max_remembered: MAX_OFFERS };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State { ledger: Ledger::new(settings), waiting: HashMap::new() }),
+            LedgerLimits { budget, max_offers: MAX_OFFERS, remember: REMEMBER, max_remembered: MAX_OFFERS };
+        let shared = Arc::new(OffersState {
+            state: Mutex::new(LockedLedger { ledger: Ledger::new(settings), waiting: HashMap::new() }),
             earlier: Notify::new(),
             host,
             // The clock does not go further.
@@ -297,6 +297,6 @@ impl OffersBuilder {
             }
         });
         tasks.spawn(fetchers::accept(Arc::clone(&shared), listener.clone(), arriving, tasks.clone()));
-        Ok(Offers { handle: Arc::new(Handle { shared, listener, tasks }) })
+        Ok(Offers { handle: Arc::new(OffersHandle { shared, listener, tasks }) })
     }
 }

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info_span};
 
-use super::Shared;
-use super::ledger::{Outcome, Ticket};
-use crate::answer::{Answer, Status};
+use super::OffersState;
+use super::ledger::{FetchEnd, Ticket};
+use crate::answer::{PayloadAnswer, Status};
 use crate::endpoint::{Endpoint, PodRef};
 use crate::error::SendError;
 use crate::frame::Frame;
 use crate::handshake::TransportKind;
-use crate::listener::{Fetcher, Listener};
+use crate::listener::{ArrivedFetcher, Listener};
 use crate::peers::Sent;
 use crate::peers::shared::Ask;
 use crate::peers::single::{Answering, MAX_UNDECIDED, ONLY, SingleSender};
@@ -25,9 +25,9 @@ use crate::wire::MAX_ASKS;
 
 /// Serves each connection in a task of its own.
 pub(super) async fn accept(
-    shared: Arc<Shared>,
+    shared: Arc<OffersState>,
     listener: Listener,
-    mut arriving: mpsc::Receiver<Fetcher>,
+    mut arriving: mpsc::Receiver<ArrivedFetcher>,
     tasks: TaskTracker,
 ) {
     while let Some(Some(fetcher)) = shared.end.run_until_cancelled(arriving.recv()).await {
@@ -37,8 +37,8 @@ pub(super) async fn accept(
 }
 
 /// Completes the handshake, and answers the fetcher's questions until the connection ends.
-async fn serve(shared: Arc<Shared>, listener: Listener, fetcher: Fetcher) {
-    let Fetcher { stream, fetch, from, counted: _counted } = fetcher;
+async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFetcher) {
+    let ArrivedFetcher { stream, fetch, from, counted: _counted } = fetcher;
     let mut endpoint = Endpoint::at(from);
     (endpoint.host, endpoint.node) = (fetch.from, fetch.node);
     endpoint.pod = fetch.from_uid.map(|uid| PodRef { uid: Some(uid), ..PodRef::default() });
@@ -77,7 +77,7 @@ async fn serve(shared: Arc<Shared>, listener: Listener, fetcher: Fetcher) {
 /// Answers a question by a frame. The rest is left to [`follow`]. Returns whether there is a place
 /// in its queue, which a fetcher that keeps to the limit on questions does not fill.
 fn answer(
-    shared: &Arc<Shared>,
+    shared: &Arc<OffersState>,
     to: &Answering,
     Ask { number, id }: Ask,
     queue: &mpsc::Sender<Given>,
@@ -147,14 +147,14 @@ async fn follow_one(to: &Answering, given: Given) {
 
 /// Puts the answer before the frame's metadata.
 fn with_answer(mut frame: Frame, number: u64, status: Status) -> Frame {
-    let metadata = [&Answer { number, status }.encode(), &*frame.metadata].concat();
+    let metadata = [&PayloadAnswer { number, status }.encode(), &*frame.metadata].concat();
     frame.metadata = metadata.into();
     frame
 }
 
 /// A fetch under way, which ends when this is dropped, also with the connection.
 struct LiveFetch {
-    shared: Arc<Shared>,
+    shared: Arc<OffersState>,
     ticket: Option<Ticket>,
     /// The frame with the payload, once it has been given to the connection.
     sent: Option<Sent>,
@@ -173,8 +173,8 @@ impl Drop for LiveFetch {
         let Some(ticket) = self.ticket.take() else { return };
         // The acknowledgement may have come with the end of the connection.
         let outcome = match self.sent.as_ref().and_then(Sent::outcome) {
-            Some(Ok(())) => Outcome::Acknowledged,
-            _ => Outcome::Returned,
+            Some(Ok(())) => FetchEnd::Acknowledged,
+            _ => FetchEnd::Returned,
         };
         let now = Instant::now().into_std();
         self.shared.with(|state| state.ledger.finished(now, ticket, outcome));
@@ -182,9 +182,9 @@ impl Drop for LiveFetch {
 }
 
 /// A connection in the count of fetchers.
-pub(super) struct Connected<'s>(&'s Shared);
+pub(super) struct Connected<'s>(&'s OffersState);
 
-impl Shared {
+impl OffersState {
     fn count_fetcher(&self) -> Connected<'_> {
         self.fetchers.fetch_add(1, Ordering::Relaxed);
         Connected(self)

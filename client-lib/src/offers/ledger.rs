@@ -34,14 +34,14 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use line::Line;
-pub(crate) use line::Place;
+pub(crate) use line::LinePlace;
 use remembered::Remembered;
 
 use crate::reference::OfferId;
 
 /// Limits of a ledger.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct LedgerLimits {
     /// The most bytes of all payloads together.
     pub(crate) budget: usize,
     /// The most offers and callers in line together. An offer that has ended counts while it has
@@ -76,10 +76,10 @@ pub(crate) enum Added {
 
 /// Reason why a payload is not put on offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum NotOffered {
     /// The budget is full, or other callers wait already. The caller offers the payload again at
     /// its [turn](Wake::Turn), or has to [`leave`](Ledger::leave).
-    Full(Place),
+    Full(LinePlace),
     /// The payload is larger than the whole budget.
     TooLarge,
     /// There are as many offers and callers in line as may be.
@@ -90,7 +90,7 @@ pub(crate) enum Refused {
 
 /// Result of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum FetchEnd {
     /// The fetcher's application has acknowledged the payload.
     Acknowledged,
     /// The fetcher's application has dropped the payload, or the connection has broken.
@@ -117,7 +117,7 @@ pub(crate) enum Wake {
     /// All that wait for the end of this offer.
     Ended(OfferKey),
     /// The caller with this place in line.
-    Turn(Place),
+    Turn(LinePlace),
 }
 
 /// Counters of offers since the ledger was created, and of those that are there now.
@@ -143,9 +143,9 @@ pub(crate) struct Counts {
 /// All payloads on offer. `P` is a payload, of which the ledger knows only the length.
 #[derive(Debug)]
 pub(crate) struct Ledger<P> {
-    settings: Settings,
+    settings: LedgerLimits,
     /// Offers that are open, and those that have ended but still have handles or tickets.
-    offers: HashMap<OfferKey, Entry<P>>,
+    offers: HashMap<OfferKey, OfferEntry<P>>,
     /// Open offers.
     open: HashMap<OfferId, OfferKey>,
     /// Deadlines of the open offers.
@@ -163,7 +163,7 @@ pub(crate) struct Ledger<P> {
 }
 
 #[derive(Debug)]
-struct Entry<P> {
+struct OfferEntry<P> {
     id: OfferId,
     /// Payload. `None` once the offer has ended and no ticket of it is out.
     payload: Option<P>,
@@ -175,7 +175,7 @@ struct Entry<P> {
 }
 
 impl<P: Clone> Ledger<P> {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: LedgerLimits) -> Self {
         Self {
             settings,
             offers: HashMap::new(),
@@ -194,7 +194,7 @@ impl<P: Clone> Ledger<P> {
     /// Puts a payload of some length on offer, or gives it back. `place` is the caller's place in
     /// line, if an earlier attempt has returned one.
     ///
-    /// The caller keeps the place only if the result is [`Refused::Full`]. It has to
+    /// The caller keeps the place only if the result is [`NotOffered::Full`]. It has to
     /// [`forget`](Self::forget) the offer as often as it got [`Added::New`] or [`Added::Same`].
     pub(crate) fn offer(
         &mut self,
@@ -202,14 +202,14 @@ impl<P: Clone> Ledger<P> {
         id: &OfferId,
         (payload, length): (P, usize),
         deadline: Instant,
-        place: Option<Place>,
-    ) -> Result<Added, (P, Refused)> {
+        place: Option<LinePlace>,
+    ) -> Result<Added, (P, NotOffered)> {
         self.tick(now);
         let place = place.filter(|&place| self.line.has(place));
         let known = self.find(id);
         let refused = if known.is_none() { self.admit(length, place).err() } else { None };
         if let Some(place) = place
-            && !matches!(refused, Some(Refused::Full(_)))
+            && !matches!(refused, Some(NotOffered::Full(_)))
         {
             self.line.leave(place);
         }
@@ -224,7 +224,7 @@ impl<P: Clone> Ledger<P> {
     }
 
     /// Takes a caller that no longer waits out of the line.
-    pub(crate) fn leave(&mut self, place: Place) {
+    pub(crate) fn leave(&mut self, place: LinePlace) {
         self.line.leave(place);
     }
 
@@ -243,13 +243,13 @@ impl<P: Clone> Ledger<P> {
     }
 
     /// Takes a ticket back. The first acknowledgement of an open offer takes the offer.
-    pub(crate) fn finished(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) {
+    pub(crate) fn finished(&mut self, now: Instant, ticket: Ticket, outcome: FetchEnd) {
         self.tick(now);
         let Ticket(key) = ticket;
         let Some(entry) = self.offers.get_mut(&key) else { return };
         entry.tickets -= 1;
         self.counts.fetches -= 1;
-        if outcome == Outcome::Acknowledged && entry.state == OfferState::Open {
+        if outcome == FetchEnd::Acknowledged && entry.state == OfferState::Open {
             self.remembered.add(now, entry.id.clone());
             self.end(key, OfferState::Taken);
         } else {
@@ -338,21 +338,21 @@ impl<P: Clone> Ledger<P> {
     }
 
     /// Decides whether there is room for a payload of this length now.
-    fn admit(&mut self, length: usize, place: Option<Place>) -> Result<(), Refused> {
+    fn admit(&mut self, length: usize, place: Option<LinePlace>) -> Result<(), NotOffered> {
         if self.is_closed {
-            return Err(Refused::Closed);
+            return Err(NotOffered::Closed);
         }
         if length > self.settings.budget {
-            return Err(Refused::TooLarge);
+            return Err(NotOffered::TooLarge);
         }
         // A caller in line has been counted already.
         if place.is_none() && self.offers.len() + self.line.len() >= self.settings.max_offers {
-            return Err(Refused::TooMany);
+            return Err(NotOffered::TooMany);
         }
         if self.line.first() == place && length <= self.room() {
             return Ok(());
         }
-        Err(Refused::Full(place.unwrap_or_else(|| self.line.join(length))))
+        Err(NotOffered::Full(place.unwrap_or_else(|| self.line.join(length))))
     }
 
     fn insert(&mut self, id: &OfferId, (payload, length): (P, usize), deadline: Instant) -> OfferKey {
@@ -361,7 +361,7 @@ impl<P: Clone> Ledger<P> {
         self.open.insert(id.clone(), key);
         self.deadlines.insert((deadline, key));
         let (id, payload, state) = (id.clone(), Some(payload), OfferState::Open);
-        self.offers.insert(key, Entry { id, payload, length, deadline, state, handles: 1, tickets: 0 });
+        self.offers.insert(key, OfferEntry { id, payload, length, deadline, state, handles: 1, tickets: 0 });
         self.counts.bytes += length;
         self.counts.offered += 1;
         key

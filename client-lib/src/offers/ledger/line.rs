@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 /// Place in line. Never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place(u64);
+pub(crate) struct LinePlace(u64);
 
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// Length of each caller's payload, in bytes.
-    places: BTreeMap<Place, usize>,
+    places: BTreeMap<LinePlace, usize>,
     next: u64,
     /// Number of places whose turn has come: those below it.
     called: u64,
@@ -20,28 +20,28 @@ impl Line {
         self.places.len()
     }
 
-    pub(super) fn has(&self, place: Place) -> bool {
+    pub(super) fn has(&self, place: LinePlace) -> bool {
         self.places.contains_key(&place)
     }
 
-    pub(super) fn first(&self) -> Option<Place> {
+    pub(super) fn first(&self) -> Option<LinePlace> {
         self.places.first_key_value().map(|(&place, _)| place)
     }
 
     /// Adds a caller at the end.
-    pub(super) fn join(&mut self, length: usize) -> Place {
-        let place = Place(self.next);
+    pub(super) fn join(&mut self, length: usize) -> LinePlace {
+        let place = LinePlace(self.next);
         self.next += 1;
         self.places.insert(place, length);
         place
     }
 
-    pub(super) fn leave(&mut self, place: Place) {
+    pub(super) fn leave(&mut self, place: LinePlace) {
         self.places.remove(&place);
     }
 
     /// Returns the first caller, once, if its payload fits in `room`.
-    pub(super) fn next_turn(&mut self, room: usize) -> Option<Place> {
+    pub(super) fn next_turn(&mut self, room: usize) -> Option<LinePlace> {
         let (&place, &length) = self.places.first_key_value()?;
         let is_new = place.0 >= self.called && length <= room;
         is_new.then(|| {
@@ -51,8 +51,8 @@ impl Line {
     }
 
     /// Returns all callers, one after the other, whether or not there is room for them.
-    pub(super) fn next_of_all(&mut self) -> Option<Place> {
-        let (&place, _) = self.places.range(Place(self.called)..).next()?;
+    pub(super) fn next_of_all(&mut self) -> Option<LinePlace> {
+        let (&place, _) = self.places.range(LinePlace(self.called)..).next()?;
         self.called = place.0 + 1;
         Some(place)
     }

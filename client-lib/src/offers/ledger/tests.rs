@@ -4,7 +4,9 @@ mod simulation;
 
 use std::time::{Duration, Instant};
 
-use super::{Added, Ledger, OfferKey, OfferState, Outcome, Place, Refused, Settings, Ticket, Wake};
+use super::{
+    Added, FetchEnd, Ledger, LedgerLimits, LinePlace, NotOffered, OfferKey, OfferState, Ticket, Wake,
+};
 
 const BUDGET: usize = 10;
 
@@ -20,15 +22,16 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let settings = Settings { budget: BUDGET, max_offers: 4, remember: REMEMBERED, max_remembered: 2 };
+        let settings =
+            LedgerLimits { budget: BUDGET, max_offers: 4, remember: REMEMBERED, max_remembered: 2 };
         Self { ledger: Ledger::new(settings), now: Instant::now() }
     }
 
-    fn offer(&mut self, id: &str, length: usize) -> Result<Added, Refused> {
+    fn offer(&mut self, id: &str, length: usize) -> Result<Added, NotOffered> {
         self.offer_from(id, length, None)
     }
 
-    fn offer_from(&mut self, id: &str, length: usize, place: Option<Place>) -> Result<Added, Refused> {
+    fn offer_from(&mut self, id: &str, length: usize, place: Option<LinePlace>) -> Result<Added, NotOffered> {
         let deadline = self.now + DEADLINE;
         let id = id.parse().unwrap();
         self.ledger.offer(self.now, &id, (length, length), deadline, place).map_err(|(back, refused)| {
@@ -44,9 +47,9 @@ impl Rig {
         }
     }
 
-    fn in_line(&mut self, id: &str, length: usize) -> Place {
+    fn in_line(&mut self, id: &str, length: usize) -> LinePlace {
         match self.offer(id, length) {
-            Err(Refused::Full(place)) => place,
+            Err(NotOffered::Full(place)) => place,
             other => panic!("{other:?}"),
         }
     }
@@ -55,13 +58,13 @@ impl Rig {
         self.ledger.fetch(self.now, id).map(|(ticket, _)| ticket)
     }
 
-    fn finish(&mut self, ticket: Ticket, outcome: Outcome) {
+    fn finish(&mut self, ticket: Ticket, outcome: FetchEnd) {
         self.ledger.finished(self.now, ticket, outcome);
     }
 
     fn take(&mut self, id: &str) {
         let ticket = self.fetch(id).unwrap();
-        self.finish(ticket, Outcome::Acknowledged);
+        self.finish(ticket, FetchEnd::Acknowledged);
     }
 
     fn withdraw(&mut self, key: OfferKey) {
@@ -84,10 +87,10 @@ impl Rig {
 #[test]
 fn a_payload_larger_than_the_budget_is_refused_even_while_others_wait() {
     let mut rig = Rig::new();
-    assert_eq!(rig.offer("a", BUDGET + 1), Err(Refused::TooLarge));
+    assert_eq!(rig.offer("a", BUDGET + 1), Err(NotOffered::TooLarge));
     rig.offered("b", BUDGET);
     rig.in_line("c", 1);
-    assert_eq!(rig.offer("a", BUDGET + 1), Err(Refused::TooLarge));
+    assert_eq!(rig.offer("a", BUDGET + 1), Err(NotOffered::TooLarge));
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn callers_get_room_in_the_order_in_which_they_came() {
     rig.ledger.forget(small);
     // The second would fit, but the first would then wait for ever behind small ones.
     assert_eq!(rig.wakes(), [Wake::Ended(small)]);
-    assert_eq!(rig.offer_from("d", 0, Some(second)), Err(Refused::Full(second)));
+    assert_eq!(rig.offer_from("d", 0, Some(second)), Err(NotOffered::Full(second)));
     rig.withdraw(large);
     rig.ledger.forget(large);
     assert_eq!(rig.wakes(), [Wake::Ended(large), Wake::Turn(first)]);
@@ -118,7 +121,7 @@ fn offers_and_callers_in_line_are_limited_together() {
     let mut rig = Rig::new();
     let key = rig.offered("a", BUDGET);
     let places = ["b", "c", "d"].map(|id| rig.in_line(id, 5));
-    assert_eq!(rig.offer("e", 5), Err(Refused::TooMany));
+    assert_eq!(rig.offer("e", 5), Err(NotOffered::TooMany));
     assert_eq!(rig.offer("a", BUDGET), Ok(Added::Same(key)));
     rig.ledger.leave(places[2]);
     let last = rig.in_line("e", 5);
@@ -126,7 +129,7 @@ fn offers_and_callers_in_line_are_limited_together() {
     assert!(matches!(rig.offer_from("b", 5, Some(places[0])), Ok(Added::New(_))));
     // The offer that has ended counts until both of its handles are gone.
     rig.ledger.forget(key);
-    assert_eq!(rig.offer("f", 5), Err(Refused::TooMany));
+    assert_eq!(rig.offer("f", 5), Err(NotOffered::TooMany));
     rig.ledger.forget(key);
     assert_eq!(rig.ledger.state(key), None);
     assert!(rig.in_line("f", 5) > last);
@@ -141,7 +144,7 @@ fn in_the_instant_of_the_deadline_a_fetch_finds_nothing_and_an_acknowledgement_i
     let ticket = rig.fetch("a").unwrap();
     rig.now += Duration::from_nanos(1);
     assert!(rig.fetch("a").is_none());
-    rig.finish(ticket, Outcome::Acknowledged);
+    rig.finish(ticket, FetchEnd::Acknowledged);
     assert_eq!(rig.ledger.state(key), Some(OfferState::Deadline));
     let counts = rig.ledger.counts();
     assert_eq!((counts.expired, counts.taken, counts.unknown, counts.bytes), (1, 0, 1, 0));
@@ -158,7 +161,7 @@ fn an_offer_that_has_ended_keeps_its_payload_until_its_last_ticket_is_back() {
     assert_eq!(rig.wakes(), [Wake::Ended(key)]);
     for ticket in tickets {
         assert_eq!((rig.released(), rig.bytes()), (vec![], 7));
-        rig.finish(ticket, Outcome::Returned);
+        rig.finish(ticket, FetchEnd::Returned);
     }
     assert_eq!((rig.released(), rig.bytes(), rig.ledger.state(key)), (vec![7], 0, None));
 }
@@ -169,12 +172,12 @@ fn the_first_acknowledgement_takes_an_offer_and_others_change_nothing() {
     let key = rig.offered("a", 1);
     let tickets = [rig.fetch("a").unwrap(), rig.fetch("a").unwrap(), rig.fetch("a").unwrap()];
     let [returned, first, second] = tickets;
-    rig.finish(returned, Outcome::Returned);
+    rig.finish(returned, FetchEnd::Returned);
     assert_eq!(rig.ledger.state(key), Some(OfferState::Open));
-    rig.finish(first, Outcome::Acknowledged);
+    rig.finish(first, FetchEnd::Acknowledged);
     assert_eq!(rig.ledger.state(key), Some(OfferState::Taken));
     assert!(rig.fetch("a").is_none());
-    rig.finish(second, Outcome::Acknowledged);
+    rig.finish(second, FetchEnd::Acknowledged);
     assert_eq!((rig.wakes(), rig.ledger.counts().taken), (vec![Wake::Ended(key)], 1));
 }
 
@@ -186,7 +189,7 @@ fn an_id_offered_again_after_its_offer_has_ended_is_a_new_offer_that_old_tickets
     rig.withdraw(old);
     let new = rig.offered("a", 4);
     assert_eq!(rig.bytes(), 7, "both payloads are in memory");
-    rig.finish(ticket, Outcome::Acknowledged);
+    rig.finish(ticket, FetchEnd::Acknowledged);
     assert_eq!(
         (rig.ledger.state(old), rig.ledger.state(new)),
         (Some(OfferState::Withdrawn), Some(OfferState::Open))
@@ -238,12 +241,12 @@ fn a_ledger_that_closes_ends_all_offers_and_wakes_all_callers() {
     rig.ledger.close();
     assert_eq!(rig.wakes(), [Wake::Ended(key), Wake::Turn(places[0]), Wake::Turn(places[1])]);
     for place in places {
-        assert_eq!(rig.offer_from("b", 5, Some(place)), Err(Refused::Closed));
+        assert_eq!(rig.offer_from("b", 5, Some(place)), Err(NotOffered::Closed));
     }
     assert_eq!(rig.ledger.state(key), Some(OfferState::Closed));
     assert!(rig.fetch("a").is_none());
     assert_eq!((rig.released(), rig.bytes()), (vec![], 8));
-    rig.finish(ticket, Outcome::Acknowledged);
+    rig.finish(ticket, FetchEnd::Acknowledged);
     assert_eq!((rig.released(), rig.bytes()), (vec![8], 0));
     assert_eq!(rig.ledger.counts().waiting, 0);
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use world::World;
 
-use super::Settings;
+use super::LedgerLimits;
 
 /// Number of pipelines to run by default.
 const WORLDS: u64 = 100;
@@ -23,7 +23,7 @@ const WORLDS: u64 = 100;
 /// Steps in each pipeline between two phases without faults.
 const STEPS: usize = 1_000;
 
-/// Outcome of a check. The error says what does not hold.
+/// Result of a check. The error says what does not hold.
 type Checked = Result<(), String>;
 
 macro_rules! ensure {
@@ -39,7 +39,7 @@ use ensure;
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     seed: u64,
-    settings: Settings,
+    settings: LedgerLimits,
     /// Number of messages that are under way at a time.
     messages: usize,
     fetchers: usize,
@@ -56,7 +56,7 @@ struct Plan {
 impl Plan {
     fn of(seed: u64) -> Self {
         let rng = &mut fastrand::Rng::with_seed(seed);
-        let settings = Settings {
+        let settings = LedgerLimits {
             budget: [1, 8, 24, 1000][rng.usize(..4)],
             max_offers: [2, 8, 100][rng.usize(..3)],
             remember: Duration::from_secs([0, 60, 600][rng.usize(..3)]),

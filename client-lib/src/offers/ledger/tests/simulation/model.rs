@@ -3,12 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use super::super::{OfferKey, OfferState, Place, Settings};
+use super::super::{LedgerLimits, LinePlace, OfferKey, OfferState};
 use crate::reference::OfferId;
 
 #[derive(Debug)]
 pub(super) struct Model {
-    settings: Settings,
+    settings: LedgerLimits,
     /// Open offers, each with its deadline.
     pub(super) open: HashMap<OfferId, (OfferKey, Instant)>,
     /// State of each offer that has ended.
@@ -16,11 +16,11 @@ pub(super) struct Model {
     /// Ids of taken offers, each with the time until which it is remembered.
     remembered: VecDeque<(OfferId, Instant)>,
     /// Places in line, and the lengths of their payloads.
-    pub(super) line: VecDeque<(Place, usize)>,
+    pub(super) line: VecDeque<(LinePlace, usize)>,
 }
 
 impl Model {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: LedgerLimits) -> Self {
         let (open, ended) = (HashMap::new(), HashMap::new());
         Self { settings, open, ended, remembered: VecDeque::new(), line: VecDeque::new() }
     }
@@ -56,7 +56,7 @@ impl Model {
         is_taken
     }
 
-    pub(super) fn leave(&mut self, place: Place) {
+    pub(super) fn leave(&mut self, place: LinePlace) {
         self.line.retain(|&(other, _)| other != place);
     }
 

@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use super::super::{Added, Ledger, OfferKey, OfferState, Outcome, Place, Refused};
+use super::super::{Added, FetchEnd, Ledger, LinePlace, NotOffered, OfferKey, OfferState};
 use super::fetcher::{Held, Payload, Stage, Work};
 use super::model::Model;
 use super::queue::{Delivery, Queue};
@@ -86,7 +86,7 @@ struct Handler {
 
 #[derive(Debug)]
 enum Offering {
-    InLine(Place, Rc<Payload>),
+    InLine(LinePlace, Rc<Payload>),
     OnOffer(OfferKey),
 }
 
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    fn offer(&mut self, delivery: Delivery, payload: Rc<Payload>, place: Option<Place>) -> Checked {
+    fn offer(&mut self, delivery: Delivery, payload: Rc<Payload>, place: Option<LinePlace>) -> Checked {
         self.model.advance(self.now);
         let (id, length, kept) = (delivery.id.clone(), payload.length, Rc::downgrade(&payload));
         let known = self.model.open.get(&id).map(|&(key, _)| key);
@@ -238,7 +238,7 @@ impl World {
                 self.acknowledge(&delivery)?;
                 None
             }
-            Err((payload, Refused::Full(own))) => {
+            Err((payload, NotOffered::Full(own))) => {
                 ensure!(known.is_none() && !is_remembered, "{id} needs no room");
                 ensure!(place.is_none_or(|place| place == own), "{place:?} becomes {own:?}");
                 if place.is_none() {
@@ -252,7 +252,7 @@ impl World {
                 Some(own)
             }
             // The queue delivers the message again.
-            Err((_, Refused::TooMany)) => {
+            Err((_, NotOffered::TooMany)) => {
                 let all = self.ledger.offers.len() + self.model.line.len();
                 ensure!(place.is_none() && all >= self.plan.settings.max_offers, "{all} are too many");
                 self.tally.count("too many");
@@ -334,7 +334,7 @@ impl World {
             }
             Stage::Processed => {
                 self.references.acknowledge(&work.delivery);
-                return self.finish_fetch(work.held, Outcome::Acknowledged);
+                return self.finish_fetch(work.held, FetchEnd::Acknowledged);
             }
         }
         self.fetchers[at] = Some(work);
@@ -371,11 +371,11 @@ impl World {
     }
 
     /// Gives back the ticket of a fetch, if its connection still exists.
-    fn finish_fetch(&mut self, held: Option<Held>, outcome: Outcome) -> Checked {
+    fn finish_fetch(&mut self, held: Option<Held>, outcome: FetchEnd) -> Checked {
         let Some(Held { ticket, key, payload }) = held else { return Ok(()) };
         self.model.advance(self.now);
         let payload = payload.upgrade().ok_or_else(|| format!("{key:?} was freed while it was fetched"))?;
-        if outcome == Outcome::Acknowledged {
+        if outcome == FetchEnd::Acknowledged {
             let is_taken = self.model.acknowledge(self.now, &payload.id, key);
             self.tally.count(if is_taken { "taken" } else { "acknowledged late" });
         }

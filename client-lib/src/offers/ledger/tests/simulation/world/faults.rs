@@ -1,6 +1,6 @@
 //! Faults of pods, connections and tasks.
 
-use super::super::super::{Ledger, OfferState, Outcome};
+use super::super::super::{FetchEnd, Ledger, OfferState};
 use super::super::fetcher::Stage;
 use super::super::model::Model;
 use super::{Checked, Handler, Offering, World};
@@ -41,7 +41,7 @@ impl World {
         let Some(work) = self.fetchers[at].take() else { return Ok(()) };
         self.tally.count("deaths");
         self.log(format!("fetcher {at} restarts"));
-        self.finish_fetch(work.held, Outcome::Returned)
+        self.finish_fetch(work.held, FetchEnd::Returned)
     }
 
     /// Lets a fetcher's application drop a payload without acknowledging it.
@@ -50,7 +50,7 @@ impl World {
         let Some(work) = self.fetchers[at].take_if(|work| work.stage == Stage::Ready) else { return Ok(()) };
         self.log(format!("fetcher {at} rejects {}", work.delivery.id));
         self.references.give_back(self.now, &work.delivery);
-        self.finish_fetch(work.held, Outcome::Returned)
+        self.finish_fetch(work.held, FetchEnd::Returned)
     }
 
     /// Breaks the connection of a fetcher, which keeps a payload that has come.
@@ -63,7 +63,7 @@ impl World {
         let held = work.held.take();
         self.tally.count("breaks");
         self.log(format!("the connection of fetcher {at} breaks: {held:?}"));
-        self.finish_fetch(held, Outcome::Returned)
+        self.finish_fetch(held, FetchEnd::Returned)
     }
 
     /// Drops a task of the offering pod.
