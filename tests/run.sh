@@ -25,7 +25,10 @@ timed() { tests/tools/timed.sh "$@"; }
 
 timed 'packages' tests/tools/packages.sh || exit 1
 if wants conformance cluster node numaflow client; then timed 'control plane' tests/tools/build.sh >/dev/null || exit 1; fi
-if wants cluster; then timed 'helm' tests/tools/helm.sh >/dev/null || exit 1; fi
+if wants cluster; then
+  timed 'helm' tests/tools/helm.sh >/dev/null || exit 1
+  timed 'definitions' tests/tools/definitions.sh >/dev/null || exit 1
+fi
 if wants numaflow; then timed 'numaflow' tests/tools/numaflow.sh >/dev/null || exit 1; fi
 if wants rdma; then timed 'guest' tests/tools/guest.sh >/dev/null || exit 1; fi
 # One build for the tests, and for the programs and examples that they start. A separate build would enable other features of their

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use multinet_testing::cluster::Cluster;
 use multinet_testing::objects::{Objects, parse_folder};
-use multinet_testing::tools::files_in;
+use multinet_testing::tools::{definitions, files_in};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -84,7 +84,8 @@ pub(crate) async fn bystander() -> Result<&'static Cluster> {
             let mut cluster = Cluster::start().await?;
             cluster.share()?;
             cluster.apply_crds().await?;
-            cluster.objects().await?.define(files_in("testing/src/foreign")?).await?;
+            let foreign = files_in("testing/src/foreign")?.into_iter().chain(definitions()?);
+            cluster.objects().await?.define(foreign).await?;
             Ok(cluster)
         })
         .await

@@ -31,6 +31,13 @@ pub fn numaflow() -> Result<PathBuf> {
     built_by("numaflow.sh")
 }
 
+/// Returns the files with the CustomResourceDefinitions of other projects that the examples use.
+/// The first call downloads them.
+pub fn definitions() -> Result<Vec<PathBuf>> {
+    let folder = built_by("definitions.sh")?;
+    folder.read_dir()?.map(|entry| Ok(entry?.path())).collect()
+}
+
 /// Runs a script of `tests/tools`, which builds a program. Returns the path that it prints.
 fn built_by(script: &str) -> Result<PathBuf> {
     let script = repository().join("tests/tools").join(script);
