@@ -165,8 +165,9 @@ impl Resolver {
 
     /// Resolves the endpoints of a service once.
     ///
-    /// `name` is that of a service, `infer.vision.svc.multinet`, or of one of its networks,
-    /// `rail0._net.infer.vision.svc.multinet`. A name with fewer dots than `ndots` is tried with
+    /// `name` is that of a service, `infer.vision.svc.multinet`, of one of its networks,
+    /// `rail0._net.infer.vision.svc.multinet`, or of one of its hosts,
+    /// `infer-0.infer.vision.svc.multinet`. A name with fewer dots than `ndots` is tried with
     /// the domains of the search path first. A name with a dot at its end is tried only as it
     /// stands, and may be answered by a wildcard. An IP address needs no query.
     ///

@@ -77,6 +77,21 @@ impl Drop for Watch {
 }
 
 #[test]
+fn a_host_is_resolved_by_a_port_name() -> Result<()> {
+    let server = quickstart()?;
+    for (host, port) in
+        [("detect-infer-0", &["rdma"][..]), ("detect-infer-1.rail0._net", &["rdma"]), ("detect-infer-1", &[])]
+    {
+        let outcome = resolve(&server, &[&[&*format!("{host}.{SERVICE}")], port].concat())?;
+        let label = host.split('.').next().unwrap_or(host);
+        let rows: Vec<&str> = outcome.stdout.lines().skip(1).collect();
+        let are_its = rows.iter().all(|row| row.starts_with(label) && row.contains(" 18515 "));
+        ensure!(outcome.status == Some(0) && rows.len() == 2 && are_its, "{host}: {outcome:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn resolve_prints_a_table() -> Result<()> {
     let server = quickstart()?;
     let expected = "\
@@ -152,7 +167,7 @@ fn missing_names_are_reported_in_one_line() -> Result<()> {
         (&[&network], 1, "has no endpoint on the network rail7, only on rail0"),
         (&["infer.vision.svc.example.org"], 1, "refuses to answer"),
         (&[SERVICE, "metrics"], 1, "has no port metrics, only 18515"),
-        (&[&host], 1, "has no named ports: give a port's number"),
+        (&[&host, "metrics"], 1, "has no port metrics, only 18515"),
         (&["--network", "rail7", SERVICE], 1, "has no address on network rail7, only on rail0"),
         (&["--network", "rail0", SERVICE, "18515"], 1, "does not say which networks"),
         (&[SERVICE, "0"], 2, "\"0\" is not a port"),

@@ -79,9 +79,33 @@ pub(super) fn check_asked(config: &ListenerBuilder, uid: Option<&str>, service: 
 }
 
 /// Returns whether a sender has asked for a service, of which the first labels are enough, by any
-/// of its networks.
+/// of its networks or hosts.
 fn is_asked_for(service: &str, asked: &str) -> bool {
-    let asked = service_of(asked);
-    let rest = asked.strip_prefix(service_of(service).as_str());
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    let (service, asked) = (service_of(service), service_of(asked));
+    let is_it = |asked: &str| {
+        asked.strip_prefix(&service).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    is_it(&asked) || asked.split_once('.').is_some_and(|(_host, service)| is_it(service))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_asked_for_by_its_own_name_or_that_of_a_network_or_host() {
+        let cases = [
+            ("infer.vision", "infer.vision.svc.multinet", true),
+            ("infer.vision", "Infer.Vision", true),
+            ("infer.vision", "rail0._net.infer.vision.svc.multinet", true),
+            ("infer.vision", "infer-0.infer.vision.svc.multinet", true),
+            ("infer.vision", "infer-0.rail0._net.infer.vision.svc.multinet", true),
+            ("infer.vision", "a.infer-0.infer.vision.svc.multinet", false),
+            ("infer.vision", "infer.visionary", false),
+            ("track.vision", "infer.vision.svc.multinet", false),
+        ];
+        for (service, asked, expected) in cases {
+            assert_eq!(is_asked_for(service, asked), expected, "{asked}");
+        }
+    }
 }

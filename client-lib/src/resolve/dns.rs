@@ -13,6 +13,7 @@
 //! - **A fresh start** for each resolution. Connections and queries end with it, so that a server
 //!   that was replaced is found again.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -69,6 +70,14 @@ pub(super) struct Reply {
     pub(super) facts: Vec<Facts>,
     /// Addresses of other names than the queried one, from the answer's additional records.
     pub(super) glue: Vec<(String, IpAddr)>,
+}
+
+impl Reply {
+    /// Returns the port numbers of the SRV records, sorted, each once.
+    pub(super) fn ports(&self) -> Vec<u16> {
+        let ports: BTreeSet<u16> = self.services.iter().map(|service| service.port).collect();
+        Vec::from_iter(ports)
+    }
 }
 
 /// DNS client: the servers, and the settings of queries to them.

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! For all ports, the SRV records of the name itself are queried. For a port's number, its
-//! addresses are the endpoints.
+//! addresses are the endpoints. The name of one host exists without SRV records: of those of its
+//! service, whose name is the rest of the host's, the ones that lead to the host count.
 //!
 //! **Failures.** If a name does not exist, the next one is tried. If the zone that denies it lies
 //! below the domain of the search path, the search ends: that zone knows the service's part of the
@@ -179,10 +180,40 @@ async fn by_port_name(session: &Queries<'_>, name: &str, port: &str) -> Result<R
     }
     // DNS knows the numbers of the other ports, but not their names.
     let ports = match session.ask(name, RecordType::SRV).await? {
-        DnsAnswer::Found(reply) => reply.services.iter().map(|service| service.port).collect(),
-        DnsAnswer::NoData | DnsAnswer::NoName { .. } => BTreeSet::new(),
+        DnsAnswer::Found(reply) => reply.ports(),
+        DnsAnswer::NoData | DnsAnswer::NoName { .. } => Vec::new(),
     };
-    Err(no_such_port(name, port, Vec::from_iter(ports)))
+    one_host(session, name, port, ports).await
+}
+
+/// Resolves a port of one host. SRV records are the service's, whose name is the rest of the
+/// host's: of these, the ones that lead to the host count. `ports` has the numbers of the host's
+/// ports, if DNS knows them.
+async fn one_host(
+    session: &Queries<'_>,
+    host: &str,
+    port: &str,
+    mut ports: Vec<u16>,
+) -> Result<Resolved, LookupError> {
+    let Some((label, service)) = host.split_once('.').filter(|(_, service)| service.contains('.')) else {
+        return Err(no_such_port(host, port, ports));
+    };
+    for owner in [format!("_{port}._tcp.{service}"), format!("_{port}._udp.{service}")] {
+        let DnsAnswer::Found(mut reply) = session.ask(&owner, RecordType::SRV).await? else { continue };
+        // CoreDNS' plugin etcd names a host of a service's port below that port.
+        let below_port = format!("{label}.{owner}");
+        reply.services.retain(|service| service.target == host || service.target == below_port);
+        if !reply.services.is_empty() {
+            return resolve_targets(session, host, reply).await.map_err(LookupError::Final);
+        }
+    }
+    if ports.is_empty()
+        && let DnsAnswer::Found(mut reply) = session.ask(service, RecordType::SRV).await?
+    {
+        reply.services.retain(|service| service.target == host);
+        ports = reply.ports();
+    }
+    Err(no_such_port(host, port, ports))
 }
 
 /// Resolves all named ports of a service, from the SRV records of the service's own name.
@@ -190,8 +221,21 @@ async fn all_ports(session: &Queries<'_>, name: &str) -> Result<Resolved, Lookup
     match session.ask(name, RecordType::SRV).await? {
         DnsAnswer::Found(reply) => resolve_targets(session, name, reply).await.map_err(LookupError::Final),
         DnsAnswer::NoName { zone } => Err(LookupError::NoName { zone }),
-        DnsAnswer::NoData => Err(no_such_port(name, "*", Vec::new())),
+        DnsAnswer::NoData => all_ports_of_host(session, name).await,
     }
+}
+
+/// Resolves all named ports of one host, from the SRV records of its service.
+async fn all_ports_of_host(session: &Queries<'_>, host: &str) -> Result<Resolved, LookupError> {
+    if let Some((_, service)) = host.split_once('.').filter(|(_, service)| service.contains('.'))
+        && let DnsAnswer::Found(mut reply) = session.ask(service, RecordType::SRV).await?
+    {
+        reply.services.retain(|service| service.target == host);
+        if !reply.services.is_empty() {
+            return resolve_targets(session, host, reply).await.map_err(LookupError::Final);
+        }
+    }
+    Err(no_such_port(host, "*", Vec::new()))
 }
 
 fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> LookupError {

@@ -104,6 +104,51 @@ async fn a_network_is_resolved_by_its_alias() {
     assert_eq!(found.endpoints[0].host, "h0");
 }
 
+/// SRV records are the service's.
+#[tokio::test]
+async fn a_host_is_resolved_by_the_port_names_of_its_service() {
+    let server = two_endpoints().await;
+    let network = format!("rail0._net.{FULL_NAME}");
+    server.zone().add_endpoint(&network, "h0", RDMA, &["10.0.0.1 net=rail0 uid=a"]);
+    server.zone().add_endpoint(FULL_NAME, "h1", ("_metrics._udp", 9000), &[]);
+    for (port, host) in [(18515, "h0"), (18515, "h1"), (9000, "h1")] {
+        let target = Name::from_ascii(format!("{host}.{FULL_NAME}.")).unwrap();
+        server.zone().add(FULL_NAME, RData::SRV(SRV::new(0, 1, port, target)));
+    }
+    let resolver = server.resolver();
+    let cases = [
+        ("h0", "rdma", "h0:18515 (pod infer-0): 10.0.0.1 10.1.0.1"),
+        ("h1", "rdma", "h1:18515: 10.0.0.2 fd00::2"),
+        ("h1", "metrics", "h1:9000: 10.0.0.2 fd00::2"),
+        ("h0", "*", "h0:18515 (pod infer-0): 10.0.0.1 10.1.0.1"),
+        ("h0.rail0._net", "rdma", "h0:18515: 10.0.0.1"),
+    ];
+    for (host, port, expected) in cases {
+        let found = resolver.resolve(&format!("{host}.{SERVICE}"), port).await.unwrap();
+        assert_eq!(found.name, format!("{host}.{FULL_NAME}"), "{port}");
+        assert_eq!(summary(&found.endpoints), [expected], "{host} {port}");
+    }
+    let error = resolver.resolve(&format!("h0.{SERVICE}"), "metrics").await.unwrap_err();
+    let name = format!("h0.{FULL_NAME}");
+    assert_eq!(error, ResolveError::NoSuchPort { name, port: "metrics".to_owned(), ports: vec![18515] });
+    let error = resolver.resolve(&format!("h2.{SERVICE}"), "rdma").await.unwrap_err();
+    assert!(matches!(error, ResolveError::NoSuchName { .. }), "{error}");
+}
+
+/// Its targets are the hosts below the port's own name.
+#[tokio::test]
+async fn a_host_is_resolved_by_a_port_name_from_coredns_with_etcd() {
+    let server = Server::start().await;
+    let below_port = format!("h0._rdma._tcp.{FULL_NAME}");
+    for name in [format!("h0.{FULL_NAME}"), below_port.clone()] {
+        server.zone().add(&name, address("10.0.0.1".parse().unwrap()));
+    }
+    let target = Name::from_ascii(below_port).unwrap();
+    server.zone().add(&format!("_rdma._tcp.{FULL_NAME}"), RData::SRV(SRV::new(10, 100, 18515, target)));
+    let found = server.resolver().resolve(&format!("h0.{SERVICE}"), "rdma").await.unwrap();
+    assert_eq!(summary(&found.endpoints), ["h0:18515: 10.0.0.1"]);
+}
+
 #[tokio::test]
 async fn a_port_number_resolves_to_every_address() {
     let server = two_endpoints().await;
