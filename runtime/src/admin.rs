@@ -59,6 +59,9 @@ pub struct Admin {
     pub pages: Vec<(&'static str, Page)>,
 }
 
+/// Paths of every program, as a client that asks for another one is told.
+const PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/logging"];
+
 impl Admin {
     /// Binds the address of the flag `--admin`; 0.0.0.0 instead of `[::]` on a host without IPv6.
     ///
@@ -77,6 +80,8 @@ impl Admin {
 
     fn router(self) -> Router {
         let mut router = Router::new();
+        let paths: Vec<&str> = PATHS.into_iter().chain(self.pages.iter().map(|(path, _)| *path)).collect();
+        let paths = format!("there is no such page; these exist: {}\n", paths.join(" "));
         let metrics_lock = Arc::new(Mutex::new(()));
         for (path, page) in &self.pages {
             let (page, one_at_a_time) = (Arc::clone(page), Arc::new(Mutex::new(())));
@@ -89,6 +94,7 @@ impl Admin {
             .route("/ready", get(ready))
             .route("/metrics", get(move |admin, headers| metrics(admin, headers, metrics_lock)))
             .route("/logging", get(log_level).put(set_log_level))
+            .fallback(move || std::future::ready((StatusCode::NOT_FOUND, paths)))
             .with_state(self)
     }
 }

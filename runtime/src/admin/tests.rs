@@ -278,7 +278,9 @@ async fn a_change_of_the_log_filter_is_logged_whatever_the_filter() {
 #[tokio::test]
 async fn unknown_paths_methods_and_long_bodies_are_refused() {
     let server = Server::start().await;
-    assert_eq!(server.ask("GET /").await.0, 404);
+    let (status, body) = server.ask("GET /").await;
+    assert_eq!(status, 404);
+    assert!(body.contains("/readyz /metrics"), "{body:?}");
     for method in ["DELETE", "POST", "PATCH", "OPTIONS"] {
         assert_eq!(server.ask(&format!("{method} /logging?level=debug")).await.0, 405, "{method}");
     }
