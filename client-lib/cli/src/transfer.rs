@@ -108,8 +108,8 @@ Examples:
   multinet send 192.168.100.7:18515 --file model.safetensors
   tar -c data | multinet send 192.168.100.7
 
-Both sides print the size and the SHA-256 of what they have seen. The exit status is 0 only if the receiver has
-written all of it, the two agree, and the file has its name; 3 if the receiver has had all of it, but did not confirm
+Both sides print the size and the SHA-256 of what they have seen. The exit status is 0 only if the receiver has \
+written all of it, the two agree, and the file has its name; 3 if the receiver has had all of it, but did not confirm \
 that the file has its name; 1 if it failed, also because the file has changed while it was read.";
 
 /// Flags of `multinet recv`.
@@ -169,8 +169,8 @@ Examples:
   multinet recv | tar -x
   multinet recv -o model.safetensors --from train.vision.svc.multinet
 
-Several senders may try at once; the first whose transfer is complete has sent the file. A receiver that dies and is
-started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete.
+Several senders may try at once; the first whose transfer is complete has sent the file. A receiver that dies and is \
+started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete. \
 FILE.*.placed without one of these says that a file has got its name; it goes when the sender knows.";
 
 /// Size and checksum of all bytes of a transfer.

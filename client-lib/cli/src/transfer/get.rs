@@ -89,8 +89,8 @@ Examples:
   multinet get infer.vision.svc.multinet infer-0/4f1c… -o model.safetensors
   multinet get 192.168.100.7 infer-0/data | tar -x
 
-Both sides print the size and the SHA-256 of the file. The exit status is 0 only if all of it has been written, the
-checksum is right, and multinet put is told so; 3 if multinet put could not be told; 1 if it failed. The file stays on
+Both sides print the size and the SHA-256 of the file. The exit status is 0 only if all of it has been written, the \
+checksum is right, and multinet put is told so; 3 if multinet put could not be told; 1 if it failed. The file stays on \
 offer until then: a multinet get that is killed is followed by the same command, which goes on where it was.";
 
 /// Runs `multinet get`.
