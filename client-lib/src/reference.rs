@@ -79,7 +79,7 @@ pub struct Reference {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// The text has no slash between host name and id.
+    /// The text has no host name, or no slash after it.
     #[error("{text:?} is no reference: it has to be HOST/ID")]
     NoSlash {
         /// Beginning of the text.
@@ -208,7 +208,7 @@ impl FromStr for Reference {
     type Err = ReferenceError;
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
-        let Some((host, id)) = text.split_once('/') else {
+        let Some((host, id)) = text.split_once('/').filter(|(host, _)| !host.is_empty()) else {
             return Err(ReferenceError::NoSlash { text: excerpt(text) });
         };
         Ok(Self::new(host.try_into()?, id.try_into()?))
@@ -267,7 +267,11 @@ mod tests {
         let table = [
             ("", r#""" is no reference: it has to be HOST/ID"#),
             ("decode-0", r#""decode-0" is no reference: it has to be HOST/ID"#),
-            ("/a", r#""" is no host name for a reference HOST/ID: it is empty, or has two dots in a row"#),
+            ("/a", r#""/a" is no reference: it has to be HOST/ID"#),
+            (
+                "a..b/c",
+                r#""a..b" is no host name for a reference HOST/ID: it is empty, or has two dots in a row"#,
+            ),
             (
                 "192.168.111.5:18516/a",
                 r#""192.168.111.5:18516" is no host name for a reference HOST/ID: only letters, digits, '-', '_' and '.' may stand in it, and no port"#,

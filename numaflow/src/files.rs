@@ -46,6 +46,7 @@ fn first_line(error: &impl ToString) -> String {
 
 fn read(file: &Path, room: u64) -> Result<String> {
     let mut text = String::new();
+    ensure!(!file.is_dir(), "{}: is a folder; name its files, each with -f", file.display());
     let read = if file == Path::new("-") {
         io::stdin().take(room + 1).read_to_string(&mut text)
     } else {

@@ -146,5 +146,11 @@ fn fail(message: &str, status: u8) -> ExitCode {
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-    format!("{}; see {PROGRAM} --help", first.join(" ").trim_start_matches("error: "))
+    let tip = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+    let tip: String = tip.flat_map(|tip| ["; ", tip]).collect();
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or(PROGRAM);
+    // The program and its subcommands.
+    let is_word = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+    let command: Vec<&str> = usage.split(' ').take_while(is_word).collect();
+    format!("{}{tip}; see {} --help", first.join(" ").trim_start_matches("error: "), command.join(" "))
 }

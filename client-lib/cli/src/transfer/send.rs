@@ -1,6 +1,6 @@
 //! `multinet send`: reads a file, and sends it to one receiver.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::stall::{StallDetector, Trouble};
 use super::{NOT_CONFIRMED, SendArgs, Summary};
 use crate::bench::target::Target;
 use crate::common::LOST_PACKETS;
-use crate::output::{note, print};
+use crate::output::{Usage, note, print};
 
 /// Most frames that wait in memory for the receiver's acknowledgement.
 const WINDOW: usize = 32;
@@ -69,6 +69,13 @@ impl SendArgs {
     /// Returns the receiver and the file. If the name contains the port, the next argument is the
     /// file.
     fn target_and_source(&self) -> anyhow::Result<(Target, PathBuf)> {
+        if self.port.is_none() && Path::new(&self.name).is_file() {
+            let name = &self.name;
+            return Err(Usage(format!(
+                "{name} is a file: write the service first, as in multinet send NAME PORT {name}"
+            ))
+            .into());
+        }
         let source = self.file.as_ref().unwrap_or(&self.source);
         let has_port = Target::split(&self.name, None)?.1.is_some();
         match (&self.port, Target::parse(&self.name, None)?) {
