@@ -111,10 +111,10 @@ The API server is that of the pod's service account, or of KUBECONFIG.
 
 Examples:
   In a cluster:
-    multinet-controller --admin [::]:9154 --identity $(POD_NAME)
+    multinet-controller --admin [::]:9153 --identity $(POD_NAME)
 
   On a workstation, for the cluster of kubectl's context:
-    multinet-controller --admin 127.0.0.1:9154 --lease-namespace default
+    multinet-controller --admin 127.0.0.1:9153 --lease-namespace default
 
 Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
 

@@ -84,7 +84,7 @@ struct ServeArgs {
     listen: SocketAddr,
 
     /// Name of the MutatingWebhookConfiguration, whose caBundle and failurePolicy are written;
-    /// without such an object, vertices are only named
+    /// without such an object nothing is injected, and only services are written
     #[arg(long, value_name = "NAME", env = "MULTINET_WEBHOOK_CONFIGURATION",
           default_value = flags::WEBHOOK_CONFIGURATION, value_parser = object_name, help_heading = "Webhook")]
     webhook_configuration: String,
@@ -168,7 +168,7 @@ Examples:
   Without a cluster:
     multinet-numaflow inject -f pipeline.yaml | kubectl apply -f -
 
-Exit status: 0 after SIGTERM or SIGINT, or when everything was printed; 2 if it could not start, or a
+Exit status: 0 after SIGTERM or SIGINT, or when everything was printed; 2 if it could not start, or a \
 file is wrong, with one line that says why.";
 
 /// Job of the process.

@@ -129,9 +129,7 @@ impl Keeper {
         let found = within(configurations.get_opt(name)).await;
         let found = found.with_context(|| format!("cannot read MutatingWebhookConfiguration {name}"))?;
         if self.has_webhook.swap(found.is_some(), Ordering::Relaxed) && found.is_none() {
-            tracing::info!(
-                "MutatingWebhookConfiguration {name} is gone: vertices are only named from now on"
-            );
+            tracing::info!("MutatingWebhookConfiguration {name} is gone: nothing is injected from now on");
         }
         let Some(found) = found else { return Ok(()) };
         let webhook = found.webhooks.iter().flatten().find(|webhook| webhook.name == WEBHOOK);

@@ -61,7 +61,7 @@ pub enum ConnectError {
         last: Arc<DialError>,
     },
     /// DNS named endpoints, but none could be connected within the time limit.
-    #[error("none of {count} peers of {name} could be connected within {} s; one of them: {}", waited.as_secs(), or_connecting(.last))]
+    #[error("could not connect to any of {count} peers of {name} within {} s; one of them: {}", waited.as_secs(), or_connecting(.last))]
     NoPeer {
         /// Service's name, as the caller gave it to `connect`.
         name: String,
@@ -295,7 +295,7 @@ mod tests {
         for (last, expected) in [(None, "still connecting"), (Some(Arc::new(refused)), reason)] {
             let (name, waited) = ("infer".to_owned(), Duration::from_secs(30));
             let error = ConnectError::NoPeer { name, count: 2, waited, last };
-            let said = "none of 2 peers of infer could be connected within 30 s; one of them: ";
+            let said = "could not connect to any of 2 peers of infer within 30 s; one of them: ";
             assert_eq!(error.to_string(), format!("{said}{expected}"));
         }
     }

@@ -67,8 +67,8 @@ Examples:
   multinet put model.safetensors
   tar -c data | multinet put --id data -
 
-The reference is printed when all of the file is on offer: hand it to the program that runs multinet get. The file is
-read into memory, so that it may change or go then. The exit status is 0 only if a multinet get has written all of it,
+The reference is printed when all of the file is on offer: hand it to the program that runs multinet get. The file is \
+read into memory, so that it may change or go then. The exit status is 0 only if a multinet get has written all of it, \
 and says so; 1 if none has within --wait seconds, or the file has changed while it was read.";
 
 /// Runs `multinet put`.
@@ -121,7 +121,7 @@ impl PutArgs {
         }
         if !self.listen.tls.is_on() {
             warn!(
-                "without TLS whoever reaches this port and knows the reference may fetch the file, and others on the way may read and \
+                "without TLS any client that reaches this port and knows the reference may fetch the file, and hosts on the way may read and \
                  change it: give both sides --tls-cert"
             );
         }

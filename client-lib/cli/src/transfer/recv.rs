@@ -93,12 +93,12 @@ async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {
     match (args.listen.tls.is_on(), args.from.is_empty()) {
         (true, _) => {}
         (false, true) => warn!(
-            "without TLS whoever reaches this port may send, in the place of whom you expect, and others on the way may read and change \
-             what is sent: give both sides --tls-cert, or say by --from who may send"
+            "without TLS any client that reaches this port may send, and hosts on the way may read and change data: give both sides \
+             --tls-cert, --tls-key and --tls-ca; --from limits only the senders"
         ),
         (false, false) => warn!(
-            "without TLS others on the way may read and change what is sent, and come from an address that is not theirs: --tls-cert \
-             on both sides prevents it"
+            "without TLS hosts on the way may read and change data, and forge the addresses of --from: give both sides --tls-cert, \
+             --tls-key and --tls-ca"
         ),
     }
     Ok(listener)
