@@ -187,8 +187,8 @@ pub(crate) struct ListenArgs {
           help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 
-    /// Most memory for frames of all peers, or for the file of `put` [default: a quarter of what the container may
-    /// have, 4 GiB at most]
+    /// Most memory for frames of all peers, or for the file of `put` [default: a quarter of what
+    /// the container may have, 4 GiB at most]
     #[arg(long, value_name = "BYTES", env = "MULTINET_MEMORY")]
     memory: Option<usize>,
 

@@ -269,7 +269,7 @@ fn an_offer_without_tls_says_what_that_means() {
     put.interrupt();
     let said = put.stderr();
     assert!(
-        said.contains("without TLS whoever reaches this port and knows the reference may fetch"),
+        said.contains("without TLS any client that reaches this port and knows the reference may fetch"),
         "{said}"
     );
 }

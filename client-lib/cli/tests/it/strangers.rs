@@ -177,9 +177,10 @@ fn only_senders_that_from_names_may_send() {
 
 #[test]
 fn a_receiver_without_tls_says_what_that_means() {
-    for (from, expected) in
-        [(&[][..], "whoever reaches this port may send"), (&["--from", "127.0.0.1"], "others on the way")]
-    {
+    for (from, expected) in [
+        (&[][..], "any client that reaches this port may send"),
+        (&["--from", "127.0.0.1"], "hosts on the way"),
+    ] {
         let receiver = Server::start(&[&["recv"], from].concat(), 0, Says::Stderr);
         receiver.interrupt();
         let said = receiver.stderr();
