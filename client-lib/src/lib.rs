@@ -83,7 +83,6 @@ mod frame;
 #[allow(clippy::expect_used, reason = "a check that cannot be set up has failed")]
 #[path = "../fuzz/doors/peers.rs"]
 pub mod fuzzing;
-pub mod gid;
 mod handshake;
 mod identity;
 mod inbound;
@@ -93,7 +92,6 @@ mod near;
 pub mod nic;
 mod offers;
 mod outbound;
-pub mod pci;
 mod peers;
 #[cfg(feature = "rdma")]
 mod rdma;
@@ -130,6 +128,7 @@ pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Wat
 pub use tls::{Tls, TlsError};
 pub use transport::{Rdma, Transport};
 
+pub use multinet_rails::{GpuDistance, NoRdma, Pod, Rail, Sources, by_number, gid, gpu, pci};
 #[cfg(feature = "rdma")]
 pub use multinet_verbs as verbs;
 

@@ -24,37 +24,18 @@
 
 mod binding;
 mod candidate_route;
-mod interfaces;
 mod keeper;
-mod local;
-mod lookup;
-mod netlink;
 mod obstacle;
 mod route;
 #[cfg(test)]
 mod samples;
-mod second;
 
-use std::net::IpAddr;
-
-pub use interfaces::{Address, AddressState, Interface, LinkState};
 pub(crate) use keeper::Keeper;
-pub use local::local_interfaces;
+#[cfg(feature = "rdma")]
+pub(crate) use multinet_rails::nic::interface_for;
+pub use multinet_rails::nic::{
+    Address, AddressState, Interface, LinkState, LocalAddress, local_interfaces, second_nics, shared_subnets,
+};
+pub(crate) use multinet_rails::nic::{idle, is_link_local_v6, second_networks, vrfs_of};
 pub use obstacle::Obstacle;
 pub use route::{Route, RouteError, route_from, route_to};
-#[cfg(feature = "rdma")]
-pub(crate) use second::interface_for;
-pub use second::{LocalAddress, second_nics};
-pub(crate) use second::{idle, second_networks, vrfs_of};
-
-/// Returns whether an address needs an interface beside it, as IPv6 link-local ones do.
-pub(crate) fn is_link_local_v6(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(_) => is_link_local_v6(ip),
-    }
-}

@@ -220,13 +220,11 @@ mod tests {
     }
 
     fn local(ip: &str, state: AddressState, vrf: Option<&str>) -> LocalAddress {
-        LocalAddress {
-            ip: ip.parse().unwrap(),
-            interface: "net1".to_owned(),
-            state,
-            vrf: vrf.map(str::to_owned),
-            prefix: 64,
-        }
+        let mut address = nic::Address::new(ipnet::IpNet::new(ip.parse().unwrap(), 24).unwrap());
+        address.state = state;
+        let mut interface = Interface::new("net1", 3);
+        (interface.addresses, interface.vrf) = (vec![address], vrf.map(str::to_owned));
+        multinet_rails::nic::own_addresses(&[interface]).remove(0)
     }
 
     #[test]

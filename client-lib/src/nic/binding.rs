@@ -5,11 +5,10 @@
 use std::io;
 use std::net::IpAddr;
 
+use multinet_rails::nic::lookup::FibEntry;
+use multinet_rails::nic::{Address, Interface, LinkState};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::SockRef;
-
-use super::interfaces::{Address, Interface, LinkState};
-use super::lookup::FibEntry;
 
 /// Restriction that keeps a socket's packets on one interface or link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +71,7 @@ fn overlap(one: &ipnet::IpNet, other: &ipnet::IpNet) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{interface, ip};
+    use super::super::samples::{changed, interface, ip};
     use super::*;
 
     #[test]
@@ -86,7 +85,7 @@ mod tests {
             (interface("net1", 2, &["10.9.1.5/24", "fd09::5/64"]), interface("net2", 3, &["10.9.2.5/24"]));
         let twin = interface("net2", 3, &["10.9.1.6/24", "fd09::6/64"]);
         let same = interface("net2", 3, &["10.9.1.5/32", "fd09::5/128"]);
-        let down = Interface { link: LinkState::Down, ..twin.clone() };
+        let down = changed(twin.clone(), |its| its.link = LinkState::Down);
         let lo = interface("lo", 1, &["10.50.0.1/32"]);
         let bound = || Binding::Interface("net1".to_owned());
         let cases: [(&str, &str, FibEntry, &[&Interface], Binding); 11] = [

@@ -4,9 +4,8 @@ use std::cmp::Reverse;
 use std::io;
 use std::net::IpAddr;
 
-use super::interfaces::{AddressState, Interface};
-use super::lookup::{FibEntry, KernelRoute, RouteLookup};
-use super::second::{LocalAddress, own_addresses};
+use multinet_rails::nic::lookup::{FibEntry, KernelRoute, RouteLookup};
+use multinet_rails::nic::{AddressState, Interface, LocalAddress, own_addresses};
 
 /// Route by which the kernel would send, for one source address or VRF.
 #[derive(Clone, Debug)]

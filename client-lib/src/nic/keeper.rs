@@ -3,13 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 
+use multinet_rails::nic::lookup::RouteLookup;
+use multinet_rails::nic::{Interface, local_interfaces, second_nics};
 use socket2::SockRef;
 
 use super::binding::Binding;
-use super::interfaces::Interface;
-use super::local::local_interfaces;
-use super::lookup::RouteLookup;
-use super::second::second_nics;
 
 /// Binds accepted connections so that their packets do not leave by the default network.
 #[derive(Debug)]
@@ -84,19 +82,18 @@ fn interface_with(local: IpAddr, interfaces: &[Interface]) -> Option<(&str, bool
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::link::InfoKind;
-
-    use super::super::samples::{interface, ip};
+    use super::super::samples::{changed, interface, ip};
     use super::*;
 
     #[test]
     fn an_address_answers_by_the_default_network_only_if_it_is_not_a_second_nics() {
+        let dummy = |its: &mut Interface| its.kind = Some("dummy".to_owned());
         let interfaces = [
             interface("lo", 1, &["127.0.0.1/8", "10.50.0.1/32", "192.168.1.7/32", "10.244.0.9/32"]),
             interface("eth0", 2, &["10.244.0.9/24"]),
             interface("net1", 3, &["192.168.1.5/24", "192.168.1.7/24"]),
-            Interface { kind: Some(InfoKind::Dummy), ..interface("vips", 4, &["10.50.0.2/32"]) },
-            Interface { kind: Some(InfoKind::Dummy), ..interface("rdma1", 5, &["10.9.5.1/24"]) },
+            changed(interface("vips", 4, &["10.50.0.2/32"]), dummy),
+            changed(interface("rdma1", 5, &["10.9.5.1/24"]), dummy),
         ];
         let cases = [
             ("10.244.0.9", None),

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 
+use multinet_rails::nic::{LinkState, local_interfaces, lookup};
+
 use super::Route;
-use super::interfaces::LinkState;
-use super::local::local_interfaces;
-use super::lookup;
 
 /// Cause of a failed connection, for people.
 ///

@@ -3,16 +3,16 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use multinet_rails::nic::lookup::RouteLookup;
+use multinet_rails::nic::{
+    Interface, LinkState, POD_INTERFACE, is_link_local, is_link_local_v6, local_interfaces,
+};
 use nix::errno::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpSocket, UdpSocket};
 
 use super::binding::Binding;
 use super::candidate_route::CandidateRoute;
-use super::interfaces::{Interface, LinkState, POD_INTERFACE};
-use super::local::local_interfaces;
-use super::lookup::RouteLookup;
-use super::{is_link_local, is_link_local_v6};
 use crate::endpoint::EndpointAddress;
 
 /// Route from this machine to a peer.
@@ -362,8 +362,9 @@ fn instead(down: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lookup::{FibEntry, KernelRoute};
-    use super::super::samples::{interface, ip};
+    use multinet_rails::nic::lookup::{FibEntry, KernelRoute};
+
+    use super::super::samples::{changed, interface, ip};
     use super::*;
 
     #[test]
@@ -394,8 +395,8 @@ mod tests {
 
     /// Route through `eth0`, beside a NIC on the peer's network.
     fn by_default_network(link: LinkState, prefix: u8) -> Route {
-        let eth0 = Interface { is_default_network: true, ..interface("eth0", 2, &["10.244.0.9/24"]) };
-        let net1 = Interface { link, ..interface("net1", 3, &["10.1.2.5/24"]) };
+        let eth0 = interface("eth0", 2, &["10.244.0.9/24"]);
+        let net1 = changed(interface("net1", 3, &["10.1.2.5/24"]), |its| its.link = link);
         let route = KernelRoute { is_local: false, interface: 2, source: Some(ip("10.244.0.9")), mtu: None };
         let entry = FibEntry { prefix, is_on_link: false, interfaces: vec![2] };
         Route::by(ip("10.1.2.3"), CandidateRoute { route, entry, vrf: None }, &[eth0, net1]).unwrap()

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::interfaces::{Address, AddressState, Interface, LinkState};
+use multinet_rails::nic::{Address, Interface};
 
 pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -10,20 +10,14 @@ pub(super) fn ip(text: &str) -> IpAddr {
 
 /// Returns an interface that is up and has these addresses.
 pub(super) fn interface(name: &str, index: u32, networks: &[&str]) -> Interface {
-    let address = |text: &&str| {
-        let network: ipnet::IpNet = text.parse().unwrap();
-        Address { ip: network.addr(), prefix: network.prefix_len(), state: AddressState::Usable }
-    };
-    Interface {
-        name: name.to_owned(),
-        addresses: networks.iter().map(address).collect(),
-        mac: None,
-        mtu: Some(1500),
-        link: LinkState::Up,
-        vrf: None,
-        is_loopback: name == "lo",
-        is_default_network: name == "eth0",
-        index,
-        kind: None,
-    }
+    let mut interface = Interface::new(name, index);
+    interface.addresses = networks.iter().map(|text| Address::new(text.parse().unwrap())).collect();
+    interface.mtu = Some(1500);
+    interface
+}
+
+/// Returns an interface after a change.
+pub(super) fn changed(mut interface: Interface, change: impl FnOnce(&mut Interface)) -> Interface {
+    change(&mut interface);
+    interface
 }

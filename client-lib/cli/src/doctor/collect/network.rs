@@ -108,36 +108,20 @@ pub(super) fn nics() -> io::Result<Vec<Nic>> {
     Ok(nic::local_interfaces()?.into_iter().filter(is_wanted).map(of).collect())
 }
 
-/// The subnets of IPv4 that several second NICs are in. (By IPv6, only that NIC answers for an
-/// address which has it.)
+/// Returns the IPv4 subnets that several second NICs are in, and how packets leave for them.
 pub(super) fn shared() -> io::Result<Vec<SharedSubnet>> {
-    let interfaces = nic::local_interfaces()?;
-    let second = interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Down);
-    let mut subnets: Vec<(IpNet, Vec<(&str, IpAddr)>)> = Vec::new();
-    for interface in second.filter(|its| its.vrf.is_none()) {
-        let addresses = interface.addresses.iter().filter(|address| address.ip.is_ipv4());
-        for address in addresses.filter(|address| address.prefix < 31) {
-            let Ok(network) = IpNet::new(address.ip, address.prefix) else { continue };
-            let here = (interface.name.as_str(), address.ip);
-            match subnets.iter_mut().find(|(subnet, _)| *subnet == network.trunc()) {
-                Some((_, nics)) if nics.iter().any(|(name, _)| *name == interface.name) => {}
-                Some((_, nics)) => nics.push(here),
-                None => subnets.push((network.trunc(), vec![here])),
-            }
-        }
-    }
-    subnets.retain(|(_, nics)| nics.len() > 1);
+    let subnets = nic::shared_subnets(&nic::local_interfaces()?);
     Ok(subnets.into_iter().map(|(network, nics)| describe_shared(network, &nics)).collect())
 }
 
-fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> SharedSubnet {
+fn describe_shared(network: IpNet, nics: &[(String, IpAddr)]) -> SharedSubnet {
     // Any other host in the subnet.
     let other = network.hosts().find(|host| !nics.iter().any(|(_, own)| own == host));
     let leaves_by = |source| nic::route_from(source, other?).ok().map(|route| route.interface);
-    let in_subnet = |&(interface, address): &(&str, IpAddr)| InSubnet {
-        interface: interface.to_owned(),
-        address,
-        leaves_by: leaves_by(address),
+    let in_subnet = |(interface, address): &(String, IpAddr)| InSubnet {
+        interface: interface.clone(),
+        address: *address,
+        leaves_by: leaves_by(*address),
         answers_for_all: arp_ignore(interface) == 0,
     };
     SharedSubnet { network: network.to_string(), nics: nics.iter().map(in_subnet).collect() }

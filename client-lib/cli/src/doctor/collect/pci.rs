@@ -5,47 +5,23 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 
-use multinet_client::pci;
+use multinet_client::{gpu, pci};
 
 use super::super::facts::Gpus;
 use super::super::pci::{Acs, CONFIGURATION, Function};
-use super::names_in;
-
-const NVIDIA: &str = "0x10de";
-
-/// First digits of the PCI class of display and 3D controllers, which GPUs are.
-const DISPLAY: &str = "0x03";
 
 /// Returns the NVIDIA GPUs of the node and of this pod. `all` is the folder that has `sys`, `proc`
 /// and `dev`.
 pub(super) fn gpus(all: &Path) -> Gpus {
     let folder = all.join("sys/bus/pci/devices");
-    let is_gpu = |address: &String| {
-        let function = folder.join(address);
-        text(&function.join("vendor")).is_some_and(|vendor| vendor == NVIDIA)
-            && text(&function.join("class")).is_some_and(|class| class.starts_with(DISPLAY))
-    };
-    let gpus: Vec<String> = names_in(&folder).into_iter().filter(is_gpu).collect();
-    let of_pod = gpus.iter().filter(|address| is_usable(all, address));
-    Gpus {
-        of_pod: of_pod.filter_map(|address| function(&folder.join(address))).collect(),
-        on_node: gpus.len(),
-    }
+    let gpu::Gpus { on_node, of_pod, .. } = gpu::Gpus::read(all);
+    let with_acs = |gpu: &gpu::Gpu| function(&folder.join(&gpu.function.path.address));
+    Gpus { of_pod: of_pod.iter().filter_map(with_acs).collect(), on_node }
 }
 
 /// Returns the PCI function of an RDMA device. A virtual one, such as soft-RoCE's, has none.
 pub(super) fn nic(all: &Path, device: &str) -> Option<Function> {
     function(&all.join("sys/class/infiniband").join(device).join("device"))
-}
-
-/// Returns whether this pod may use a GPU: `/sys` shows all GPUs of the node, but a pod has only
-/// the device files of its own.
-fn is_usable(all: &Path, address: &str) -> bool {
-    let file = all.join("proc/driver/nvidia/gpus").join(address).join("information");
-    let minor = text(&file).and_then(|text| {
-        text.lines().find_map(|line| line.strip_prefix("Device Minor:")?.trim().parse().ok())
-    });
-    minor.is_some_and(|minor: u32| all.join(format!("dev/nvidia{minor}")).exists())
 }
 
 fn function(folder: &Path) -> Option<Function> {
@@ -63,10 +39,6 @@ fn acs(bridge: &Path) -> Acs {
     let file = File::open(bridge.join("config"));
     let read = file.and_then(|file| file.take(CONFIGURATION as u64).read_to_end(&mut configuration));
     read.map_or(Acs::Hidden, |_| Acs::parse(&configuration))
-}
-
-fn text(file: &Path) -> Option<String> {
-    Some(fs::read_to_string(file).ok()?.trim_end().to_owned())
 }
 
 #[cfg(test)]

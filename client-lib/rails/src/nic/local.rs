@@ -4,7 +4,7 @@ use std::io;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
 
 use super::interfaces::{Address, AddressState, Interface, LinkState};
 use super::{lookup, netlink};
@@ -12,7 +12,7 @@ use super::{lookup, netlink};
 /// Returns the interfaces of this network namespace, sorted by name.
 ///
 /// ```
-/// use multinet_client::nic::local_interfaces;
+/// use multinet_rails::nic::local_interfaces;
 ///
 /// let interfaces = local_interfaces()?;
 /// let default = interfaces.iter().find(|interface| interface.is_default_network);
@@ -55,7 +55,7 @@ fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Ve
     let (mut interfaces, masters): (Vec<Interface>, Vec<Option<u32>>) = parsed.unzip();
     let vrfs: Vec<(u32, String)> = interfaces
         .iter()
-        .filter(|interface| interface.kind == Some(InfoKind::Vrf))
+        .filter(|interface| interface.kind.as_deref() == Some("vrf"))
         .map(|interface| (interface.index, interface.name.clone()))
         .collect();
     for (interface, master) in interfaces.iter_mut().zip(masters) {
@@ -77,20 +77,14 @@ fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Ve
 fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
     let flags = link.header.flags;
     let mut interface = Interface {
-        name: String::new(),
-        addresses: Vec::new(),
-        mac: None,
-        mtu: None,
         link: match () {
             () if !flags.contains(LinkFlags::Up) => LinkState::Down,
             () if !flags.contains(LinkFlags::Running) => LinkState::NoCarrier,
             () => LinkState::Up,
         },
-        vrf: None,
         is_loopback: flags.contains(LinkFlags::Loopback),
         is_default_network: false,
-        index: link.header.index,
-        kind: None,
+        ..Interface::new("", link.header.index)
     };
     let mut master = None;
     for attribute in &link.attributes {
@@ -104,7 +98,7 @@ fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
             }
             LinkAttribute::LinkInfo(infos) => {
                 interface.kind = infos.iter().find_map(|info| match info {
-                    LinkInfo::Kind(kind) => Some(kind.clone()),
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
                     _ => None,
                 });
             }
@@ -138,6 +132,8 @@ fn parse_address(address: &AddressMessage) -> Option<Address> {
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+
+    use netlink_packet_route::link::InfoKind;
 
     use super::*;
 
@@ -187,14 +183,14 @@ mod tests {
         ];
         let found = parse(&links, &[]);
         let states: Vec<_> =
-            found.iter().map(|its| (its.name.as_str(), its.link, its.kind.clone())).collect();
+            found.iter().map(|its| (its.name.as_str(), its.link, its.kind.as_deref())).collect();
         let expected = [
             ("lo", LinkState::Up, None),
             ("net1", LinkState::Up, None),
             ("net2", LinkState::NoCarrier, None),
-            ("net3", LinkState::Down, Some(InfoKind::Dummy)),
-            ("blue", LinkState::Up, Some(InfoKind::Vrf)),
-            ("br0", LinkState::Up, Some(InfoKind::Bridge)),
+            ("net3", LinkState::Down, Some("dummy")),
+            ("blue", LinkState::Up, Some("vrf")),
+            ("br0", LinkState::Up, Some("bridge")),
         ];
         assert_eq!(states, expected);
         assert!(found[0].is_loopback);

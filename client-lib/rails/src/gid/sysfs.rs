@@ -9,17 +9,16 @@ use std::path::Path;
 use tracing::debug;
 
 use super::{GidEntry, LinkLayer, Port};
+use crate::sys::text;
 
-const DEVICES: &str = "/sys/class/infiniband";
-
-const INTERFACES: &str = "/sys/class/net";
+const DEVICES: &str = "sys/class/infiniband";
 
 /// Lists the ports of all RDMA devices that this process sees, by device and number. Ports whose
 /// files cannot be read are left out: a pod sees devices of others, into which it may not look.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::local_ports;
+/// use multinet_rails::gid::local_ports;
 ///
 /// if local_ports()?.iter().all(|port| port.state.is_err()) {
 ///     println!("no RDMA device here has an active port: frames go by TCP");
@@ -31,31 +30,42 @@ const INTERFACES: &str = "/sys/class/net";
 ///
 /// If the devices cannot be listed. The absence of devices is no error.
 pub fn local_ports() -> io::Result<Vec<Port>> {
-    ports(Path::new(DEVICES))
+    ports_in(Path::new("/"))
+}
+
+/// Lists the same below another root than `/`.
+pub(crate) fn ports_in(root: &Path) -> io::Result<Vec<Port>> {
+    ports(&root.join(DEVICES))
 }
 
 /// Returns whether `/sys/class/infiniband` shows this process any RDMA device.
-pub(crate) fn has_devices() -> bool {
-    fs::read_dir(DEVICES).is_ok_and(|mut devices| devices.next().is_some())
+#[doc(hidden)]
+pub fn has_devices() -> bool {
+    fs::read_dir(Path::new("/").join(DEVICES)).is_ok_and(|mut devices| devices.next().is_some())
 }
 
 /// Returns whether the kernel supports RDMA, that is, has `/sys/class/infiniband`.
-#[cfg(feature = "rdma")]
-pub(crate) fn kernel_has_rdma() -> bool {
-    Path::new(DEVICES).exists()
+#[doc(hidden)]
+pub fn kernel_has_rdma() -> bool {
+    Path::new("/").join(DEVICES).exists()
 }
 
 /// Returns the GID in the hardware address of an InfiniBand interface (RFC 4391, section 9.1.1):
 /// the last 16 of its 20 bytes. Returns `None` for other interfaces.
 ///
 /// ```
-/// use multinet_client::gid::port_gid;
+/// use multinet_rails::gid::port_gid;
 ///
 /// // The hardware address of Ethernet, and of the loopback interface, is too short for one.
 /// assert_eq!(port_gid("lo"), None);
 /// ```
 pub fn port_gid(interface: &str) -> Option<Ipv6Addr> {
-    hardware_gid(&fs::read_to_string(Path::new(INTERFACES).join(interface).join("address")).ok()?)
+    port_gid_in(Path::new("/"), interface)
+}
+
+/// Returns the same below another root than `/`.
+pub(crate) fn port_gid_in(root: &Path, interface: &str) -> Option<Ipv6Addr> {
+    hardware_gid(&text(&root.join("sys/class/net").join(interface).join("address"))?)
 }
 
 pub(super) fn ports(devices: &Path) -> io::Result<Vec<Port>> {
@@ -117,11 +127,6 @@ pub(super) fn hardware_gid(address: &str) -> Option<Ipv6Addr> {
     let (_, gid) =
         bytes.ok().filter(|bytes| bytes.len() == 20)?.split_last_chunk::<16>().map(|(a, b)| (a.len(), *b))?;
     Some(Ipv6Addr::from(gid))
-}
-
-fn text(file: &Path) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
-    Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())
 }
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {

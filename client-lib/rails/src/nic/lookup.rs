@@ -20,45 +20,50 @@ const NOWHERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)), IpAddr::V6(Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 1))];
 
 /// Lookup of the route that the kernel takes for one packet.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RouteLookup {
-    pub(super) peer: IpAddr,
+pub struct RouteLookup {
+    pub peer: IpAddr,
     /// Source address of the packet. `None` lets the kernel choose one.
-    pub(super) from: Option<IpAddr>,
+    pub from: Option<IpAddr>,
     /// Index of the VRF that the packet's socket is bound to. `None` for the main table.
-    pub(super) vrf: Option<u32>,
+    pub vrf: Option<u32>,
 }
 
 /// Route that the kernel takes for a packet.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KernelRoute {
+pub struct KernelRoute {
     /// Whether the packet's destination is this machine itself.
-    pub(super) is_local: bool,
-    pub(super) interface: u32,
-    pub(super) source: Option<IpAddr>,
+    pub is_local: bool,
+    pub interface: u32,
+    pub source: Option<IpAddr>,
     /// MTU of the route, or of the path as the kernel has learnt it.
-    pub(super) mtu: Option<u32>,
+    pub mtu: Option<u32>,
 }
 
 /// Entry of the routing table that a packet matches.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FibEntry {
+pub struct FibEntry {
     /// Prefix length of the entry's destination, in bits; 0 for a default route.
-    pub(super) prefix: u8,
+    pub prefix: u8,
     /// Whether the destination is on the link itself. Always false for IPv6, of which the kernel
     /// does not tell it.
-    pub(super) is_on_link: bool,
+    pub is_on_link: bool,
     /// Indices of the outgoing interfaces; more than one for a multipath route.
-    pub(super) interfaces: Vec<u32>,
+    pub interfaces: Vec<u32>,
 }
 
 impl RouteLookup {
-    pub(super) fn plain(peer: IpAddr) -> Self {
+    #[doc(hidden)]
+    pub fn plain(peer: IpAddr) -> Self {
         Self { peer, from: None, vrf: None }
     }
 
     /// Returns the route that the kernel takes for the packet.
-    pub(super) fn route(self) -> io::Result<KernelRoute> {
+    #[doc(hidden)]
+    pub fn route(self) -> io::Result<KernelRoute> {
         let route = self.ask(RouteFlags::empty())?;
         let mut found = KernelRoute {
             is_local: route.header.kind == RouteType::Local,
@@ -77,7 +82,8 @@ impl RouteLookup {
     }
 
     /// Returns the entry of the routing table that the packet matches.
-    pub(super) fn fib_entry(self) -> io::Result<FibEntry> {
+    #[doc(hidden)]
+    pub fn fib_entry(self) -> io::Result<FibEntry> {
         let route = self.ask(RouteFlags::FibMatch)?;
         Ok(FibEntry {
             prefix: route.header.destination_prefix_length,
@@ -113,7 +119,7 @@ impl RouteLookup {
 }
 
 /// Returns the outgoing interface of each route, with the preferred source that the route names.
-pub(super) fn preferred_sources() -> io::Result<Vec<(u32, Option<IpAddr>)>> {
+pub(crate) fn preferred_sources() -> io::Result<Vec<(u32, Option<IpAddr>)>> {
     let routes = netlink::dump(RouteNetlinkMessage::GetRoute(RouteMessage::default()))?;
     let of = |route| match route {
         RouteNetlinkMessage::NewRoute(route) if route.header.kind == RouteType::Unicast => {
@@ -126,13 +132,14 @@ pub(super) fn preferred_sources() -> io::Result<Vec<(u32, Option<IpAddr>)>> {
 }
 
 /// Returns the interfaces of the default route: of IPv4's, or of IPv6's where IPv4 has none.
-pub(super) fn default_interfaces() -> Vec<u32> {
+pub(crate) fn default_interfaces() -> Vec<u32> {
     let of = |nowhere| RouteLookup::plain(nowhere).fib_entry().ok().map(|entry| entry.interfaces);
     NOWHERE.into_iter().find_map(of).unwrap_or_default()
 }
 
 /// Returns whether the kernel has asked on an interface's link for this address, and got no answer.
-pub(super) fn is_missing(peer: IpAddr, interface: u32) -> bool {
+#[doc(hidden)]
+pub fn is_missing(peer: IpAddr, interface: u32) -> bool {
     let mut message = NeighbourMessage::default();
     message.header.family = family(peer);
     message.header.ifindex = interface;

@@ -13,7 +13,7 @@ use std::path::Path;
 /// # Examples
 ///
 /// ```
-/// use multinet_client::pci::PciPath;
+/// use multinet_rails::pci::PciPath;
 ///
 /// // The link below /sys/bus/pci/devices leads there.
 /// let path = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
@@ -36,7 +36,7 @@ pub struct PciPath {
 /// # Examples
 ///
 /// ```
-/// use multinet_client::pci::{Distance, Function, PciPath};
+/// use multinet_rails::pci::{Distance, Function, PciPath};
 ///
 /// let at = |path, numa| Some(Function { path: PciPath::parse(path)?, numa: Some(numa) });
 /// let gpu = at("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", 0).ok_or("no function")?;
@@ -57,7 +57,7 @@ pub struct Function {
 /// # Examples
 ///
 /// ```
-/// use multinet_client::pci::Distance;
+/// use multinet_rails::pci::Distance;
 ///
 /// // Only switches are between a GPU and the NIC that it should send by.
 /// let is_near = |distance| distance <= Distance::Pxb;
@@ -82,7 +82,7 @@ impl PciPath {
     /// virtio device's, are ignored. Returns `None` if the path contains no function.
     ///
     /// ```
-    /// use multinet_client::pci::PciPath;
+    /// use multinet_rails::pci::PciPath;
     ///
     /// // The device of a virtual machine lies below its function.
     /// let path = "/sys/devices/pci0000:00/0000:00:03.0/virtio2";
@@ -105,7 +105,7 @@ impl PciPath {
     /// Returns the number of bridges above both functions, from the root port down.
     ///
     /// ```
-    /// use multinet_client::pci::PciPath;
+    /// use multinet_rails::pci::PciPath;
     ///
     /// let whole = |path: &str| format!("/sys/devices/pci0000:00/{path}");
     /// let at = |path: &str| PciPath::parse(&whole(path)).ok_or("no function");
@@ -131,7 +131,7 @@ impl Function {
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::path::Path;
     ///
-    /// use multinet_client::pci::Function;
+    /// use multinet_rails::pci::Function;
     ///
     /// // The NIC that an RDMA device is one of.
     /// match Function::read(Path::new("/sys/class/infiniband/mlx5_2/device")) {
@@ -154,22 +154,27 @@ impl Function {
     /// Returns the function with this address, such as `0000:19:00.0`, on this machine.
     ///
     /// ```no_run
-    /// # fn example(gpu: &dyn multinet_client::Gpu) -> Result<(), Box<dyn std::error::Error>> {
-    /// use multinet_client::pci::Function;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_rails::pci::Function;
     ///
     /// // To run the threads that fill a GPU's memory near to it.
-    /// let numa = gpu.pci_address().and_then(Function::at).and_then(|gpu| gpu.numa);
+    /// let numa = Function::at("0000:19:00.0").and_then(|gpu| gpu.numa);
     /// # Ok(()) }
     /// ```
     pub fn at(address: &str) -> Option<Self> {
-        Self::read(&Path::new("/sys/bus/pci/devices").join(address))
+        Self::at_in(Path::new("/"), address)
+    }
+
+    /// Returns the same below another root than `/`.
+    pub(crate) fn at_in(root: &Path, address: &str) -> Option<Self> {
+        Self::read(&root.join("sys/bus/pci/devices").join(address))
     }
 
     /// Returns the distance to another function.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use multinet_client::pci::Function;
+    /// use multinet_rails::pci::Function;
     ///
     /// let gpu = Function::at("0000:19:00.0").ok_or("no such GPU")?;
     /// let nics = ["0000:18:00.0", "0000:3a:00.0"].into_iter().filter_map(Function::at);
@@ -199,7 +204,8 @@ fn is_host_bridge(part: &str) -> bool {
 
 /// Returns whether a text is the address of a function, such as `0000:19:00.0`. The domain may have
 /// up to eight digits.
-pub(crate) fn is_address(part: &str) -> bool {
+#[doc(hidden)]
+pub fn is_address(part: &str) -> bool {
     let mut numbers = part.splitn(3, ':');
     let (Some(domain), Some(bus), Some(rest)) = (numbers.next(), numbers.next(), numbers.next()) else {
         return false;
@@ -210,7 +216,9 @@ pub(crate) fn is_address(part: &str) -> bool {
         && rest.is_some_and(|(device, function)| is_hex(device, 2..=2) && is_hex(function, 1..=1))
 }
 
-pub(crate) fn is_hex(text: &str, length: RangeInclusive<usize>) -> bool {
+/// Returns whether a text consists of so many hexadecimal digits.
+#[doc(hidden)]
+pub fn is_hex(text: &str, length: RangeInclusive<usize>) -> bool {
     length.contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netlink_packet_route::link::InfoKind;
 
 use super::{is_link_local, is_link_local_v6};
 
 /// Name that container runtimes give to the pod's interface on the default network.
-pub(super) const POD_INTERFACE: &str = "eth0";
+#[doc(hidden)]
+pub const POD_INTERFACE: &str = "eth0";
 
 /// Prefixes of the names of interfaces that container runtimes and CNI plugins create on a node,
 /// for the node itself and for pods' default network. Calico leaves out nearly the same ones when
@@ -39,7 +39,7 @@ const OF_THE_NODE: [&str; 16] = [
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::nic::{LinkState, local_interfaces};
+/// use multinet_rails::nic::{LinkState, local_interfaces};
 ///
 /// let idle = local_interfaces()?.into_iter().filter(|interface| interface.link != LinkState::Up);
 /// idle.for_each(|interface| println!("{} {}", interface.name, interface.link));
@@ -65,8 +65,11 @@ pub struct Interface {
     pub is_loopback: bool,
     /// Whether the interface belongs to the cluster's default network.
     pub is_default_network: bool,
-    pub(super) index: u32,
-    pub(super) kind: Option<InfoKind>,
+    /// Index of the interface in its network namespace.
+    pub index: u32,
+    /// Kind of the interface, as `ip -details link` names it, such as `macvlan`. `None` for
+    /// hardware.
+    pub kind: Option<String>,
 }
 
 /// Address of an interface.
@@ -75,7 +78,7 @@ pub struct Interface {
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::nic::{AddressState, local_interfaces};
+/// use multinet_rails::nic::{AddressState, local_interfaces};
 ///
 /// for address in local_interfaces()?.iter().flat_map(|interface| &interface.addresses) {
 ///     if address.state == AddressState::Duplicate {
@@ -101,7 +104,7 @@ pub struct Address {
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::nic::{AddressState, second_nics};
+/// use multinet_rails::nic::{AddressState, second_nics};
 ///
 /// let is_settled = second_nics()?.iter().all(|local| local.state != AddressState::Tentative);
 /// # Ok(()) }
@@ -122,7 +125,7 @@ pub enum AddressState {
 /// # Examples
 ///
 /// ```
-/// use multinet_client::nic::LinkState;
+/// use multinet_rails::nic::LinkState;
 ///
 /// assert_eq!(format!("net1 {}", LinkState::NoCarrier), "net1 has no carrier");
 /// ```
@@ -138,22 +141,47 @@ pub enum LinkState {
 }
 
 impl Interface {
+    /// Returns an interface that is up and has no addresses, to describe a pod without the kernel.
+    ///
+    /// ```
+    /// use multinet_rails::nic::{Address, Interface};
+    ///
+    /// let mut net1 = Interface::new("net1", 3);
+    /// net1.addresses.push(Address::new("192.168.111.5/24".parse()?));
+    /// assert!(net1.is_second_nic());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(name: &str, index: u32) -> Self {
+        Self {
+            name: name.to_owned(),
+            addresses: Vec::new(),
+            mac: None,
+            mtu: None,
+            link: LinkState::Up,
+            vrf: None,
+            is_loopback: name == "lo",
+            is_default_network: name == POD_INTERFACE,
+            index,
+            kind: None,
+        }
+    }
+
     /// Returns whether the interface leads to another network than the default one, or would if it
     /// were up. Interfaces that container runtimes and CNI plugins create on a node, such as
     /// `docker0` and `kube-ipvs0`, do not count.
     ///
     /// ```
-    /// use multinet_client::nic::local_interfaces;
+    /// use multinet_rails::nic::local_interfaces;
     ///
     /// let lo = local_interfaces()?.into_iter().find(|interface| interface.is_loopback);
     /// assert!(lo.is_none_or(|lo| !lo.is_second_nic()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_second_nic(&self) -> bool {
-        let is_idle_bridge = self.kind == Some(InfoKind::Bridge) && self.link != LinkState::Up;
+        let is_idle_bridge = self.is_of_kind("bridge") && self.link != LinkState::Up;
         !(self.is_loopback
             || self.is_default_network
-            || self.kind == Some(InfoKind::Vrf)
+            || self.is_of_kind("vrf")
             || is_idle_bridge
             || OF_THE_NODE.iter().any(|prefix| self.name.starts_with(prefix)))
     }
@@ -164,19 +192,26 @@ impl Interface {
         self.name == POD_INTERFACE && self.addresses.iter().any(|address| !is_link_local_v6(address.ip))
     }
 
-    pub(super) fn has(&self, ip: IpAddr) -> bool {
+    /// Returns whether the interface has an address.
+    #[doc(hidden)]
+    pub fn has(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip == ip)
     }
 
     /// Returns the addresses that belong to no network: those of the loopback interface, and single
     /// ones (/32, /128) of dummy interfaces.
-    pub(super) fn virtual_addresses(&self) -> impl Iterator<Item = &Address> {
+    #[doc(hidden)]
+    pub fn virtual_addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(|address| self.is_virtual(address))
+    }
+
+    fn is_of_kind(&self, kind: &str) -> bool {
+        self.kind.as_deref() == Some(kind)
     }
 
     pub(super) fn is_virtual(&self, address: &Address) -> bool {
         let is_single = address.prefix == if address.ip.is_ipv4() { 32 } else { 128 };
-        let may = self.is_loopback || (self.kind == Some(InfoKind::Dummy) && is_single);
+        let may = self.is_loopback || (self.is_of_kind("dummy") && is_single);
         may && !address.ip.is_loopback() && !is_link_local(address.ip)
     }
 
@@ -186,8 +221,22 @@ impl Interface {
 }
 
 impl Address {
-    /// Returns the network that the address belongs to. `None` if the prefix length is invalid.
-    pub(super) fn network(&self) -> Option<IpNet> {
+    /// Returns an address that can be used.
+    ///
+    /// ```
+    /// use multinet_rails::nic::{Address, AddressState};
+    ///
+    /// let address = Address::new("192.168.111.5/24".parse()?);
+    /// assert_eq!((address.prefix, address.state), (24, AddressState::Usable));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(network: IpNet) -> Self {
+        Self { ip: network.addr(), prefix: network.prefix_len(), state: AddressState::Usable }
+    }
+
+    /// Returns the address with its prefix length. `None` if the prefix length is invalid.
+    #[doc(hidden)]
+    pub fn network(&self) -> Option<IpNet> {
         IpNet::new(self.ip, self.prefix).ok()
     }
 }

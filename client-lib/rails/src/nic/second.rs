@@ -16,7 +16,7 @@ use super::lookup;
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::nic::second_nics;
+/// use multinet_rails::nic::second_nics;
 ///
 /// for local in second_nics()? {
 ///     println!("{} on {}", local.ip, local.interface);
@@ -36,7 +36,8 @@ pub struct LocalAddress {
     /// VRF that sockets must be bound to (`SO_BINDTODEVICE`) to use the address. `None` for the
     /// main table.
     pub vrf: Option<String>,
-    pub(crate) prefix: u8,
+    /// Prefix length of the address's network, in bits.
+    pub prefix: u8,
 }
 
 /// Returns the addresses of second NICs, sorted by interface, and then the virtual ones.
@@ -48,16 +49,12 @@ pub struct LocalAddress {
 /// NIC have it as their source.
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::Listener;
-/// use multinet_client::nic::second_nics;
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_rails::nic::second_nics;
 ///
 /// // By IPv4 only.
-/// let mut listener = Listener::builder();
-/// for local in second_nics()?.into_iter().filter(|local| local.ip.is_ipv4()) {
-///     listener = listener.address(local.ip);
-/// }
-/// let listener = listener.bind().await?;
+/// let addresses = second_nics()?.into_iter().map(|local| local.ip).filter(|ip| ip.is_ipv4());
+/// let listeners: Vec<_> = addresses.map(|ip| std::net::TcpListener::bind((ip, 18515))).collect();
 /// # Ok(()) }
 /// ```
 ///
@@ -74,7 +71,8 @@ pub fn second_nics() -> io::Result<Vec<LocalAddress>> {
 }
 
 /// Returns this machine's addresses on second NICs, each with the network that it belongs to.
-pub(crate) fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
+#[doc(hidden)]
+pub fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
     let network =
         |local: LocalAddress| IpNet::new(local.ip, local.prefix).ok().map(|network| (local, network));
     Ok(second_nics()?.into_iter().filter_map(network).collect())
@@ -82,8 +80,8 @@ pub(crate) fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
 
 /// Returns the interface that has an address, unless that is the loopback interface. Of several,
 /// returns the one that leads to `peer`.
-#[cfg(feature = "rdma")]
-pub(crate) fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<String>> {
+#[doc(hidden)]
+pub fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<String>> {
     let mut having = local_interfaces()?;
     having.retain(|interface| !interface.is_loopback && interface.has(address));
     if having.len() > 1
@@ -98,7 +96,8 @@ pub(crate) fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<
 
 /// Returns the VRFs in which an interface has the address, with its state in each. The main table
 /// is `None`.
-pub(crate) fn vrfs_of(address: IpAddr, interfaces: &[Interface]) -> Vec<(Option<String>, AddressState)> {
+#[doc(hidden)]
+pub fn vrfs_of(address: IpAddr, interfaces: &[Interface]) -> Vec<(Option<String>, AddressState)> {
     let mut found: Vec<(Option<String>, AddressState)> = Vec::new();
     for interface in interfaces {
         let here = interface.addresses.iter().filter(|its| its.ip == address);
@@ -113,14 +112,48 @@ pub(crate) fn vrfs_of(address: IpAddr, interfaces: &[Interface]) -> Vec<(Option<
 }
 
 /// Returns the second NICs that have addresses and cannot send, such as `net1 is down`.
-pub(crate) fn idle(interfaces: &[Interface]) -> Vec<String> {
+#[doc(hidden)]
+pub fn idle(interfaces: &[Interface]) -> Vec<String> {
     let idle = interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Up);
     let has_addresses = |its: &&Interface| its.addresses.iter().any(|address| !is_link_local(address.ip));
     idle.filter(has_addresses).map(|its| format!("{} {}", its.name, its.link)).collect()
 }
 
+/// Returns the IPv4 subnets that several second NICs are in, with the address of each. (By IPv6,
+/// only that NIC answers for an address which has it.)
+///
+/// The kernel sends a subnet's packets by one of its NICs, and by default each NIC answers ARP
+/// requests for the addresses of all.
+///
+/// ```no_run
+/// use multinet_rails::nic::{local_interfaces, shared_subnets};
+///
+/// for (subnet, nics) in shared_subnets(&local_interfaces()?) {
+///     println!("{} NICs share {subnet}", nics.len());
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn shared_subnets(interfaces: &[Interface]) -> Vec<(IpNet, Vec<(String, IpAddr)>)> {
+    let second = interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Down);
+    let mut subnets: Vec<(IpNet, Vec<(String, IpAddr)>)> = Vec::new();
+    for interface in second.filter(|its| its.vrf.is_none()) {
+        for address in interface.v4().filter(|address| address.prefix < 31) {
+            let Some(subnet) = address.network().map(|network| network.trunc()) else { continue };
+            let here = (interface.name.clone(), address.ip);
+            match subnets.iter_mut().find(|(known, _)| *known == subnet) {
+                Some((_, nics)) if nics.iter().any(|(name, _)| *name == interface.name) => {}
+                Some((_, nics)) => nics.push(here),
+                None => subnets.push((subnet, vec![here])),
+            }
+        }
+    }
+    subnets.retain(|(_, nics)| nics.len() > 1);
+    subnets
+}
+
 /// Returns the addresses that are configured on second NICs, without those of virtual interfaces.
-pub(super) fn own_addresses(interfaces: &[Interface]) -> Vec<LocalAddress> {
+#[doc(hidden)]
+pub fn own_addresses(interfaces: &[Interface]) -> Vec<LocalAddress> {
     let second = interfaces.iter().filter(|interface| leads_out(interface));
     second
         .flat_map(|interface| {
@@ -181,8 +214,6 @@ impl LocalAddress {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::link::InfoKind;
-
     use super::super::samples::{interface, ip};
     use super::*;
 
@@ -194,8 +225,11 @@ mod tests {
     #[test]
     fn second_nics_are_those_that_lead_to_other_networks_than_the_default_one() {
         let (up, down) = (LinkState::Up, LinkState::Down);
-        let of =
-            |name, kind, link, networks: &[&str]| Interface { kind, link, ..interface(name, 9, networks) };
+        let of = |name, kind: Option<&str>, link, networks: &[&str]| Interface {
+            kind: kind.map(str::to_owned),
+            link,
+            ..interface(name, 9, networks)
+        };
         let cases: [(&str, Interface, &[&str]); 17] = [
             ("the default network", of("eth0", None, up, &["10.244.0.9/24"]), &[]),
             ("the loopback interface", of("lo", None, up, &["127.0.0.1/8", "10.9.9.9/32", "::1/128"]), &[]),
@@ -213,26 +247,22 @@ mod tests {
             ("link-local only", of("enp1s0", None, up, &["169.254.3.7/16", "fe80::1/64"]), &["169.254.3.7"]),
             ("that is down", of("net1", None, down, &["192.168.1.5/24"]), &[]),
             ("with no cable", of("net1", None, LinkState::NoCarrier, &["192.168.1.5/24"]), &["192.168.1.5"]),
-            (
-                "a node's network",
-                of("br-storage", Some(InfoKind::Bridge), up, &["10.7.0.5/24"]),
-                &["10.7.0.5"],
-            ),
+            ("a node's network", of("br-storage", Some("bridge"), up, &["10.7.0.5/24"]), &["10.7.0.5"]),
             (
                 "a bridge to nowhere",
-                of("br-9f2c", Some(InfoKind::Bridge), LinkState::NoCarrier, &["172.18.0.1/16"]),
+                of("br-9f2c", Some("bridge"), LinkState::NoCarrier, &["172.18.0.1/16"]),
                 &[],
             ),
-            ("Docker's", of("docker0", Some(InfoKind::Bridge), up, &["172.17.0.1/16"]), &[]),
-            ("a CNI plugin's", of("cni0", Some(InfoKind::Bridge), up, &["10.244.3.1/24"]), &[]),
-            ("Services' addresses", of("kube-ipvs0", Some(InfoKind::Dummy), up, &["10.96.0.1/32"]), &[]),
-            ("the same, of another name", of("vips", Some(InfoKind::Dummy), up, &["10.96.0.1/32"]), &[]),
+            ("Docker's", of("docker0", Some("bridge"), up, &["172.17.0.1/16"]), &[]),
+            ("a CNI plugin's", of("cni0", Some("bridge"), up, &["10.244.3.1/24"]), &[]),
+            ("Services' addresses", of("kube-ipvs0", Some("dummy"), up, &["10.96.0.1/32"]), &[]),
+            ("the same, of another name", of("vips", Some("dummy"), up, &["10.96.0.1/32"]), &[]),
             (
                 "a network that only plays one",
-                of("rdma1", Some(InfoKind::Dummy), up, &["10.9.5.1/24"]),
+                of("rdma1", Some("dummy"), up, &["10.9.5.1/24"]),
                 &["10.9.5.1"],
             ),
-            ("a VRF itself", of("blue", Some(InfoKind::Vrf), up, &["10.9.6.1/32"]), &[]),
+            ("a VRF itself", of("blue", Some("vrf"), up, &["10.9.6.1/32"]), &[]),
             ("a tunnel of two", of("net1", None, up, &["10.9.7.1/32"]), &["10.9.7.1"]),
         ];
         for (title, interface, expected) in cases {

@@ -8,7 +8,7 @@
 //! on the node, which it cannot use.
 //!
 //! ```text
-//!   nic::route_to ──> address, interface ──┐
+//!   nic ──> address, interface ────────────┐
 //!                                          ├─> choose ──> GID, and the reasons against others
 //!   /sys/class/infiniband ──> local_ports ─┘   (pure)
 //! ```
@@ -21,10 +21,8 @@ mod sysfs;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-pub(crate) use sysfs::has_devices;
-#[cfg(feature = "rdma")]
-pub(crate) use sysfs::kernel_has_rdma;
-pub use sysfs::{local_ports, port_gid};
+pub use sysfs::{has_devices, kernel_has_rdma, local_ports, port_gid};
+pub(crate) use sysfs::{port_gid_in, ports_in};
 
 /// A port of an RDMA device.
 ///
@@ -32,7 +30,7 @@ pub use sysfs::{local_ports, port_gid};
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::local_ports;
+/// use multinet_rails::gid::local_ports;
 ///
 /// for port in local_ports()? {
 ///     match port.state {
@@ -63,7 +61,7 @@ pub struct Port {
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::{LinkLayer, local_ports};
+/// use multinet_rails::gid::{LinkLayer, local_ports};
 ///
 /// // InfiniBand needs an interface of IPoIB for the addresses.
 /// let is_infiniband = local_ports()?.iter().any(|port| port.link == LinkLayer::InfiniBand);
@@ -84,7 +82,7 @@ pub enum LinkLayer {
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::local_ports;
+/// use multinet_rails::gid::local_ports;
 ///
 /// // In the kernel's shared mode, the tables also have the GIDs of other pods.
 /// let ports = local_ports()?;
@@ -112,9 +110,9 @@ pub struct GidEntry {
 ///
 /// ```no_run
 /// # fn example(
-/// #     local: multinet_client::gid::SourceAddress<'_>,
+/// #     local: multinet_rails::gid::SourceAddress<'_>,
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::{choose, local_ports};
+/// use multinet_rails::gid::{choose, local_ports};
 ///
 /// // What `ib_write_bw -d DEVICE -i PORT -x INDEX` has to be told.
 /// if let Some(place) = choose(&local_ports()?, local).chosen {
@@ -123,7 +121,6 @@ pub struct GidEntry {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct DeviceGid {
     /// The name of the RDMA device, such as `mlx5_2`.
     pub device: String,
@@ -143,12 +140,13 @@ pub struct DeviceGid {
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::{SourceAddress, port_gid};
-/// use multinet_client::nic::route_to;
+/// use multinet_rails::gid::{SourceAddress, port_gid};
+/// use multinet_rails::nic::second_nics;
 ///
-/// let route = route_to("192.168.111.5".parse()?)?;
-/// let port_gid = port_gid(&route.interface);
-/// let local = SourceAddress { address: route.source, interface: &route.interface, port_gid };
+/// for local in second_nics()? {
+///     let port_gid = port_gid(&local.interface);
+///     let local = SourceAddress { address: local.ip, interface: &local.interface, port_gid };
+/// }
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,9 +166,9 @@ pub struct SourceAddress<'a> {
 ///
 /// ```no_run
 /// # fn example(
-/// #     local: multinet_client::gid::SourceAddress<'_>,
+/// #     local: multinet_rails::gid::SourceAddress<'_>,
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
-/// use multinet_client::gid::{choose, local_ports};
+/// use multinet_rails::gid::{choose, local_ports};
 ///
 /// let choice = choose(&local_ports()?, local);
 /// match choice.chosen {
@@ -193,7 +191,7 @@ pub struct GidChoice {
 /// # Examples
 ///
 /// ```
-/// use multinet_client::gid::Rejection;
+/// use multinet_rails::gid::Rejection;
 ///
 /// // Most GIDs are of other addresses. Any other reason is worth a line.
 /// let rejected = [Rejection::OtherAddress, Rejection::Kind(Some("IB/RoCE v1".to_owned()))];
@@ -221,7 +219,7 @@ pub enum Rejection {
 /// port and index.
 ///
 /// ```
-/// use multinet_client::gid::{SourceAddress, choose, local_ports};
+/// use multinet_rails::gid::{SourceAddress, choose, local_ports};
 ///
 /// // An address for documentation, which no device has.
 /// let local = SourceAddress { address: "192.0.2.1".parse()?, interface: "net1", port_gid: None };
@@ -270,15 +268,21 @@ fn reject(port: &Port, entry: &GidEntry, local: SourceAddress<'_>) -> Option<Rej
     port.state.clone().err().map(Rejection::Port)
 }
 
+impl Port {
+    pub(crate) fn is_of(&self, place: &DeviceGid) -> bool {
+        (&self.device, self.number) == (&place.device, place.port)
+    }
+}
+
 impl GidChoice {
     /// Returns the GIDs that can be used: the chosen one, and then those that are tried if it
     /// fails.
     ///
     /// ```no_run
     /// # fn example(
-    /// #     local: multinet_client::gid::SourceAddress<'_>,
+    /// #     local: multinet_rails::gid::SourceAddress<'_>,
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
-    /// use multinet_client::gid::{choose, local_ports};
+    /// use multinet_rails::gid::{choose, local_ports};
     ///
     /// for place in choose(&local_ports()?, local).usable() {
     ///     println!("tried next: {place}");
@@ -294,7 +298,7 @@ impl GidChoice {
 /// Returns the GID that contains an IP address. IPv4 addresses are mapped to `::ffff:a.b.c.d`.
 ///
 /// ```
-/// use multinet_client::gid::gid_of;
+/// use multinet_rails::gid::gid_of;
 ///
 /// // As `ibv_devinfo -v` and /sys/class/infiniband show it.
 /// assert_eq!(gid_of("192.168.111.5".parse()?).to_string(), "::ffff:192.168.111.5");
