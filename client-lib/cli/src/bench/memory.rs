@@ -4,7 +4,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use multinet_client::{Buffer, Cuda, Gpu, Received};
+#[cfg(feature = "devices")]
+use multinet_client::Cuda;
+use multinet_client::{Buffer, Gpu, Received};
 
 /// Memory in which messages lie: the machine's, or that of the GPU of `--use_cuda`.
 pub(super) struct Memory(Option<Arc<dyn Gpu>>);
@@ -12,10 +14,7 @@ pub(super) struct Memory(Option<Arc<dyn Gpu>>);
 impl Memory {
     /// Returns the memory of the GPU with this number, or else the machine's.
     pub(super) fn of(gpu: Option<u32>) -> anyhow::Result<Self> {
-        let open = |number| -> anyhow::Result<Arc<dyn Gpu>> {
-            let gpu = Cuda::device(number).with_context(|| format!("--use_cuda {number}"))?;
-            Ok(gpu)
-        };
+        let open = |number| open(number).with_context(|| format!("--use_cuda {number}"));
         gpu.map(open).transpose().map(Self)
     }
 
@@ -47,4 +46,14 @@ impl Memory {
         }
         Ok(())
     }
+}
+
+#[cfg(feature = "devices")]
+fn open(number: u32) -> anyhow::Result<Arc<dyn Gpu>> {
+    Ok(Cuda::device(number)?)
+}
+
+#[cfg(not(feature = "devices"))]
+fn open(_number: u32) -> anyhow::Result<Arc<dyn Gpu>> {
+    anyhow::bail!("this build of multinet has no CUDA: use the one that is not static")
 }

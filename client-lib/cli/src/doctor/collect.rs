@@ -1,5 +1,10 @@
 //! Collects the facts from DNS, the kernel and the network.
 
+#[cfg(feature = "devices")]
+mod libraries;
+#[cfg(not(feature = "devices"))]
+#[path = "collect/no_libraries.rs"]
+mod libraries;
 mod network;
 mod pci;
 mod rdma;
@@ -8,13 +13,16 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::StreamExt as _;
-use multinet_client::{Cuda, Endpoint, EndpointAddress, ResolveError, Resolver, verbs};
+use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolver};
+#[cfg(feature = "devices")]
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, DnsServer, Facts, FailedCall, Machine, Namespaces, Process, Service, ZoneAnswer};
+#[cfg(feature = "devices")]
+use super::facts::Process;
+use super::facts::{Dns, DnsServer, Facts, Machine, Namespaces, Service, ZoneAnswer};
 use super::{DoctorArgs, probe};
 use crate::common::address_resolver;
 
@@ -24,8 +32,6 @@ const SERVICES: &str = "svc.multinet";
 const SERVICES_IN_FULL: &str = "svc.multinet.cluster.local.";
 /// Most addresses of peers that are tried at a time.
 const AT_ONCE: usize = 32;
-/// Time that the GPUs' driver may take: the first call may load firmware.
-const CUDA_PATIENCE: Duration = Duration::from_secs(20);
 /// Folder that has `sys`, `proc` and `dev` of this machine.
 const ROOT: &str = "/";
 
@@ -174,16 +180,14 @@ async fn machine() -> Machine {
     let interfaces = network::nics().map_err(|error| error.to_string());
     let rdma_files = names_in("/dev/infiniband");
     let rdma_devices = names_in("/sys/class/infiniband");
-    let loaded = verbs::Library::load();
-    let verbs =
-        loaded.map(drop).map_err(|error| FailedCall { what: error.to_string(), fix: Some(error.hint()) });
-    let can_try = verbs.is_ok() && Machine::has_uverbs(&rdma_files);
+    let verbs = libraries::verbs();
+    let can_try = matches!(verbs, Some(Ok(()))) && Machine::has_uverbs(&rdma_files);
     let gids = rdma::gids(interfaces.as_deref().unwrap_or_default(), can_try).await;
     let has_rdma = !rdma_devices.is_empty() || Path::new("/sys/module/ib_core").exists();
     let used = rdma::devices(&gids, |_| true).into_iter();
     let gpus = pci::gpus(ROOT.as_ref());
     Machine {
-        cuda: if gpus.of_pod.is_empty() { None } else { Some(cuda().await) },
+        cuda: if gpus.of_pod.is_empty() { None } else { libraries::cuda().await },
         dma_bufs: rdma::dma_bufs(&gids).await,
         functions: used
             .filter_map(|device| Some((device.clone(), pci::nic(ROOT.as_ref(), &device)?)))
@@ -191,10 +195,12 @@ async fn machine() -> Machine {
         gids,
         shared: network::shared().unwrap_or_default(),
         interfaces,
+        #[cfg(feature = "devices")]
         memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
+        #[cfg(feature = "devices")]
         process: Process::read(),
         namespaces: has_rdma.then(|| namespaces().map_err(|error| error.to_string())),
-        peermem: verbs::peermem(),
+        peermem: libraries::peermem(),
         gpus,
         rdma_devices,
         rdma_files,
@@ -206,26 +212,6 @@ async fn machine() -> Machine {
 fn namespaces() -> io::Result<Namespaces> {
     let is_shared = fs::read_to_string("/sys/module/ib_core/parameters/netns_mode")?;
     Ok(if is_shared.trim_end() == "Y" { Namespaces::Shared } else { Namespaces::Exclusive })
-}
-
-/// Returns the number of GPUs that CUDA finds in this pod, or why it cannot say.
-async fn cuda() -> Result<u32, String> {
-    let said = with_time_limit(CUDA_PATIENCE, Cuda::count).await.map_err(|failure| failure.what)?;
-    said.map_err(|error| error.to_string())
-}
-
-/// Runs a call that may hang in a driver, and fails if it takes longer than `patience`.
-async fn with_time_limit<T: Send + 'static>(
-    patience: Duration,
-    call: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, FailedCall> {
-    match tokio::time::timeout(patience, tokio::task::spawn_blocking(call)).await {
-        Ok(Ok(said)) => Ok(said),
-        Ok(Err(error)) => Err(FailedCall { what: error.to_string(), fix: None }),
-        Err(_) => {
-            Err(FailedCall { what: format!("its driver does not return within {patience:?}"), fix: None })
-        }
-    }
 }
 
 /// Returns the names in a folder, sorted; none if the folder does not exist.

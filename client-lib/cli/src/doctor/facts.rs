@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use multinet_client::gid::LinkLayer;
 use multinet_client::nic::{AddressState, LinkState, Obstacle};
+#[cfg(feature = "devices")]
 pub(super) use multinet_client::verbs::Privileges as Process;
 use multinet_client::{ResolveError, Resolved};
 
@@ -148,14 +149,17 @@ pub(super) struct Machine {
     /// IPv4 subnets that several second NICs of this machine are in.
     pub(super) shared: Vec<SharedSubnet>,
     /// Soft and hard limit of locked memory, in bytes; `None` if they cannot be read.
+    #[cfg(feature = "devices")]
     pub(super) memlock: Option<(u64, u64)>,
+    #[cfg(feature = "devices")]
     pub(super) process: Process,
     /// Names of RDMA devices in `/sys/class/infiniband`.
     pub(super) rdma_devices: Vec<String>,
     /// Names of device files in `/dev/infiniband`.
     pub(super) rdma_files: Vec<String>,
-    /// Success of loading libibverbs, or the reason why it fails.
-    pub(super) verbs: Result<(), FailedCall>,
+    /// Success of loading libibverbs, or the reason why it fails. Absent if this build of multinet
+    /// cannot load libraries.
+    pub(super) verbs: Option<Result<(), FailedCall>>,
     /// The GID of each address of a second NIC, if the node has RDMA devices.
     pub(super) gids: Vec<Gid>,
     /// Mode in which network namespaces share RDMA devices, or the reason why that is not known.
@@ -168,7 +172,7 @@ pub(super) struct Machine {
     pub(super) peermem: Option<&'static str>,
     pub(super) gpus: Gpus,
     /// The number of GPUs that CUDA finds, or the reason why it cannot be used. Absent if this pod
-    /// has no GPU.
+    /// has no GPU, or this build of multinet cannot load libraries.
     pub(super) cuda: Option<Result<u32, String>>,
     /// The PCI functions of the devices that have a GID of this pod, by name. Virtual devices have
     /// none.
@@ -186,6 +190,7 @@ pub(super) enum Namespaces {
 
 /// Ability of a device to register memory of a GPU as a dma-buf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "devices"), expect(dead_code, reason = "this build tries no device"))]
 pub(super) enum DmaBuf {
     Taken,
     /// The device's driver cannot register a dma-buf.

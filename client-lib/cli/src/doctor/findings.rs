@@ -2,6 +2,8 @@
 
 mod gpu;
 mod machine;
+#[cfg(feature = "devices")]
+mod memory;
 mod peer;
 mod rdma;
 
@@ -39,7 +41,8 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     }
     rdma::rdma(&facts.machine, &mut findings);
     gpu::gpu(&facts.machine, &mut findings);
-    machine::memory(&facts.machine, &mut findings);
+    #[cfg(feature = "devices")]
+    memory::memory(&facts.machine, &mut findings);
     findings
 }
 

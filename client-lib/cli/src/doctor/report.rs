@@ -39,6 +39,7 @@ pub(super) const ENDPOINT: Subject = Subject("endpoint");
 pub(super) const PEER: Subject = Subject("peer");
 pub(super) const RDMA: Subject = Subject("rdma");
 pub(super) const GPU: Subject = Subject("gpu");
+#[cfg(feature = "devices")]
 pub(super) const MEMORY: Subject = Subject("memory");
 
 impl Subject {

@@ -45,9 +45,17 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
         findings.extend(machine.namespaces.as_ref().map(namespaces));
     }
     if has_verbs && !devices.is_empty() {
-        if let Err(FailedCall { what, fix }) = &machine.verbs {
-            let found = format!("{what}: frames go over TCP");
-            findings.push(RDMA.warning(found, fix.unwrap_or(SAYS_MORE)));
+        match &machine.verbs {
+            Some(Ok(())) => {}
+            Some(Err(FailedCall { what, fix })) => {
+                let found = format!("{what}: frames go over TCP");
+                findings.push(RDMA.warning(found, fix.unwrap_or(SAYS_MORE)));
+            }
+            None => findings.push(RDMA.finding(
+                Note,
+                "this build of multinet has no RDMA: its own frames go over TCP, and it does not try the devices",
+                "use the multinet that is not static to try them",
+            )),
         }
         findings.extend(machine.gids.iter().map(gid_finding));
         mtus(machine, findings);

@@ -70,7 +70,7 @@ fn good() -> Facts {
             process: Process::default(),
             rdma_devices: vec!["mlx5_2".to_owned()],
             rdma_files: vec!["rdma_cm".to_owned(), "uverbs2".to_owned()],
-            verbs: Ok(()),
+            verbs: Some(Ok(())),
             gids: vec![Gid {
                 interface: "net1".to_owned(),
                 address: [192, 168, 111, 4].into(),

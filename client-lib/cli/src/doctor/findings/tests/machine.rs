@@ -304,11 +304,19 @@ fn each_fault_of_rdma_or_locked_memory_has_its_finding_and_fix() {
         (
             with_machine(|machine| {
                 let what = "libibverbs cannot be loaded (no such file)".to_owned();
-                machine.verbs = Err(FailedCall { what, fix: Some("install libibverbs1") });
+                machine.verbs = Some(Err(FailedCall { what, fix: Some("install libibverbs1") }));
                 machine.gids[0].entry.as_mut().unwrap().writes = None;
             }),
             "warning rdma libibverbs cannot be loaded (no such file): frames go over TCP",
             "install libibverbs1",
+        ),
+        (
+            with_machine(|machine| {
+                machine.verbs = None;
+                machine.gids[0].entry.as_mut().unwrap().writes = None;
+            }),
+            "note rdma this build of multinet has no RDMA: its own frames go over TCP",
+            "use the multinet that is not static",
         ),
         (
             with_machine(|machine| machine.gids[0].entry = None),
