@@ -11,7 +11,7 @@ use multinet_client::{ResolveError, TlsError};
 use crate::common::LogArgs;
 use crate::output::{PipeClosed, Usage, message, note};
 use crate::signals::until_signal;
-use crate::{bench, completions, doctor, resolve, transfer};
+use crate::{bench, completions, doctor, hostfile, resolve, transfer};
 
 const PROGRAM: &str = "multinet";
 
@@ -54,6 +54,8 @@ enum Command {
     Put(transfer::PutArgs),
     /// Fetch a file that `multinet put` offers, into a file or standard output
     Get(transfer::GetArgs),
+    /// Print the hosts of a service for a launcher, such as mpirun, once enough of them are there
+    Hostfile(hostfile::HostfileArgs),
     /// Print the script by which a shell completes this program's command lines
     Completions(completions::CompletionsArgs),
     /// Write manual pages into a folder
@@ -86,8 +88,8 @@ fn parse_and_run() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let quiet = match cli.command {
-        // This subcommand itself reports what happens to DNS.
-        Command::Resolve(_) => "multinet_client::resolve=off",
+        // These themselves report what happens to DNS.
+        Command::Resolve(_) | Command::Hostfile(_) => "multinet_client::resolve=off",
         // The error that these end with says why.
         Command::Bench(_) => {
             "multinet_client::resolve=off,multinet_client::peers::dial=off,multinet_client::peers::ends=off"
@@ -102,6 +104,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => completions::man(&dir, Cli::command()),
         Command::Resolve(args) => block_on(until_signal(resolve::run(args))),
         Command::Doctor(args) => block_on(until_signal(doctor::run(args))),
+        Command::Hostfile(args) => block_on(until_signal(hostfile::run(args))),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Send(args) => block_on(until_signal(transfer::send(args))),
         Command::Recv(args) => block_on(transfer::recv(args)),

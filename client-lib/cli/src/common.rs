@@ -387,6 +387,20 @@ fn server(text: &str) -> Result<SocketAddr, String> {
         })
 }
 
+/// Parses a time such as `90s`, `5m` or `1h`; a number alone is seconds.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.chars().last() {
+        Some('s') => (&text[..text.len() - 1], 1),
+        Some('m') => (&text[..text.len() - 1], 60),
+        Some('h') => (&text[..text.len() - 1], 3600),
+        _ => (text, 1),
+    };
+    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    seconds
+        .map(|seconds| Duration::from_secs(seconds.into()))
+        .ok_or_else(|| "write a time as 90s, 5m or 1h".to_owned())
+}
+
 fn filter(text: &str) -> Result<String, String> {
     match multinet_stderr::filter(text, []) {
         Err(reason) if !text.trim().is_empty() => {
@@ -440,6 +454,16 @@ mod tests {
         assert_eq!(parse(&[]).unwrap().transport.rdma(), rdma);
         for flags in [["--sl", "16"], ["--tclass", "256"], ["--sl", "-1"]] {
             assert!(parse(&flags).is_err(), "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_a_unit_or_is_in_seconds() {
+        for (text, seconds) in [("0", 0), ("90", 90), ("90s", 90), ("5m", 300), ("1h", 3600)] {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for wrong in ["", "s", "-1s", "1.5m", "5 m", "5min", "1d", "é", "2000000h"] {
+            assert!(time(wrong).is_err(), "{wrong}");
         }
     }
 

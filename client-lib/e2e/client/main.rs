@@ -5,6 +5,7 @@ mod dependencies;
 mod docs;
 mod doctor;
 mod examples;
+mod hostfile;
 mod memory;
 mod multinet;
 mod nics;

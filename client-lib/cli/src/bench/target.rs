@@ -53,6 +53,20 @@ impl Target {
         Ok((name, port))
     }
 
+    /// Parses the name of a service, for commands to which an address is none, and the port that
+    /// may follow it.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`], if the text is an address, or no name.
+    pub(crate) fn service(text: &str) -> Result<(String, Option<String>), Usage> {
+        let (name, port) = Self::split(text, None)?;
+        match name.parse::<IpAddr>() {
+            Ok(_) => Err(Usage(format!("{name} is an address: give the name of a service"))),
+            Err(_) => Ok((name, port)),
+        }
+    }
+
     /// Splits off the port, if there is one, in the name or separate from it.
     ///
     /// # Errors

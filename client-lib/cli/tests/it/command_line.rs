@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use super::support::run;
 
 /// Every subcommand.
-const SUBCOMMANDS: [&str; 9] =
-    ["resolve", "doctor", "bench", "send", "recv", "put", "get", "completions", "man"];
+const SUBCOMMANDS: [&str; 10] =
+    ["resolve", "doctor", "bench", "send", "recv", "put", "get", "hostfile", "completions", "man"];
 
 fn multinet(arguments: &[&str]) -> Output {
     run(arguments, b"")
@@ -44,7 +44,7 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 
 #[test]
 fn a_mistake_is_named_in_one_line() {
-    let cases: [(&[&str], &str); 18] = [
+    let cases: [(&[&str], &str); 25] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
         (&["resolve", "a", "--frob"], "--frob"),
@@ -61,6 +61,13 @@ fn a_mistake_is_named_in_one_line() {
             &["send", "infer.vision.svc.multinet", "model.bin"],
             "write --file model.bin, or put a port before it",
         ),
+        (&["hostfile", "10.0.0.1"], "10.0.0.1 is an address: give the name of a service"),
+        (&["hostfile", "train:rdma"], "a host file has no ports: leave out :rdma"),
+        (&["hostfile", "train", "--wait", "5m"], "--count <N>"),
+        (&["hostfile", "train", "--count", "2", "--wait", "5 minutes"], "write a time as 90s, 5m or 1h"),
+        (&["hostfile", "train", "--format", "torchrun"], "give --count"),
+        (&["hostfile", "train:rdma", "--format", "torchrun", "--count", "2"], "\"rdma\" is not a port"),
+        (&["hostfile", "a._net.train", "--network", "b"], "is one network already: leave out --network b"),
         (&["put"], "<FILE>"),
         (&["put", "infer.vision.svc.multinet", "model.bin"], "multinet put takes a file alone"),
         (&["get", "infer-0/a"], "multinet get SERVICE infer-0/a"),

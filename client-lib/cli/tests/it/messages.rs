@@ -37,7 +37,7 @@ fn code(folder: &Path) -> String {
 #[test]
 fn messages_in_the_documentation_are_those_of_the_code() {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/client.md")).unwrap();
-    let folders = ["src", "cli/src", "memory/src", "verbs/src", "../stderr/src"];
+    let folders = ["src", "rails/src", "cli/src", "memory/src", "verbs/src", "../stderr/src"];
     let code: String = folders.map(|folder| code(&Path::new(ROOT).join("client-lib").join(folder))).concat();
     let quoted = quoted(&page);
     assert!(quoted.len() > 20, "{quoted:?}");
