@@ -46,6 +46,7 @@ needed=(
   "runc       runc"
   "iptables   iptables"
   "conntrack  conntrack"
+  "chromium   chromium"
 )
 
 case "${1:-}" in

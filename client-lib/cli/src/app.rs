@@ -11,7 +11,7 @@ use multinet_client::{ResolveError, TlsError};
 use crate::common::LogArgs;
 use crate::output::{PipeClosed, Usage, message, note};
 use crate::signals::until_signal;
-use crate::{bench, completions, doctor, hostfile, resolve, transfer};
+use crate::{bench, completions, doctor, hostfile, matrix, resolve, transfer};
 
 const PROGRAM: &str = "multinet";
 
@@ -56,6 +56,8 @@ enum Command {
     Get(transfer::GetArgs),
     /// Print the hosts of a service for a launcher, such as mpirun, once enough of them are there
     Hostfile(hostfile::HostfileArgs),
+    /// Measure the bandwidth between all pairs of a service's pods
+    Matrix(matrix::MatrixArgs),
     /// Print the script by which a shell completes this program's command lines
     Completions(completions::CompletionsArgs),
     /// Write manual pages into a folder
@@ -91,7 +93,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         // These themselves report what happens to DNS.
         Command::Resolve(_) | Command::Hostfile(_) => "multinet_client::resolve=off",
         // The error that these end with says why.
-        Command::Bench(_) => {
+        Command::Bench(_) | Command::Matrix(_) => {
             "multinet_client::resolve=off,multinet_client::peers::dial=off,multinet_client::peers::ends=off"
         }
         Command::Send(_) | Command::Get(_) => "multinet_client::resolve=off,multinet_client::peers::dial=off",
@@ -104,6 +106,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => completions::man(&dir, Cli::command()),
         Command::Resolve(args) => block_on(until_signal(resolve::run(args))),
         Command::Doctor(args) => block_on(until_signal(doctor::run(args))),
+        Command::Matrix(args) => block_on(until_signal(matrix::run(args))),
         Command::Hostfile(args) => block_on(until_signal(hostfile::run(args))),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Send(args) => block_on(until_signal(transfer::send(args))),

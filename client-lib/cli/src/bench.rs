@@ -1,12 +1,16 @@
 //! `multinet bench`: measures the network between two pods, and prints the columns of perftest's
 //! `ib_write_bw` and `ib_write_lat`.
 
+mod back;
 mod bandwidth;
 mod client;
 mod figures;
 mod latency;
+mod members;
 mod memory;
+mod on_request;
 mod report;
+pub(crate) mod request;
 mod server;
 mod table;
 pub(crate) mod target;
@@ -18,7 +22,7 @@ use clap::{Args, Subcommand};
 use multinet_client::Rdma;
 
 use self::table::{Test, Unit};
-use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
+use crate::common::{ConnectArgs, DnsArgs, ListenArgs, TransportArgs};
 use crate::output::ReportFormat;
 use crate::signals::until_signal;
 
@@ -37,6 +41,7 @@ pub(crate) struct BenchArgs {
 const EXAMPLES: &str = "\
 Examples:
   multinet bench server
+  multinet bench server --matrix infer.vision.svc.multinet
   multinet bench client infer.vision.svc.multinet -a
   multinet bench client 192.168.100.7:18515 -s 1048576 -q 4 -D 10 --report_gbits
   multinet bench client 192.168.100.7 --latency -s 64
@@ -68,11 +73,19 @@ struct ServerArgs {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65535))]
     slots: u32,
 
+    /// Take part in `multinet matrix SERVICE`: measure towards other pods of this service when one
+    /// of them asks for it. Only current addresses of the service may then connect at all
+    #[arg(long, value_name = "SERVICE", env = "MULTINET_MATRIX")]
+    matrix: Option<String>,
+
     #[command(flatten)]
     device: DeviceArgs,
 
     #[command(flatten)]
     listen: ListenArgs,
+
+    #[command(flatten)]
+    dns: DnsArgs,
 }
 
 /// Flags that choose the RDMA device, with perftest's names. Without them, the library finds the
@@ -150,12 +163,12 @@ struct ClientArgs {
     connect: ConnectArgs,
 }
 
-/// Length of the measurement of one message size: a number of messages, or a time.
+/// Length of the measurement of one message size. It ends with what is reached first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
+struct Extent {
     /// Number of messages on each connection.
-    Count(u64),
-    Time(Duration),
+    count: u64,
+    time: Duration,
 }
 
 /// Runs `multinet bench server` or `multinet bench client`.
@@ -197,10 +210,10 @@ impl ClientArgs {
     }
 
     fn extent(&self) -> Extent {
-        match (self.duration, self.iterations) {
-            (Some(seconds), _) => Extent::Time(Duration::from_secs(seconds)),
-            (None, Some(count)) => Extent::Count(count),
-            (None, None) => Extent::Count(if self.latency { 1000 } else { 5000 }),
+        let default = if self.latency { 1000 } else { 5000 };
+        match self.duration {
+            Some(seconds) => Extent { count: u64::MAX, time: Duration::from_secs(seconds) },
+            None => Extent { count: self.iterations.unwrap_or(default), time: Duration::MAX },
         }
     }
 

@@ -218,6 +218,15 @@ impl DnsArgs {
         self.builder(&self.servers).build()
     }
 
+    /// Builds a resolver by which endpoints are lost as soon as DNS does not confirm them.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolver`](Self::resolver).
+    pub(crate) fn strict_resolver(&self) -> Result<Resolver, ResolveError> {
+        self.builder(&self.servers).hold(Duration::ZERO).build()
+    }
+
     /// Builds a resolver that asks one server only.
     ///
     /// # Errors

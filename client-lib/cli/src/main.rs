@@ -9,6 +9,7 @@ mod completions;
 mod doctor;
 mod hostfile;
 mod hosts;
+mod matrix;
 mod output;
 mod rendezvous;
 mod resolve;

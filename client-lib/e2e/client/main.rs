@@ -6,6 +6,7 @@ mod docs;
 mod doctor;
 mod examples;
 mod hostfile;
+mod matrix;
 mod memory;
 mod multinet;
 mod nics;

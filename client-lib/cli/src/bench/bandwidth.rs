@@ -24,15 +24,12 @@ pub(super) async fn measure(
     depth: u64,
 ) -> anyhow::Result<Bandwidth> {
     let bytes = u32::try_from(message.len()).context("the message is too long")?;
-    let (count, time) = match extent {
-        Extent::Count(each) => (each.saturating_mul(connections), Duration::MAX),
-        Extent::Time(time) => (u64::MAX, time),
-    };
+    let count = extent.count.saturating_mul(connections);
     let frame = Frame::new(message);
     warm_up(peers, &frame, connections).await?;
     let mut run = Measurement::new(peers, count <= MAX_FOR_PEAK);
     let mut posted = 0;
-    while posted < count && run.start.elapsed() < time {
+    while posted < count && run.start.elapsed() < extent.time {
         run.post();
         send(peers, frame.clone()).await?;
         posted += 1;

@@ -116,7 +116,7 @@ fn missing(peers: &[PeerStatus], target: &Target) -> anyhow::Result<Vec<String>>
 }
 
 /// Returns the name of the transport, or of both if the peers differ.
-fn transport(peers: &PeerSet) -> String {
+pub(super) fn transport(peers: &PeerSet) -> String {
     let kinds = peers.status().into_iter().filter_map(|status| status.transport);
     let names: BTreeSet<_> = kinds.map(|kind| kind.to_string().to_uppercase()).collect();
     Vec::from_iter(names).join(" and ")

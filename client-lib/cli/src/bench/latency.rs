@@ -116,10 +116,7 @@ impl<'p> PingPong<'p> {
         let bytes = u32::try_from(message.len()).context("the message is too long")?;
         let length = message.len();
         let frame = Frame::new(message);
-        let (count, time) = match extent {
-            Extent::Count(count) => (count, Duration::MAX),
-            Extent::Time(time) => (u64::MAX, time),
-        };
+        let Extent { count, time } = extent;
         // One timer for all round trips: one for each would be measured, too.
         let made = AtomicU64::new(0);
         let running = async {

@@ -7,17 +7,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use multinet_client::{Buffer, Connector, ConnectorBuilder, Frame, Listener, PeerSet, Received, Sender, Tls};
+use multinet_client::{Buffer, Frame, Listener, PeerSet, Received, Sender};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::interval;
 use tracing::{info, warn};
 
-use super::ServerArgs;
+use super::back::{self, Back};
 use super::latency::EchoRequest;
+use super::members::Members;
 use super::memory::Memory;
-use crate::common::address_resolver;
-use crate::output::print;
+use super::on_request::OnRequest;
+use super::target::Target;
+use super::{ServerArgs, request};
+use crate::output::{Usage, print};
 use crate::signals::Signals;
 
 /// Most clients of latency tests to which the server sends echoes at a time.
@@ -29,7 +32,11 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // Before it prints that it listens: a program that reads this may send a signal.
     let mut signals = Signals::new()?;
-    let mut server = Server { messages: 0, bytes: 0, echoes: Echoes::new(&args)? };
+    let echoes = Echoes::new(&args)?;
+    let members = match &args.matrix {
+        Some(service) => Some(Members::follow(&args.dns.strict_resolver()?, &matrix_service(service)?)),
+        None => None,
+    };
     let mut listener = args
         .listen
         .listener()?
@@ -37,10 +44,16 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
         .port(args.port)
         .frame_size(args.size)
         .slots(args.slots);
-    if let Some(gpu) = server.echoes.memory.gpu() {
+    if let Some(gpu) = echoes.memory.gpu() {
         listener = listener.gpu(Arc::clone(gpu));
     }
+    if let Some(members) = members.clone() {
+        listener = listener.admit(move |address| members.check(address));
+    }
     let listener = listener.bind().await?;
+    let port = listener.local_addresses().first().map_or(args.port, SocketAddr::port);
+    let on_request = OnRequest::new(&args, members, port)?;
+    let mut server = Server { messages: 0, bytes: 0, back: Back::new(&args)?, echoes, on_request };
     for address in listener.local_addresses() {
         print(&format!("listening on {address}\n"))?;
     }
@@ -52,10 +65,22 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the name of the service of `--matrix`.
+fn matrix_service(text: &str) -> anyhow::Result<String> {
+    match Target::service(text)? {
+        (service, None) => Ok(service),
+        (service, Some(port)) => {
+            Err(Usage(format!("--matrix {service} takes no port: leave out :{port}")).into())
+        }
+    }
+}
+
 struct Server {
     messages: u64,
     bytes: u64,
+    back: Back,
     echoes: Echoes,
+    on_request: OnRequest,
 }
 
 impl Server {
@@ -65,22 +90,30 @@ impl Server {
             tokio::select! {
                 received = listener.recv() => self.receive(received?)?,
                 Some((session, peers)) = self.echoes.ready.recv() => self.echoes.begin(session, peers)?,
-                _ = sweep.tick() => self.echoes.forget_gone(),
+                _ = sweep.tick() => {
+                    self.echoes.forget_gone();
+                    self.on_request.forget_gone(|session| listener.is_connected(session));
+                }
             }
         }
     }
 
-    /// Counts a message, and answers one that asks for an echo. It does not acknowledge, so that a
-    /// sender of something that is to be kept learns that this is no receiver for it.
+    /// Counts a message, and answers one that asks for an echo or a measurement. It does not
+    /// acknowledge, so that a sender of something that is to be kept learns that this is no
+    /// receiver for it.
     fn receive(&mut self, received: Received) -> anyhow::Result<()> {
         self.messages += 1;
         self.bytes += received.len() as u64;
         self.echoes.memory.receive(&received)?;
         let session = received.id().session;
+        if let Some(question) = request::decode(received.metadata()) {
+            self.on_request.take(&self.back, session, received.sender(), question);
+            return Ok(());
+        }
         match EchoRequest::decode(received.metadata()) {
             Some(EchoRequest { echo_to_port: 0 }) => drop(self.echoes.to.remove(&session)),
             Some(hello) => {
-                self.echoes.connect(session, received.sender(), hello.echo_to_port);
+                self.echoes.connect(&self.back, session, received.sender(), hello.echo_to_port);
             }
             None => self.echoes.echo(session, received.len())?,
         }
@@ -90,10 +123,6 @@ impl Server {
 
 /// Connections back to clients that get as many bytes back as they send.
 struct Echoes {
-    connector: Connector,
-    /// Present if TLS is on without --tls-name: a client is then expected to have the certificate
-    /// by which it came.
-    by_certificate: Option<(ConnectorBuilder, Tls)>,
     /// Memory in which the payloads of echoes lie.
     memory: Memory,
     /// Payload of the last echo, which the next one of the same length uses again.
@@ -122,26 +151,14 @@ impl Drop for Echo {
 
 impl Echoes {
     fn new(args: &ServerArgs) -> anyhow::Result<Self> {
-        let mut connector = Connector::builder()
-            .resolver(address_resolver()?)
-            .allow_default_network(args.listen.allow_default_network)
-            .transport(args.listen.transport.transport())
-            .rdma(args.device.rdma(args.listen.transport))
-            .wait(Duration::from_secs(10));
-        let mut by_certificate = None;
-        if let Some(tls) = args.listen.tls.tls()? {
-            by_certificate = args.listen.tls.lacks_peer_names().then(|| (connector.clone(), tls.clone()));
-            connector = connector.tls(tls);
-        }
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
         let memory = Memory::of(args.device.use_cuda)?;
         let payload = Buffer::host(0);
-        let connector = connector.build()?;
-        Ok(Self { connector, by_certificate, memory, payload, to: HashMap::new(), connected, ready })
+        Ok(Self { memory, payload, to: HashMap::new(), connected, ready })
     }
 
     /// Starts to connect back to the address of a client, at the port on which it expects echoes.
-    fn connect(&self, session: u128, sender: Sender<'_>, port: u16) {
+    fn connect(&self, back: &Back, session: u128, sender: Sender<'_>, port: u16) {
         let client = SocketAddr::new(sender.address().ip(), port);
         if self.to.len() >= MAX_ECHOES {
             return warn!(%client, "the client gets no echoes: {MAX_ECHOES} others get them already");
@@ -150,15 +167,14 @@ impl Echoes {
         let Ok(permit) = self.connected.clone().try_reserve_owned() else {
             return warn!(%client, "the client gets no echoes: too many clients ask for them at once");
         };
-        let connector = match self.connector_to(sender.certificate_names()) {
+        let connector = match back.connector(sender.certificate_names()) {
             Ok(connector) => connector,
             Err(error) => {
                 return warn!(%client, "the client gets no echoes: {error}; give a name of its certificate by --tls-name");
             }
         };
         tokio::spawn(async move {
-            let (ip, port) = (client.ip().to_string(), client.port().to_string());
-            match connector.connect(&ip, &port).await {
+            match back::connect(&connector, client).await {
                 Ok(peers) => {
                     info!(%client, "echoes");
                     permit.send((session, peers));
@@ -166,13 +182,6 @@ impl Echoes {
                 Err(error) => warn!(%client, "the client gets no echoes: {error}"),
             }
         });
-    }
-
-    /// Returns a connector back to a client that came with a certificate with these names.
-    fn connector_to(&self, names: &[String]) -> anyhow::Result<Connector> {
-        let Some((builder, tls)) = &self.by_certificate else { return Ok(self.connector.clone()) };
-        let tls = names.iter().try_fold(tls.clone(), |tls, name| tls.expect(name))?;
-        Ok(builder.clone().tls(tls).build()?)
     }
 
     fn begin(&mut self, session: u128, peers: PeerSet) -> anyhow::Result<()> {

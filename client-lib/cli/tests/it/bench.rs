@@ -1,10 +1,11 @@
 //! Tests of `multinet bench`.
 
 use std::io::Write as _;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Output;
 
-use serde_json::Value;
+use multinet_client::{Connector, Frame, Listener, Resolver};
+use serde_json::{Value, json};
 
 use super::support::{Says, Server, run, text};
 
@@ -149,4 +150,44 @@ fn a_failure_is_one_line() {
 
     let both = run(&["bench", "client", &address, "-a", "-D", "1"], b"");
     assert_eq!(both.status.code(), Some(2));
+}
+
+/// Most of them are dropped, since an honest asker waits for each answer.
+#[tokio::test]
+async fn a_thousand_questions_at_once_are_refused_and_others_are_served() {
+    let server = server();
+    let answers = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await.unwrap();
+    let port = answers.local_addresses()[0].port();
+    let resolver = Resolver::builder().servers(["127.0.0.1:9".parse().unwrap()]).build().unwrap();
+    let connector = Connector::builder().resolver(resolver).allow_default_network(true).build().unwrap();
+    let (ip, target) = (server.address.ip().to_string(), server.address.port().to_string());
+    let peers = connector.connect(&ip, &target).await.unwrap();
+    for id in 0..1000 {
+        let task = json!({"id": id, "target": "10.0.0.1", "size": u32::MAX, "seconds": u32::MAX});
+        let question = json!({"echo_to_port": port, "measure": task}).to_string();
+        peers.send(Frame::new("").metadata(question)).await.unwrap();
+    }
+    let answer = answers.recv().await.unwrap();
+    let answer: Value = serde_json::from_slice(answer.metadata()).unwrap();
+    assert_eq!(answer["id"], 0);
+    let refused = answer["outcome"]["refused"].as_str().unwrap();
+    assert_eq!(refused, "this server takes part in no matrix: start it with --matrix SERVICE");
+    client(&server, &["-n", "5", "-s", "64"]);
+    server.interrupt();
+    let said = server.stderr();
+    assert!(said.contains("it asks for one before the last has ended"), "{said}");
+}
+
+/// DNS does not tell the addresses, so that there are no members.
+#[test]
+fn a_server_of_a_matrix_serves_members_only() {
+    let server = Server::start(
+        &["bench", "server", "--matrix", "train.vision.svc.multinet", "--server", "127.0.0.1:9"],
+        0,
+        Says::Stdout,
+    );
+    let output = run(&["send", &server.address.to_string(), "--wait", "1"], b"content");
+    let said = text(&output.stderr).lines().last().unwrap().to_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("DNS does not tell the addresses of train.vision.svc.multinet"), "{said}");
 }

@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use super::support::run;
 
 /// Every subcommand.
-const SUBCOMMANDS: [&str; 10] =
-    ["resolve", "doctor", "bench", "send", "recv", "put", "get", "hostfile", "completions", "man"];
+const SUBCOMMANDS: [&str; 11] =
+    ["resolve", "doctor", "bench", "send", "recv", "put", "get", "hostfile", "matrix", "completions", "man"];
 
 fn multinet(arguments: &[&str]) -> Output {
     run(arguments, b"")
@@ -44,7 +44,7 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 
 #[test]
 fn a_mistake_is_named_in_one_line() {
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 27] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
         (&["resolve", "a", "--frob"], "--frob"),
@@ -68,6 +68,8 @@ fn a_mistake_is_named_in_one_line() {
         (&["hostfile", "train", "--format", "torchrun"], "give --count"),
         (&["hostfile", "train:rdma", "--format", "torchrun", "--count", "2"], "\"rdma\" is not a port"),
         (&["hostfile", "a._net.train", "--network", "b"], "is one network already: leave out --network b"),
+        (&["matrix", "train", "--expect", "fast"], "give a number of gigabits per second"),
+        (&["matrix", "train", "-D", "11"], "11 is not in 1..=10"),
         (&["put"], "<FILE>"),
         (&["put", "infer.vision.svc.multinet", "model.bin"], "multinet put takes a file alone"),
         (&["get", "infer-0/a"], "multinet get SERVICE infer-0/a"),

@@ -1,0 +1,204 @@
+//! Figures of all pairs on one rail, and which of them stand out. Pure.
+
+/// Share of the rail's median below which a figure stands out.
+const SLOW: f64 = 0.8;
+
+/// Outcome of the measurement from one host to another.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cell {
+    /// The two are the same host, or one has no address on the rail.
+    Empty,
+    Figure {
+        /// Payload in gigabits per second.
+        gbps: f64,
+        transport: String,
+    },
+    Failed(String),
+}
+
+/// Figures on one rail, by sender and receiver.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Grid {
+    pub(super) rail: String,
+    pub(super) cells: Vec<Vec<Cell>>,
+}
+
+/// Hosts whose figures, or failures, are told together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// All that this host sends.
+    From(usize),
+    /// All that this host receives.
+    To(usize),
+    Pair(usize, usize),
+}
+
+/// Figures that are far below the median of their rail.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Outlier {
+    pub(super) place: Place,
+    /// Figure of the place, or the median of its figures.
+    pub(super) gbps: f64,
+}
+
+impl Cell {
+    pub(super) fn gbps(&self) -> Option<f64> {
+        match self {
+            Self::Figure { gbps, .. } => Some(*gbps),
+            Self::Empty | Self::Failed(_) => None,
+        }
+    }
+}
+
+impl Grid {
+    pub(super) fn new(rail: &str, hosts: usize) -> Self {
+        Self { rail: rail.to_owned(), cells: vec![vec![Cell::Empty; hosts]; hosts] }
+    }
+
+    /// Returns the median of all figures; `None` if there are none.
+    pub(super) fn median(&self) -> Option<f64> {
+        middle(self.cells.iter().flatten().filter_map(Cell::gbps).collect())
+    }
+
+    /// Returns the figures that are far below the median. All of one host that are, in one
+    /// direction, are one outlier.
+    pub(super) fn outliers(&self) -> Vec<Outlier> {
+        let median = self.median();
+        let is_slow = |cell: &Cell| cell.gbps().map(|gbps| is_slow(gbps, median));
+        let outlier = |place| {
+            let figures = self.of(place).filter_map(Cell::gbps).collect();
+            middle(figures).map(|gbps| Outlier { place, gbps })
+        };
+        self.places(is_slow).into_iter().filter_map(outlier).collect()
+    }
+
+    /// Returns the measurements that failed, each with the reason of the first.
+    pub(super) fn failures(&self) -> Vec<(Place, &str)> {
+        let has_failed = |cell: &Cell| match cell {
+            Cell::Empty => None,
+            cell => Some(matches!(cell, Cell::Failed(_))),
+        };
+        let reason = |place| {
+            let mut cells = self.of(place);
+            let reason = cells.find_map(|cell| match cell {
+                Cell::Failed(reason) => Some(reason.as_str()),
+                _ => None,
+            });
+            (place, reason.unwrap_or_default())
+        };
+        self.places(has_failed).into_iter().map(reason).collect()
+    }
+
+    /// Returns the cells at a place.
+    fn of(&self, place: Place) -> Box<dyn Iterator<Item = &Cell> + '_> {
+        match place {
+            Place::From(host) => Box::new(self.cells[host].iter()),
+            Place::To(host) => Box::new(self.cells.iter().map(move |row| &row[host])),
+            Place::Pair(from, to) => Box::new(std::iter::once(&self.cells[from][to])),
+        }
+    }
+
+    /// Returns where a property holds: for whole hosts where it holds for all of at least two
+    /// others, and else for pairs. `None` means that a cell has no part in it.
+    fn places(&self, holds: impl Fn(&Cell) -> Option<bool>) -> Vec<Place> {
+        let hosts = self.cells.len();
+        let holds_for_all = |place: &Place| {
+            let found: Vec<bool> = self.of(*place).filter_map(&holds).collect();
+            found.len() > 1 && found.iter().all(|holds| *holds)
+        };
+        let whole: Vec<Place> =
+            (0..hosts).flat_map(|host| [Place::From(host), Place::To(host)]).filter(holds_for_all).collect();
+        let pairs = (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to)));
+        let single: Vec<Place> = pairs
+            .filter(|(from, to)| holds(&self.cells[*from][*to]) == Some(true))
+            .filter(|(from, to)| !whole.contains(&Place::From(*from)) && !whole.contains(&Place::To(*to)))
+            .map(|(from, to)| Place::Pair(from, to))
+            .collect();
+        [whole, single].concat()
+    }
+}
+
+/// Returns whether a figure is far below the median of its rail.
+pub(super) fn is_slow(gbps: f64, median: Option<f64>) -> bool {
+    median.is_some_and(|median| gbps < SLOW * median)
+}
+
+fn middle(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_unstable_by(f64::total_cmp);
+    let half = figures.len() / 2;
+    let upper = *figures.get(half)?;
+    match figures.len() % 2 {
+        0 => Some((upper + figures.get(half - 1)?) / 2.0),
+        _ => Some(upper),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Returns a grid of four hosts with 10 Gb/s each, but for these cells.
+    pub(in crate::matrix) fn grid(others: &[(usize, usize, Cell)]) -> Grid {
+        let mut grid = Grid::new("rail0", 4);
+        for (from, row) in grid.cells.iter_mut().enumerate() {
+            for (to, cell) in row.iter_mut().enumerate().filter(|(to, _)| *to != from) {
+                let other = others.iter().find(|(a, b, _)| (*a, *b) == (from, to));
+                *cell = other.map_or_else(|| figure(10.0), |(_, _, cell)| cell.clone());
+            }
+        }
+        grid
+    }
+
+    pub(in crate::matrix) fn figure(gbps: f64) -> Cell {
+        Cell::Figure { gbps, transport: "TCP".to_owned() }
+    }
+
+    fn failed(reason: &str) -> Cell {
+        Cell::Failed(reason.to_owned())
+    }
+
+    #[test]
+    fn figures_twenty_percent_below_the_median_stand_out() {
+        assert_eq!(grid(&[]).outliers(), []);
+        let pair = grid(&[(1, 2, figure(7.9)), (2, 1, figure(8.1))]);
+        assert_eq!(pair.outliers(), [Outlier { place: Place::Pair(1, 2), gbps: 7.9 }]);
+    }
+
+    #[test]
+    fn a_host_whose_figures_all_stand_out_is_named_once() {
+        let slow = |gbps| figure(gbps);
+        let sender = [(2, 0, slow(4.0)), (2, 1, slow(5.0)), (2, 3, slow(6.0)), (0, 1, slow(3.0))];
+        let expected =
+            [Outlier { place: Place::From(2), gbps: 5.0 }, Outlier { place: Place::Pair(0, 1), gbps: 3.0 }];
+        assert_eq!(grid(&sender).outliers(), expected);
+        let receiver = [(0, 2, slow(4.0)), (1, 2, slow(5.0)), (3, 2, failed("gone"))];
+        assert_eq!(grid(&receiver).outliers(), [Outlier { place: Place::To(2), gbps: 4.5 }]);
+    }
+
+    #[test]
+    fn failures_are_told_by_host_or_pair_with_a_reason() {
+        let dead = [
+            (3, 0, failed("not connected")),
+            (3, 1, failed("not connected")),
+            (3, 2, failed("not connected")),
+            (0, 3, failed("refused by 10.0.0.4")),
+            (1, 3, failed("refused by 10.0.0.4 too")),
+            (2, 3, failed("late")),
+            (0, 1, failed("once")),
+        ];
+        let grid = grid(&dead);
+        let expected = [
+            (Place::From(3), "not connected"),
+            (Place::To(3), "refused by 10.0.0.4"),
+            (Place::Pair(0, 1), "once"),
+        ];
+        assert_eq!(grid.failures(), expected);
+        assert_eq!((grid.median(), grid.outliers()), (Some(10.0), vec![]));
+    }
+
+    #[test]
+    fn without_figures_there_is_no_median() {
+        let grid = Grid::new("rail0", 2);
+        assert_eq!((grid.median(), grid.outliers(), grid.failures()), (None, vec![], vec![]));
+    }
+}
