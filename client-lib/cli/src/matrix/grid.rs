@@ -101,20 +101,24 @@ impl Grid {
     /// Returns where a property holds: for whole hosts where it holds for all of at least two
     /// others, and else for pairs. `None` means that a cell has no part in it.
     fn places(&self, holds: impl Fn(&Cell) -> Option<bool>) -> Vec<Place> {
-        let hosts = self.cells.len();
-        let holds_for_all = |place: &Place| {
-            let found: Vec<bool> = self.of(*place).filter_map(&holds).collect();
+        let holds_for_all = |place: Place| {
+            let found: Vec<bool> = self.of(place).filter_map(&holds).collect();
             found.len() > 1 && found.iter().all(|holds| *holds)
         };
-        let whole: Vec<Place> =
-            (0..hosts).flat_map(|host| [Place::From(host), Place::To(host)]).filter(holds_for_all).collect();
-        let pairs = (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to)));
-        let single: Vec<Place> = pairs
-            .filter(|(from, to)| holds(&self.cells[*from][*to]) == Some(true))
-            .filter(|(from, to)| !whole.contains(&Place::From(*from)) && !whole.contains(&Place::To(*to)))
-            .map(|(from, to)| Place::Pair(from, to))
+        let whole: Vec<[bool; 2]> = (0..self.cells.len())
+            .map(|host| [holds_for_all(Place::From(host)), holds_for_all(Place::To(host))])
             .collect();
-        [whole, single].concat()
+        let mut places = Vec::new();
+        for (host, [from, to]) in whole.iter().enumerate() {
+            places.extend(from.then_some(Place::From(host)));
+            places.extend(to.then_some(Place::To(host)));
+        }
+        for (from, row) in self.cells.iter().enumerate() {
+            let cells = row.iter().enumerate().filter(|(to, _)| !whole[from][0] && !whole[*to][1]);
+            let single = cells.filter(|(_, cell)| holds(cell) == Some(true));
+            places.extend(single.map(|(to, _)| Place::Pair(from, to)));
+        }
+        places
     }
 }
 
