@@ -81,8 +81,9 @@ pub(crate) async fn run(args: HostfileArgs) -> anyhow::Result<ExitCode> {
             )
             .into());
         };
-        let rendezvous = Rendezvous { service, port: rendezvous::port(port)?, count, wait };
-        let flags = rendezvous.flags(&args.dns.resolver()?, args.address).await?;
+        let port = rendezvous::port(port)?;
+        let nodes = Rendezvous { service, count, wait }.nodes(&args.dns.resolver()?).await?;
+        let flags = nodes.flags(port, args.address);
         print(&(flags.join(" ") + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }

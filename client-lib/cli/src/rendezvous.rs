@@ -18,30 +18,34 @@ use crate::output::Usage;
 /// Port of the master, as in torchrun itself.
 const DEFAULT_PORT: u16 = 29500;
 
-/// Nodes of a job, as the command line names them.
+/// Nodes that a job is to have.
 pub(crate) struct Rendezvous {
     pub(crate) service: String,
-    /// Port that the first host listens on.
-    pub(crate) port: u16,
     /// Number of nodes.
     pub(crate) count: u32,
     pub(crate) wait: Duration,
 }
 
+/// Nodes of a job, once all are there.
+pub(crate) struct Nodes {
+    pub(crate) hosts: Vec<Endpoint>,
+    /// This pod's place among them.
+    pub(crate) rank: usize,
+}
+
 impl Rendezvous {
-    /// Waits until the service has the wanted number of hosts, this pod among them. Returns the
-    /// flags for torchrun on this pod.
+    /// Waits until the service has the wanted number of hosts, this pod among them.
     ///
     /// # Errors
     ///
     /// At the end of the wait, with what is missing; or if DNS fails.
-    pub(crate) async fn flags(&self, resolver: &Resolver, kind: AddressKind) -> anyhow::Result<Vec<String>> {
+    pub(crate) async fn nodes(&self, resolver: &Resolver) -> anyhow::Result<Nodes> {
         let own = own_addresses()?;
         let note = format!("{} does not have {} hosts yet, this pod among them", self.service, self.count);
         let missing = |hosts: &[Endpoint]| self.missing(hosts, &own);
         let hosts = hosts::wait_for(resolver, &self.service, (self.wait, &note), missing).await?;
         let rank = own_place(&hosts, &own).context("this pod is no host of the service")?;
-        Ok(flags(&hosts, rank, self.port, kind))
+        Ok(Nodes { hosts, rank })
     }
 
     /// Returns what is missing before every node can have its rank.
@@ -64,17 +68,19 @@ impl Rendezvous {
     }
 }
 
-/// Returns the flags for the node of this rank. Older torch has them with underscores only.
-fn flags(hosts: &[Endpoint], rank: usize, port: u16, kind: AddressKind) -> Vec<String> {
-    let master = hosts.first().map(|host| written(host, kind)).unwrap_or_default();
-    let master = if master.contains(':') { format!("[{master}]") } else { master };
-    vec![
-        format!("--nnodes={}", hosts.len()),
-        format!("--node_rank={rank}"),
-        "--rdzv_backend=static".to_owned(),
-        format!("--master_addr={master}"),
-        format!("--master_port={port}"),
-    ]
+impl Nodes {
+    /// Returns the flags for torchrun on this pod. Older torch has them with underscores only.
+    pub(crate) fn flags(&self, port: u16, kind: AddressKind) -> Vec<String> {
+        let master = self.hosts.first().map(|host| written(host, kind)).unwrap_or_default();
+        let master = if master.contains(':') { format!("[{master}]") } else { master };
+        vec![
+            format!("--nnodes={}", self.hosts.len()),
+            format!("--node_rank={}", self.rank),
+            "--rdzv_backend=static".to_owned(),
+            format!("--master_addr={master}"),
+            format!("--master_port={port}"),
+        ]
+    }
 }
 
 /// Parses the port of `SERVICE:PORT`, which is a number.
@@ -107,16 +113,16 @@ mod tests {
 
     #[test]
     fn the_first_host_is_the_master_and_the_place_the_rank() {
-        let v4 = hosts(&["10.0.0.1", "10.0.0.2"]);
+        let v4 = Nodes { hosts: hosts(&["10.0.0.1", "10.0.0.2"]), rank: 1 };
         let expected = |master: &str| {
             ["--nnodes=2", "--node_rank=1", "--rdzv_backend=static", master, "--master_port=29500"]
                 .map(str::to_owned)
         };
         let port = port(None).unwrap();
-        assert_eq!(flags(&v4, 1, port, AddressKind::Name), expected("--master_addr=w-0.train.test"));
-        assert_eq!(flags(&v4, 1, port, AddressKind::Ip), expected("--master_addr=10.0.0.1"));
-        let v6 = hosts(&["fd00::1", "fd00::2"]);
-        assert_eq!(flags(&v6, 1, port, AddressKind::Ip), expected("--master_addr=[fd00::1]"));
+        assert_eq!(v4.flags(port, AddressKind::Name), expected("--master_addr=w-0.train.test"));
+        assert_eq!(v4.flags(port, AddressKind::Ip), expected("--master_addr=10.0.0.1"));
+        let v6 = Nodes { hosts: hosts(&["fd00::1", "fd00::2"]), rank: 1 };
+        assert_eq!(v6.flags(port, AddressKind::Ip), expected("--master_addr=[fd00::1]"));
     }
 
     #[test]
@@ -132,12 +138,7 @@ mod tests {
 
     #[test]
     fn a_job_needs_as_many_hosts_as_it_has_nodes_and_this_pod() {
-        let job = |count| Rendezvous {
-            service: "train".to_owned(),
-            port: DEFAULT_PORT,
-            count,
-            wait: Duration::ZERO,
-        };
+        let job = |count| Rendezvous { service: "train".to_owned(), count, wait: Duration::ZERO };
         let hosts = hosts(&["10.0.0.1", "10.0.0.2"]);
         let own = |ip: &str| BTreeSet::from([ip.parse::<IpAddr>().unwrap()]);
         assert_eq!(job(2).missing(&hosts, &own("10.0.0.2")), None);
