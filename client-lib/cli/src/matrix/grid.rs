@@ -99,24 +99,26 @@ impl Grid {
     }
 
     /// Returns where a property holds: for whole hosts where it holds for all of at least two
-    /// others, and else for pairs. `None` means that a cell has no part in it.
+    /// others, and else for pairs. What holds for all that a host sends is not told of its receivers
+    /// again. `None` means that a cell has no part in it.
     fn places(&self, holds: impl Fn(&Cell) -> Option<bool>) -> Vec<Place> {
-        let holds_for_all = |place: Place| {
-            let found: Vec<bool> = self.of(place).filter_map(&holds).collect();
+        let all = |cells: &mut dyn Iterator<Item = &Cell>| {
+            let found: Vec<bool> = cells.filter_map(&holds).collect();
             found.len() > 1 && found.iter().all(|holds| *holds)
         };
-        let whole: Vec<[bool; 2]> = (0..self.cells.len())
-            .map(|host| [holds_for_all(Place::From(host)), holds_for_all(Place::To(host))])
-            .collect();
+        let senders: Vec<bool> = self.cells.iter().map(|row| all(&mut row.iter())).collect();
+        let others = || self.cells.iter().zip(&senders).filter(|(_, is_told)| !**is_told).map(|(row, _)| row);
+        let receivers: Vec<bool> =
+            (0..self.cells.len()).map(|to| all(&mut others().map(|row| &row[to]))).collect();
         let mut places = Vec::new();
-        for (host, [from, to]) in whole.iter().enumerate() {
-            places.extend(from.then_some(Place::From(host)));
-            places.extend(to.then_some(Place::To(host)));
+        for (host, (sender, receiver)) in senders.iter().zip(&receivers).enumerate() {
+            places.extend(sender.then_some(Place::From(host)));
+            places.extend(receiver.then_some(Place::To(host)));
         }
-        for (from, row) in self.cells.iter().enumerate() {
-            let cells = row.iter().enumerate().filter(|(to, _)| !whole[from][0] && !whole[*to][1]);
-            let single = cells.filter(|(_, cell)| holds(cell) == Some(true));
-            places.extend(single.map(|(to, _)| Place::Pair(from, to)));
+        for (from, row) in self.cells.iter().enumerate().filter(|(from, _)| !senders[*from]) {
+            let cells =
+                row.iter().enumerate().filter(|(to, cell)| !receivers[*to] && holds(cell) == Some(true));
+            places.extend(cells.map(|(to, _)| Place::Pair(from, to)));
         }
         places
     }
@@ -198,6 +200,16 @@ pub(super) mod tests {
         ];
         assert_eq!(grid.failures(), expected);
         assert_eq!((grid.median(), grid.outliers()), (Some(10.0), vec![]));
+    }
+
+    #[test]
+    fn what_a_sender_explains_is_not_told_of_its_receivers() {
+        let mut grid = Grid::new("rail0", 3);
+        grid.cells[0] = vec![Cell::Empty, figure(10.0), failed("refused")];
+        grid.cells[1] = vec![failed("old"), Cell::Empty, failed("old")];
+        grid.cells[2] = vec![failed("gone"), failed("gone"), Cell::Empty];
+        let expected = [(Place::From(1), "old"), (Place::From(2), "gone"), (Place::Pair(0, 2), "refused")];
+        assert_eq!(grid.failures(), expected);
     }
 
     #[test]
