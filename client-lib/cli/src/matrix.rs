@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
 use futures::future::join_all;
+use multinet_client::nic::route_to;
 use multinet_client::{Connector, Endpoint, Identity, Listener, Resolver, Transport};
 
 use self::asking::{Load, Servers};
@@ -166,20 +167,34 @@ async fn connect(args: &MatrixArgs, service: &str, hosts: &[Endpoint]) -> anyhow
         .allow_default_network(allow);
     let known: BTreeSet<IpAddr> =
         hosts.iter().flat_map(|host| &host.addresses).map(|address| address.ip).collect();
-    let mut listener = Listener::builder()
-        .port(0)
-        .frame_size(1)
-        .transport(Transport::Tcp)
-        .allow_default_network(allow)
-        .admit(move |ip| match known.contains(&ip) {
+    let mut listener = Listener::builder().port(0).frame_size(1).transport(Transport::Tcp).admit(move |ip| {
+        match known.contains(&ip) {
             true => Ok(()),
             false => Err(format!("{ip} is no host of this matrix")),
-        });
+        }
+    });
+    for source in sources(service, hosts, allow)? {
+        listener = listener.address(source);
+    }
     if let Some(tls) = tls {
         connector = connector.tls(tls.clone());
         listener = listener.tls(tls);
     }
     Servers::connect(&connector.build()?, listener.bind().await?, service, hosts).await
+}
+
+/// Returns the addresses from which this process connects to the hosts: their servers connect back
+/// there.
+fn sources(service: &str, hosts: &[Endpoint], allow: bool) -> anyhow::Result<BTreeSet<IpAddr>> {
+    let routes =
+        hosts.iter().flat_map(|host| &host.addresses).filter_map(|address| route_to(address.ip).ok());
+    let sources: BTreeSet<IpAddr> =
+        routes.filter(|route| allow || !route.is_default_network).map(|route| route.source).collect();
+    ensure!(
+        !sources.is_empty(),
+        "no second NIC of this pod leads to {service}: run this in one of its pods, attached to its networks"
+    );
+    Ok(sources)
 }
 
 async fn measure(

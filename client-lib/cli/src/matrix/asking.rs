@@ -117,7 +117,7 @@ impl Servers {
     }
 }
 
-/// Takes the answers, each of which has to come from the host that was asked.
+/// Takes the answers. Only hosts of the matrix may send any.
 async fn hear(listener: Listener, awaited: Awaited) {
     while let Ok(received) = listener.recv().await {
         take(&received, &awaited);
@@ -125,18 +125,16 @@ async fn hear(listener: Listener, awaited: Awaited) {
 }
 
 fn take(received: &Received, awaited: &Awaited) {
-    let from = received.sender().address().ip();
     let mut awaited = awaited.lock();
     if let Some(Answer { id, outcome }) = decode(received.metadata()) {
-        if awaited.get(&id).is_some_and(|(addresses, _)| addresses.contains(&from))
-            && let Some((_, tell)) = awaited.remove(&id)
-        {
-            // The measurement may have been given up.
+        // The measurement may have been given up.
+        if let Some((_, tell)) = awaited.remove(&id) {
             let _ = tell.send(outcome);
         }
         return;
     }
-    // A server of an older version sends an empty echo.
+    // A server of an earlier version sends an empty echo.
+    let from = received.sender().address().ip();
     for (_, (_, tell)) in awaited.extract_if(|_, (addresses, _)| addresses.contains(&from)) {
         let _ = tell.send(Outcome::Refused("it is of a version without multinet matrix".to_owned()));
     }
