@@ -99,8 +99,8 @@ impl Grid {
     }
 
     /// Returns where a property holds: for whole hosts where it holds for all of at least two
-    /// others, and else for pairs. What holds for all that a host sends is not told of its receivers
-    /// again. `None` means that a cell has no part in it.
+    /// others, and else for pairs. What holds for all that a host sends is not told of its
+    /// receivers again. `None` means that a cell has no part in it.
     fn places(&self, holds: impl Fn(&Cell) -> Option<bool>) -> Vec<Place> {
         let all = |cells: &mut dyn Iterator<Item = &Cell>| {
             let found: Vec<bool> = cells.filter_map(&holds).collect();
