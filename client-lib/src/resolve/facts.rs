@@ -1,7 +1,8 @@
 //! Facts about one address of an endpoint, from a TXT record.
 //!
 //! The record is `addr=… net=<alias> if=… mac=… rdma=… pci=… numa=… node=… zone=… pod=<ns>/<name>
-//! uid=…`, with each `key=value` in a character string of its own. It is untrusted input: a
+//! uid=…`, with each `key=value` in a character string of its own. From CoreDNS' plugin etcd, it is
+//! one text with spaces between the pairs, split after 255 bytes. It is untrusted input: a
 //! malformed value counts as unknown.
 
 use std::net::IpAddr;
@@ -35,11 +36,13 @@ impl Facts {
     /// Parses the strings of a record. Returns nothing if they name no address. Of repeated keys
     /// the first counts (RFC 6763 §6.4).
     pub(super) fn parse<S: AsRef<[u8]>>(strings: &[S]) -> Option<Self> {
-        let pairs: Vec<(&str, &str)> = strings
-            .iter()
-            .take(MAX_STRINGS)
-            .filter_map(|string| std::str::from_utf8(string.as_ref()).ok()?.split_once('='))
-            .collect();
+        let strings = || strings.iter().take(MAX_STRINGS).map(S::as_ref);
+        let is_one_text = strings().next().is_some_and(|first| first.contains(&b' '));
+        let text = if is_one_text { strings().flatten().copied().collect() } else { Vec::new() };
+        let of_text = text.split(|&byte| byte == b' ').take(MAX_STRINGS).filter(|_| is_one_text);
+        let pair = |string| std::str::from_utf8(string).ok()?.split_once('=');
+        let pairs: Vec<(&str, &str)> =
+            strings().filter(|_| !is_one_text).chain(of_text).filter_map(pair).collect();
         let value = |key| pairs.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
         let checked = |key, is_valid: fn(&str) -> bool| value(key).filter(|v| is_valid(v)).map(str::to_owned);
 
@@ -111,6 +114,17 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_is_split_anywhere_is_read_like_its_pairs() {
+        let pairs = ["addr=192.168.1.5", "net=rail0", "node=worker-1", "uid=6f1c6e0e"];
+        let (expected, text) = (parse(&pairs), pairs.join(" "));
+        assert!(expected.is_some());
+        for at in "addr=192.168.1.5 ".len()..text.len() {
+            let (one, two) = text.split_at(at);
+            assert_eq!(parse(&[one, two]), expected, "{one}|{two}");
+        }
+    }
+
+    #[test]
     fn every_key_that_multinet_dns_writes_is_read() {
         let facts = parse(&[
             "addr=192.168.1.5",
@@ -149,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_record_without_an_address_is_ignored() {
-        for strings in [&[][..], &["net=rail0"], &["addr"], &["addr="], &["addr=x"], &["addr=10.0.0.1 "]] {
+        for strings in [&[][..], &["net=rail0"], &["addr"], &["addr="], &["addr=x"], &["addr=10.0.0.1\t"]] {
             assert_eq!(parse(strings), None, "{strings:?}");
         }
         assert_eq!(Facts::parse(&[&b"addr=\xff"[..]]), None);
