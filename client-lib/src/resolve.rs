@@ -172,9 +172,9 @@ impl Resolver {
     /// stands, and may be answered by a wildcard. An IP address needs no query.
     ///
     /// `port` is the name of a service port, as in the service's `spec.ports`, a number, or `*`.
-    /// For a name, endpoints have all that DNS knows of them. For a number, each address of the
-    /// service is an endpoint, with nothing but that address. `*` stands for every named port: an
-    /// endpoint is returned once for each.
+    /// For a name, or the number of a named port, endpoints have all that DNS knows of them. For
+    /// another number, each address of the service is an endpoint, with nothing but that address.
+    /// `*` stands for every named port: an endpoint is returned once for each.
     ///
     /// IPv4 and IPv6 addresses are returned. Answers are not cached.
     ///

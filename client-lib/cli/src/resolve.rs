@@ -192,7 +192,7 @@ impl Filter<'_> {
         resolved.endpoints.retain(|endpoint| !endpoint.addresses.is_empty());
         ensure!(
             !known.is_empty() || !resolved.endpoints.is_empty(),
-            "DNS does not say which networks the addresses of {name} are on: ask for the port by its name, or for \
+            "DNS does not say which networks the addresses of {name} are on: ask for a port that the service has, or for \
              {alias}._net.{name}"
         );
         let known = Vec::from_iter(known).join(", ");

@@ -104,14 +104,20 @@ detect-infer-1  fd00:111::6    rail0    18515  mlx5_2  0     0000:18:00.2  gpu-2
     // All named ports, one port, and one network give the same result, since the service has one of
     // each.
     let network_name = format!("rail0._net.{SERVICE}");
-    let alike: [&[&str]; 4] =
-        [&[SERVICE], &[SERVICE, "rdma"], &["--network", "rail0", SERVICE, "RDMA"], &[&network_name, "rdma"]];
+    let alike: [&[&str]; 6] = [
+        &[SERVICE],
+        &[SERVICE, "rdma"],
+        &[SERVICE, "18515"],
+        &["--network", "rail0", SERVICE, "RDMA"],
+        &["--network", "rail0", SERVICE, "18515"],
+        &[&network_name, "rdma"],
+    ];
     for arguments in alike {
         let Outcome { status, stdout, stderr } = resolve(&server, arguments)?;
         ensure!(status == Some(0) && stderr.is_empty(), "{arguments:?}: {status:?} {stderr}");
         ensure!(stdout == expected, "{arguments:?}:\n{stdout}");
     }
-    // A port number gives only addresses.
+    // The number of no named port gives only addresses.
     let outcome = resolve(&server, &[SERVICE, "99"])?;
     ensure!(outcome.stdout.lines().count() == 5, "{}", outcome.stdout);
     ensure!(
@@ -169,7 +175,7 @@ fn missing_names_are_reported_in_one_line() -> Result<()> {
         (&[SERVICE, "metrics"], 1, "has no port metrics, only 18515"),
         (&[&host, "metrics"], 1, "has no port metrics, only 18515"),
         (&["--network", "rail7", SERVICE], 1, "has no address on network rail7, only on rail0"),
-        (&["--network", "rail0", SERVICE, "18515"], 1, "does not say which networks"),
+        (&["--network", "rail0", SERVICE, "99"], 1, "does not say which networks"),
         (&[SERVICE, "0"], 2, "\"0\" is not a port"),
     ];
     for (arguments, expected, needle) in cases {

@@ -244,13 +244,23 @@ fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> LookupError {
 }
 
 async fn by_port_number(session: &Queries<'_>, name: &str, port: u16) -> Result<Resolved, LookupError> {
-    let answers =
-        future::try_join(session.ask(name, RecordType::A), session.ask(name, RecordType::AAAA)).await?;
-    if let (DnsAnswer::NoName { zone }, DnsAnswer::NoName { .. }) = answers {
-        return Err(LookupError::NoName { zone });
+    let ask = |rtype| session.ask(name, rtype);
+    let answers = future::try_join3(ask(RecordType::A), ask(RecordType::AAAA), ask(RecordType::SRV)).await?;
+    let (v4, v6, services) = match answers {
+        (DnsAnswer::NoName { zone }, DnsAnswer::NoName { .. }, _) => {
+            return Err(LookupError::NoName { zone });
+        }
+        answers => answers,
+    };
+    // A named port of this number leads to the texts about the endpoints.
+    if let DnsAnswer::Found(mut reply) = services {
+        reply.services.retain(|service| service.port == port);
+        if !reply.services.is_empty() {
+            return resolve_targets(session, name, reply).await.map_err(LookupError::Final);
+        }
     }
     let mut ttl = Duration::MAX;
-    let addresses = addresses(answers.into(), &mut ttl);
+    let addresses = addresses([v4, v6], &mut ttl);
     resolved(name, endpoints_by_address(&addresses, port, name), ttl).map_err(LookupError::NoData)
 }
 

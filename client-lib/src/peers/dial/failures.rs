@@ -35,10 +35,9 @@ impl Failures {
             *is_lasting = !self.has_passing;
         }
         let network = network.unwrap_or_default();
-        let error = self.furthest.unwrap_or_else(|| DialError::Network {
-            has: aliases(endpoint, network),
-            network: network.to_owned(),
-        });
+        let error = self
+            .furthest
+            .unwrap_or_else(|| DialError::Network { has: aliases(endpoint), network: network.to_owned() });
         (error, if self.is_refusal { DownReason::Refused } else { DownReason::Broken })
     }
 }
@@ -67,14 +66,12 @@ impl DialError {
     }
 }
 
-fn aliases(endpoint: &Endpoint, wanted: &str) -> String {
+fn aliases(endpoint: &Endpoint) -> String {
     let aliases: Vec<&str> =
         endpoint.addresses.iter().filter_map(|address| address.network.as_deref()).collect();
     if aliases.is_empty() {
         // Only endpoints that were found by SRV records have TXT records.
-        return format!(
-            "none is known; ask for the port by its name, or for {wanted}._net. before the service's name"
-        );
+        return "none is known; ask for a port that the service has".to_owned();
     }
     aliases.join(", ")
 }
