@@ -10,6 +10,7 @@ use multinet_crds::validate::validate;
 use multinet_crds::{
     IpFamily, MultiNetworkService, MultiNetworkServiceSpec, NetworkKind, NetworkReference, Port,
 };
+use multinet_runtime::TerminalSafe;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -139,9 +140,10 @@ impl Declared {
         self.edges.is_empty() && self.networks.is_empty() && self.problems.is_empty()
     }
 
-    /// Adds a problem, cut to a length that an event can show.
+    /// Adds a problem as one line, cut to a length that an event can show.
     fn problem(&mut self, text: &str) {
-        self.problems.push(text[..text.floor_char_boundary(MAX_TEXT)].to_owned());
+        let cut = |text: &str| text[..text.floor_char_boundary(MAX_TEXT)].to_owned();
+        self.problems.push(cut(&TerminalSafe(&cut(text)).to_string()));
     }
 
     /// Reads the edges of an annotation, each by `parse`.

@@ -180,6 +180,13 @@ fn vertices_declare_their_own_networks_and_receivers() {
 }
 
 #[test]
+fn a_problem_is_one_line_without_control_characters() {
+    let declared = declared(r#"[{"from": "a\n\u001b[31m\u202eb", "to": "infer", "networks": ["a"]}]"#);
+    let text = r"the Pipeline has no vertex a\n\u{1b}[31m\u{202e}b;";
+    assert!(declared.problems[0].contains(text), "{declared:?}");
+}
+
+#[test]
 fn an_annotation_of_256_kib_costs_little() {
     let edge = r#"{"from":"decode","to":"infer","networks":["a"]}"#;
     let many = declared(&format!("[{}]", vec![edge; (256 << 10) / (edge.len() + 1)].join(",")));
