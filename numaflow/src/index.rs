@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::sync::Notify;
 
 use crate::annotation::Declared;
-use crate::objects::{HASH, MonoVertex, PLAN, Pipeline, RESET, Vertex};
+use crate::objects::{HASH, MonoVertex, PLAN, Pipeline, Vertex};
 use crate::plan::{End, EndName, Plan, Settings};
 use crate::reconcile::{Decision, KnownPipeline, KnownVertex, Namespace};
 
@@ -211,7 +211,6 @@ impl Index<Vertex> for State {
             vertex: vertex.spec.name.clone(),
             is_reset: vertex.annotation(HASH).is_empty(),
             stamp: vertex.spec.metadata.annotations.get(PLAN).cloned(),
-            reset: vertex.annotation(RESET).to_owned(),
         };
         let is_deleted = vertex.metadata.deletion_timestamp.is_some();
         self.apply_to(&key, |all| {

@@ -6,8 +6,8 @@
 //! A Vertex with another plan than the current one has its hash emptied. Numaflow then writes its
 //! spec anew, and the webhook injects the plan into that. If the webhook missed it, because it was
 //! down, the pods would be replaced for nothing. So a reset follows a probe: a dry run of the same
-//! write, whose result has the wanted plan only if the webhook works for this Vertex. A Vertex that
-//! comes back without the plan all the same is reset a few times in a row at most, with pauses.
+//! write, whose result has the wanted plan only if the webhook works for this Vertex. The module
+//! [`attempts`](crate::attempts) decides how often.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,13 +24,12 @@ use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::attempts::Attempts;
 use crate::events::Events;
 use crate::index::State;
-use crate::limits::writes::{
-    CONCURRENCY, FRESH, LISTING, MAX_RESETS, PAUSE, PROBES_BEFORE_EVENT, REQUEST_TIME, RESET_PAUSE, TURN,
-};
+use crate::limits::writes::{CONCURRENCY, FRESH, LISTING, PAUSE, REQUEST_TIME, TURN};
 use crate::metrics::Metrics;
-use crate::objects::{HASH, PLAN, RESET, Vertex};
+use crate::objects::{HASH, PLAN, Vertex};
 use crate::reconcile::{Decision, KnownVertex, Notice, Write};
 
 /// Value of [`HASH`] in a probe, which is never stored.
@@ -55,25 +54,13 @@ pub struct Leader {
     is_failing: AtomicBool,
 }
 
-/// Attempts to bring a Vertex to a plan.
-#[derive(Clone, Debug, Default)]
-struct Attempts {
-    wanted: Option<String>,
-    /// Probes in a row that the webhook missed.
-    missed: u32,
-    /// Last reset that this process knows of.
-    last: Option<Instant>,
-}
-
 /// Change of a Vertex.
-#[derive(Clone, Copy, Debug)]
-enum Change<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
     /// A dry run of a write by Numaflow.
     Probe,
-    /// Empty the hash, and note for which plan and how often.
-    Reset(&'a str),
-    /// Remove that note.
-    Forget,
+    /// Empty the hash.
+    Reset,
 }
 
 /// Outcome of a write.
@@ -153,8 +140,10 @@ impl Leader {
                 () = self.state.changed() => {}
                 _ = ticks.tick() => {
                     std::mem::take(&mut self.later).iter().for_each(|namespace| self.state.add(namespace));
-                    let exists = |(namespace, name): &(String, String)| self.state.vertex(namespace, name).is_some();
-                    self.attempts.lock().retain(|vertex, _| exists(vertex));
+                    let now = Instant::now();
+                    self.attempts.lock().retain(|(namespace, name), attempts| {
+                        self.state.vertex(namespace, name).is_some_and(|vertex| attempts.matter(&vertex, now))
+                    });
                 }
             }
         }
@@ -222,7 +211,6 @@ impl Leader {
                 self.call("delete", services.delete(&name, &params)).await.map(drop)
             }
             Write::Reset { name, wanted } => return self.reset(namespace, &name, wanted).await,
-            Write::Forget { name } => return self.forget(namespace, &name).await,
         }?;
         Ok(Outcome::default())
     }
@@ -235,44 +223,35 @@ impl Leader {
             return Ok(Outcome { is_open: true, notice: None });
         }
         let key = (namespace.to_owned(), name.to_owned());
-        let known = self.attempts.lock().get(&key).filter(|known| known.wanted == wanted).cloned();
-        let mut attempts =
-            known.unwrap_or_else(|| Attempts { wanted: wanted.clone(), ..Attempts::default() });
-        // A probe that was missed is an outage, and the count starts anew after it.
-        let resets = if attempts.missed > 0 { 0 } else { vertex.resets_for(wanted.as_deref()) };
-        if resets >= MAX_RESETS {
-            return Ok(Outcome { is_open: false, notice: Some(not_in_effect(&vertex, name)) });
-        }
-        let last = *attempts.last.get_or_insert_with(Instant::now);
-        if resets > 0 && last.elapsed() < RESET_PAUSE {
-            self.attempts.lock().insert(key, attempts);
-            return Ok(Outcome { is_open: true, notice: Some(not_in_effect(&vertex, name)) });
-        }
-        if wanted.is_some() && self.patch(&vertex, namespace, name, Change::Probe).await? != wanted {
-            attempts.missed += 1;
-            let notice = (attempts.missed >= PROBES_BEFORE_EVENT).then(|| not_in_effect(&vertex, name));
-            self.attempts.lock().insert(key, attempts);
-            return Ok(Outcome { is_open: true, notice });
-        }
-        let note = format!("{} {}", wanted.as_deref().unwrap_or("none"), resets + 1);
-        self.patch(&vertex, namespace, name, Change::Reset(&note)).await?;
-        attempts.missed = 0;
-        attempts.last = Some(Instant::now());
+        let known = self.attempts.lock().remove(&key);
+        let mut attempts = Attempts::for_plan(known, wanted.as_deref());
+        let tried = self.try_reset(&vertex, (namespace, name), &mut attempts, wanted).await;
+        let notice = attempts.are_in_vain(&vertex).then(|| not_in_effect(&vertex, name));
         self.attempts.lock().insert(key, attempts);
-        Ok(Outcome::default())
+        tried?;
+        Ok(Outcome { is_open: true, notice })
     }
 
-    /// Removes the note about resets, once the Vertex has kept its plan for a while. A program that
-    /// takes the plan away again and again thus meets the limit.
-    async fn forget(&self, namespace: &str, name: &str) -> Result<Outcome, Failure> {
-        let Some(vertex) = self.state.vertex(namespace, name) else { return Ok(Outcome::default()) };
-        let key = (namespace.to_owned(), name.to_owned());
-        let last = *self.attempts.lock().entry(key).or_default().last.get_or_insert_with(Instant::now);
-        if last.elapsed() < RESET_PAUSE {
-            return Ok(Outcome { is_open: true, notice: None });
+    /// Resets a Vertex if that is due, and a probe succeeds.
+    async fn try_reset(
+        &self,
+        vertex: &KnownVertex,
+        (namespace, name): (&str, &str),
+        attempts: &mut Attempts,
+        wanted: Option<String>,
+    ) -> Result<(), Failure> {
+        if !attempts.are_due(vertex, Instant::now()) {
+            return Ok(());
         }
-        self.patch(&vertex, namespace, name, Change::Forget).await?;
-        Ok(Outcome::default())
+        // What a removed edge has left goes without the webhook.
+        let is_in_effect =
+            wanted.is_none() || self.patch(vertex, namespace, name, Change::Probe).await? == wanted;
+        if attempts.probed(is_in_effect, Instant::now()) {
+            self.patch(vertex, namespace, name, Change::Reset).await?;
+            attempts.reset(vertex, Instant::now());
+            tracing::info!("reset Vertex {namespace}/{name}, for Numaflow to write it anew with its plan");
+        }
+        Ok(())
     }
 
     /// Changes a Vertex. Returns the stamp that it has then.
@@ -281,14 +260,14 @@ impl Leader {
         vertex: &KnownVertex,
         namespace: &str,
         name: &str,
-        change: Change<'_>,
+        change: Change,
     ) -> Result<Option<String>, Failure> {
-        let (called, annotations) = match change {
-            Change::Probe => ("probe", json!({ HASH: PROBE })),
-            Change::Reset(note) => ("reset", json!({HASH: "", RESET: note})),
-            Change::Forget => ("forget", json!({ RESET: null })),
+        let (called, hash) = match change {
+            Change::Probe => ("probe", PROBE),
+            Change::Reset => ("reset", ""),
         };
-        let params = PatchParams { dry_run: matches!(change, Change::Probe), ..PatchParams::default() };
+        let params = PatchParams { dry_run: change == Change::Probe, ..PatchParams::default() };
+        let annotations = json!({ HASH: hash });
         let patch = json!({"metadata": {"resourceVersion": vertex.version, "annotations": annotations}});
         let vertices = Api::<Vertex>::namespaced(self.client.clone(), namespace);
         let mut patched = self.call(called, vertices.patch(name, &params, &Patch::Merge(&patch))).await?;

@@ -20,21 +20,21 @@
 //!    so that the first pod already has everything.
 //! 4. [`reconcile`] compares a namespace with its plan, and [`leader`] writes what is missing: a
 //!    MultiNetworkService for each end, events, and an empty hash for each Vertex without its plan,
-//!    which makes Numaflow write it anew.
+//!    which makes Numaflow write it anew. [`attempts`] decides how often.
 //! 5. [`keeper`] makes the webhook's certificate and writes it into the webhook's configuration.
 //! 6. [`files`] does the same for manifests, without a cluster.
 //!
 //! # Invariants
 //!
 //! - Pipelines and pods are never written. What Numaflow decides about a Vertex stays its decision.
-//! - No state is stored but in Kubernetes: the stamp in a Vertex' spec, and the note about its
-//!   reset.
+//! - No state is stored but the stamp in a Vertex' spec.
 //! - What the author of a Pipeline has set is never replaced.
 
 #![forbid(unsafe_code)]
 
 pub mod annotation;
 pub mod app;
+pub mod attempts;
 pub mod certificate;
 pub mod config;
 pub mod events;

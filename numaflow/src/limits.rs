@@ -103,12 +103,12 @@ pub(crate) mod writes {
     /// Pause before a failed write, or a probe of the webhook, is repeated.
     pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
-    /// Number of resets of a Vertex for the same plan, each after the webhook has missed it. The
-    /// count starts anew once the Vertex has kept its plan, or a probe has seen an outage.
-    pub(crate) const MAX_RESETS: u32 = 3;
+    /// Number of resets of a Vertex for the same plan after an outage: one, and another if the
+    /// webhook missed the first though it answered before and after.
+    pub(crate) const MAX_RESETS: u32 = 2;
 
     /// Time between two resets of a Vertex for the same plan, each of which replaces its pods; also
-    /// the time for which it has to keep its plan.
+    /// the time for which it has to keep its plan before its resets are forgotten.
     pub(crate) const RESET_PAUSE: Duration = Duration::from_secs(30);
 
     /// Number of failed probes in a row before an event reports that the webhook is not in effect.

@@ -51,7 +51,7 @@ impl Metrics {
         for result in ["injected", "unchanged", "failed"] {
             drop(metrics.reviews.get_or_create(&ResultLabel { result }));
         }
-        for write in ["create", "replace", "delete", "probe", "reset", "forget"] {
+        for write in ["create", "replace", "delete", "probe", "reset"] {
             for result in ["ok", "failed"] {
                 drop(metrics.writes.get_or_create(&WriteLabels { write, result }));
             }

@@ -39,9 +39,6 @@ pub const MONO_VERTEX_NAME: &str = "numaflow.numaproj.io/mono-vertex-name";
 /// Label of pods: `vertex` or `mono-vertex` for those that process messages.
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 
-/// Annotation of a Vertex: the plan that it was last reset for, and how often.
-pub const RESET: &str = "multinetwork.numaproj.io/reset";
-
 /// Annotation in a Vertex' `spec.metadata`: the plan that the webhook injected.
 pub const PLAN: &str = "multinetwork.numaproj.io/plan";
 

@@ -47,20 +47,12 @@ pub struct KnownVertex {
     pub is_reset: bool,
     /// Stamp of the plan that the webhook has injected.
     pub stamp: Option<String>,
-    /// Plan that it was last reset for, and how often; as its annotation has it.
-    pub reset: String,
 }
 
 impl KnownVertex {
     /// Returns the Vertex' name as an end of edges.
     pub fn end(&self) -> EndName {
         EndName::Vertex { pipeline: self.pipeline.clone(), vertex: self.vertex.clone() }
-    }
-
-    /// Returns how often the Vertex was reset for a plan.
-    pub fn resets_for(&self, wanted: Option<&str>) -> u32 {
-        let (plan, number) = self.reset.split_once(' ').unwrap_or_default();
-        if plan == wanted.unwrap_or("none") { number.parse().unwrap_or(0) } else { 0 }
     }
 }
 
@@ -84,11 +76,6 @@ pub enum Write {
         name: String,
         /// Stamp that it is to have then.
         wanted: Option<String>,
-    },
-    /// Remove the note about resets from the Vertex, which has its plan.
-    Forget {
-        /// Name of the Vertex.
-        name: String,
     },
 }
 
@@ -161,8 +148,6 @@ impl Namespace {
             }
             if vertex.stamp != wanted {
                 decision.writes.push(Write::Reset { name: object.clone(), wanted });
-            } else if !vertex.reset.is_empty() {
-                decision.writes.push(Write::Forget { name: object.clone() });
             }
         }
         decision

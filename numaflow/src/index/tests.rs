@@ -71,3 +71,31 @@ fn the_webhook_plans_with_the_pipeline_that_was_just_read() {
     state.apply(other);
     assert_eq!(state.end("vision", ("frames", &read), "infer").unwrap().sources.len(), 2);
 }
+
+#[test]
+fn pipelines_of_one_name_in_two_namespaces_have_plans_of_their_own() {
+    let state = state(EDGE);
+    let there = |mut object: Pipeline| {
+        object.metadata.namespace = Some("other".to_owned());
+        object
+    };
+    state.apply(there(pipeline(&EDGE.replace("rdma-a", "rdma-b"))));
+    let mut infer = vertex("infer");
+    infer.metadata.namespace = Some("other".to_owned());
+    state.apply(infer);
+    let mut counts = BTreeMap::new();
+    while let Some((namespace, decision)) = state.next() {
+        counts.insert(namespace, decision.writes.len());
+    }
+    assert_eq!(counts, [("other".to_owned(), 2), ("vision".to_owned(), 4)].into());
+    let plans = state.describe();
+    for (namespace, network) in [("vision", "rdma-a"), ("other", "rdma-b")] {
+        let decode = EndName::Vertex { pipeline: "frames".to_owned(), vertex: "decode".to_owned() };
+        let end = &plans[namespace].plan.ends[&decode];
+        assert_eq!(end.networks[0].name, network);
+        assert_eq!(end.targets, [format!("infer.frames.{namespace}.vertexdomain.local.:18515")]);
+    }
+    // What is removed from one stays in the other.
+    state.apply(there(pipeline("")));
+    assert_eq!(state.describe().keys().collect::<Vec<_>>(), ["vision"]);
+}

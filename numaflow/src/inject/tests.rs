@@ -145,6 +145,19 @@ fn the_author_wins() {
 }
 
 #[test]
+fn side_inputs_sidecars_and_unknown_fields_pass_unread() {
+    let mut spec = spec("infer");
+    let others =
+        json!({"sideInputs": ["model"], "sidecars": [{"name": "s"}], "volumes": [], "new": {"x": 1}});
+    spec.extend(others.as_object().unwrap().clone());
+    let operations = patch("vision", &spec, Some(&end()), &settings());
+    let mut paths: Vec<_> = operations.iter().map(|it| it["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
+    // The fixture has its `scale.min` already.
+    assert_eq!(paths, ["/spec/metadata", "/spec/sink"]);
+}
+
+#[test]
 fn requested_networks_are_merged_as_multus_reads_them() {
     let ours = |namespace: Option<&str>| NetworkReference {
         namespace: namespace.map(str::to_owned),

@@ -1,4 +1,5 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use multinet_crds::NetworkReference;
 
 use super::*;
 use crate::fixtures::{pipeline, settings};
@@ -17,7 +18,6 @@ fn namespace(edges: &str) -> Namespace {
         vertex: name.to_owned(),
         is_reset: false,
         stamp: None,
-        reset: String::new(),
     };
     Namespace {
         pipelines: [("frames".to_owned(), known)].into(),
@@ -39,23 +39,22 @@ fn carry_out(namespace: &mut Namespace, decision: Decision) {
                 namespace.services.insert(service.metadata.name.clone().unwrap(), *service);
             }
             Write::Delete { name, .. } => drop(namespace.services.remove(&name)),
-            Write::Forget { name } => namespace.vertices.get_mut(&name).unwrap().reset.clear(),
             Write::Reset { name, wanted } => {
                 let vertex = namespace.vertices.get_mut(&name).unwrap();
                 vertex.stamp = plan.ends.get(&vertex.end()).map(|end: &End| end.stamp(&settings()));
                 assert_eq!(vertex.stamp, wanted);
-                vertex.reset = format!("{} 1", wanted.as_deref().unwrap_or("none"));
             }
         }
     }
 }
 
-/// Removes the notes about resets, after which nothing is left to do.
-fn settle(namespace: &mut Namespace) {
-    let notes = decide(namespace);
-    assert!(notes.writes.iter().all(|write| matches!(write, Write::Forget { .. })), "{notes:?}");
-    carry_out(namespace, notes);
-    assert_eq!(decide(namespace), Decision::default());
+/// Returns the namespace after all that it needs was written, with nothing left to do.
+fn settled(edges: &str) -> Namespace {
+    let mut namespace = namespace(edges);
+    let decision = decide(&namespace);
+    carry_out(&mut namespace, decision);
+    assert_eq!(decide(&namespace), Decision::default());
+    namespace
 }
 
 #[test]
@@ -91,15 +90,12 @@ fn an_edge_gets_services_and_resets_and_then_nothing_more() {
     multinet_crds::validate::validate(&***service).unwrap();
 
     carry_out(&mut namespace, decision);
-    settle(&mut namespace);
+    assert_eq!(decide(&namespace), Decision::default());
 }
 
 #[test]
 fn a_changed_edge_concerns_its_vertices_only_and_a_removed_one_leaves_nothing() {
-    let mut namespace = namespace(EDGE);
-    let decision = decide(&namespace);
-    carry_out(&mut namespace, decision);
-    settle(&mut namespace);
+    let mut namespace = settled(EDGE);
     let change = |namespace: &mut Namespace, edges: &str| {
         namespace.pipelines.get_mut("frames").unwrap().declared = Declared::of(&pipeline(edges));
         let decision = decide(namespace);
@@ -111,23 +107,19 @@ fn a_changed_edge_concerns_its_vertices_only_and_a_removed_one_leaves_nothing() 
                 Write::Replace(_) => "replace",
                 Write::Delete { .. } => "delete",
                 Write::Reset { .. } => "reset",
-                Write::Forget { .. } => "forget",
             })
             .collect();
         writes.sort_unstable();
         let writes = writes.join(" ");
         carry_out(namespace, decision);
-        settle(namespace);
+        assert_eq!(decide(namespace), Decision::default());
         writes
     };
     assert_eq!(change(&mut namespace, &EDGE.replace("rdma-a", "rdma-b")), "replace replace reset reset");
     let other = EDGE.replace("rdma-a", "rdma-b").replace(r#""to": "infer""#, r#""to": "decode""#);
     assert_eq!(change(&mut namespace, &other), "delete reset reset");
     assert_eq!(change(&mut namespace, ""), "delete reset");
-    assert!(
-        namespace.services.is_empty()
-            && namespace.vertices.values().all(|vertex| vertex.stamp.is_none() && vertex.reset.is_empty())
-    );
+    assert!(namespace.services.is_empty() && namespace.vertices.values().all(|it| it.stamp.is_none()));
 }
 
 #[test]
@@ -138,10 +130,7 @@ fn pipelines_without_edges_cause_no_write_and_no_event() {
 
 #[test]
 fn a_service_of_another_writer_is_left_alone_and_reported() {
-    let mut namespace = namespace(EDGE);
-    let decision = decide(&namespace);
-    carry_out(&mut namespace, decision);
-    settle(&mut namespace);
+    let mut namespace = settled(EDGE);
     let service = namespace.services.get_mut("frames-infer").unwrap();
     service.metadata.labels.as_mut().unwrap().remove(MANAGED_BY);
     service.spec.networks[0].name = "mine".to_owned();
@@ -163,10 +152,7 @@ fn a_service_of_another_writer_is_left_alone_and_reported() {
 
 #[test]
 fn a_service_keeps_labels_of_others_and_is_replaced_with_its_owner() {
-    let mut namespace = namespace(EDGE);
-    let decision = decide(&namespace);
-    carry_out(&mut namespace, decision);
-    settle(&mut namespace);
+    let mut namespace = settled(EDGE);
     let service = namespace.services.get_mut("frames-infer").unwrap();
     service.metadata.labels.as_mut().unwrap().insert("cost".to_owned(), "7".to_owned());
     assert_eq!(decide(&namespace), Decision::default());
@@ -176,10 +162,7 @@ fn a_service_keeps_labels_of_others_and_is_replaced_with_its_owner() {
 
 #[test]
 fn vertices_that_wait_or_whose_pipeline_is_gone_are_not_reset() {
-    let mut namespace = namespace(EDGE);
-    let decision = decide(&namespace);
-    carry_out(&mut namespace, decision);
-    settle(&mut namespace);
+    let mut namespace = settled(EDGE);
     for vertex in namespace.vertices.values_mut() {
         (vertex.stamp, vertex.is_reset) = (None, true);
     }
@@ -225,17 +208,30 @@ fn problems_are_reported_one_by_one_up_to_a_limit() {
 }
 
 #[test]
-fn resets_are_counted_by_plan() {
-    let mut vertex = namespace(EDGE).vertices["frames-infer"].clone();
-    assert_eq!(vertex.resets_for(Some("a")), 0);
-    vertex.reset = "a 2".to_owned();
-    assert_eq!(
-        (vertex.resets_for(Some("a")), vertex.resets_for(Some("b")), vertex.resets_for(None)),
-        (2, 0, 0)
-    );
-    for odd in ["a", "a x", "a -1", " ", "none 1"] {
-        vertex.reset = odd.to_owned();
-        assert_eq!(vertex.resets_for(Some("a")), 0, "{odd}");
+fn a_vertex_whose_stamp_was_edited_by_hand_is_reset() {
+    let mut namespace = settled(EDGE);
+    namespace.vertices.get_mut("frames-infer").unwrap().stamp = Some("mine".to_owned());
+    namespace.vertices.get_mut("frames-in").unwrap().stamp = Some("mine".to_owned());
+    let resets = |write: &Write| match write {
+        Write::Reset { name, wanted } => (name.clone(), wanted.is_some()),
+        other => panic!("{other:?}"),
+    };
+    let decision = decide(&namespace);
+    let resets: Vec<_> = decision.writes.iter().map(resets).collect();
+    assert_eq!(resets, [("frames-in".to_owned(), false), ("frames-infer".to_owned(), true)]);
+}
+
+#[test]
+fn names_of_maximal_length_make_valid_services() {
+    // Numaflow makes a service PIPELINE-VERTEX-headless, whose name has at most 63 bytes.
+    let (pipeline, vertex) = ("p".repeat(27), "v".repeat(26));
+    assert_eq!(format!("{pipeline}-{vertex}-headless").len(), 63);
+    for name in [EndName::Vertex { pipeline, vertex }, EndName::MonoVertex("m".repeat(63))] {
+        let end = End {
+            networks: vec![NetworkReference { name: "n".repeat(63), ..Default::default() }],
+            ..End::default()
+        };
+        let service = owned_service(&"x".repeat(63), &name, &end, "uid");
+        multinet_crds::validate::validate(&service).unwrap();
     }
-    assert_eq!(vertex.resets_for(None), 1);
 }
