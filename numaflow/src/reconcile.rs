@@ -1,6 +1,7 @@
 //! Decides what to write in a namespace (pure): services of direct edges, and Vertices that
 //! Numaflow has to write anew.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use multinet_crds::MultiNetworkService;
@@ -123,14 +124,21 @@ impl Namespace {
         let mut wanted = BTreeMap::new();
         for (end_name, end) in &plan.ends {
             let object = end_name.object();
-            if let Some(uid) = self.uid(end_name, &object) {
-                wanted.insert(object, (end_name, owned_service(name, end_name, end, uid)));
+            let Some(uid) = self.uid(end_name, &object) else { continue };
+            match wanted.entry(object) {
+                Entry::Vacant(entry) => {
+                    entry.insert((end_name, owned_service(name, end_name, end, uid)));
+                }
+                // Vertices come before MonoVertices.
+                Entry::Occupied(entry) => decision.taken(end, &has_name_of_vertex(entry.key())),
             }
         }
         for (object, (end_name, service)) in &wanted {
             match self.services.get(object) {
                 None => decision.writes.push(Write::Create(Box::new(service.clone()))),
-                Some(known) if !is_ours(known) => decision.taken(object, &plan.ends[*end_name]),
+                Some(known) if !is_ours(known) => {
+                    decision.taken(&plan.ends[*end_name], &is_of_another_writer(object));
+                }
                 Some(known) if owner(known) != owner(service) => decision.delete(object, known),
                 Some(known) => decision.replace(known, service),
             }
@@ -177,12 +185,10 @@ impl Decision {
         }
     }
 
-    /// Reports that another writer has the name of an end's service.
-    fn taken(&mut self, object: &str, end: &End) {
+    /// Reports that the name of an end's service is taken.
+    fn taken(&mut self, end: &End, note: &str) {
         for pipeline in &end.pipelines {
-            let note = format!(
-                "the MultiNetworkService {object} is not of multinet-numaflow, and is left alone; rename or delete it"
-            );
+            let note = note.to_owned();
             self.notices.insert(Notice { pipeline: pipeline.clone(), reason: "NameTaken", note });
         }
     }
@@ -204,6 +210,18 @@ impl Decision {
             self.writes.push(Write::Replace(Box::new(service)));
         }
     }
+}
+
+/// Returns the message about a service that another program or person has written.
+fn is_of_another_writer(name: &str) -> String {
+    format!(
+        "the MultiNetworkService {name} is not of multinet-numaflow, and is left alone; rename or delete it"
+    )
+}
+
+/// Returns the message about a MonoVertex whose service would have the name of a Vertex' service.
+fn has_name_of_vertex(name: &str) -> String {
+    format!("the MonoVertex {name} gets no service, since a Vertex has the same name; rename one of them")
 }
 
 #[cfg(test)]

@@ -222,6 +222,22 @@ fn a_vertex_whose_stamp_was_edited_by_hand_is_reset() {
 }
 
 #[test]
+fn a_mono_vertex_of_a_vertex_name_is_reported_and_the_vertex_keeps_the_service() {
+    let to_mono = r#"{"from": "decode", "toMonoVertex": "frames-infer", "networks": ["rdma-a"]}"#;
+    let mut namespace = namespace(&EDGE.replace("}]", &format!("}}, {to_mono}]")));
+    namespace.mono_vertices.insert("frames-infer".to_owned(), "uid-mono".to_owned());
+    let decision = decide(&namespace);
+    let notice = decision.notices.first().unwrap();
+    assert_eq!((decision.notices.len(), notice.reason), (1, "NameTaken"));
+    assert!(notice.note.contains("MonoVertex frames-infer"), "{notice:?}");
+    let mut created = decision.writes.iter().filter_map(|write| match write {
+        Write::Create(service) if service.metadata.name.as_deref() == Some("frames-infer") => owner(service),
+        _ => None,
+    });
+    assert_eq!((created.next(), created.next()), (Some("uid-infer"), None));
+}
+
+#[test]
 fn names_of_maximal_length_make_valid_services() {
     // Numaflow makes a service PIPELINE-VERTEX-headless, whose name has at most 63 bytes.
     let (pipeline, vertex) = ("p".repeat(27), "v".repeat(26));
