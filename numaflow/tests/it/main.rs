@@ -1,6 +1,9 @@
-//! The binary: `inject` on files, its exit status, and the flags that the documentation names.
+//! The binary: `inject` on files, its exit status, and the flags that the documentation names. And
+//! the stored inputs of fuzzing.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a panic fails the test")]
+
+mod corpus;
 
 use std::io::Write as _;
 use std::path::Path;
