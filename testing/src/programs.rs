@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod controller;
 pub mod coredns;
 pub mod dns;
+pub mod dra;
 pub mod etcd;
 pub mod guest;
 pub mod http;

@@ -1,9 +1,9 @@
 //! Addresses that DRA drivers report: claims whose status is written as DRANET writes it.
 
-mod driver;
 mod versions;
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_testing::dra::Driver;
 use multinet_testing::manifests::SERVICE;
 use multinet_testing::pods::{Nic, Pod};
 use multinet_testing::replica::BOUND;
@@ -11,7 +11,6 @@ use multinet_testing::status::FINE;
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-use self::driver::Driver;
 use crate::controller::stage::Scene;
 
 /// Returns the spec of a service for the pods with `app=infer`, on one network.

@@ -6,13 +6,13 @@ use kube::api::{DeleteParams, DynamicObject};
 use kube::core::TypeMeta;
 use multinet_testing::cluster::Cluster;
 use multinet_testing::controller::{Controller, ControllerOptions};
+use multinet_testing::dra::Driver;
 use multinet_testing::objects::Namespace;
 use multinet_testing::pods::{Pod, Pods};
 use multinet_testing::slices::Slices;
 use multinet_testing::status::{FINE, Status};
 use serde_json::json;
 
-use super::driver::Driver;
 use super::{class, spec, with_claim};
 use crate::controller::stage::{apply_multus, infer, prepare_without_multus, service};
 use crate::shared;

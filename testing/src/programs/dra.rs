@@ -6,15 +6,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::TypeMeta;
-use multinet_testing::objects::{Namespace, Objects};
 use serde_json::{Map, Value, json};
+
+use crate::objects::{Namespace, Objects};
 
 /// Name of the driver, which is also its field manager.
 const DRIVER: &str = "dra.net";
 
 /// DRA driver with a pool and a DeviceClass of its own, in a cluster that serves one version of
 /// `resource.k8s.io`.
-pub(super) struct Driver {
+pub struct Driver {
     namespace: String,
     objects: Objects,
     version: &'static str,
@@ -23,7 +24,8 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(namespace: &Namespace, version: &'static str) -> Self {
+    /// Returns a driver for the claims in a namespace.
+    pub fn new(namespace: &Namespace, version: &'static str) -> Self {
         Self {
             namespace: namespace.name().to_owned(),
             objects: namespace.objects().clone(),
@@ -33,23 +35,23 @@ impl Driver {
     }
 
     /// Returns the name of its DeviceClass.
-    pub(super) fn class_name(&self) -> &str {
+    pub fn class_name(&self) -> &str {
         &self.class
     }
 
     /// Creates its DeviceClass.
-    pub(super) async fn class(&self) -> Result<()> {
+    pub async fn class(&self) -> Result<()> {
         let selector = json!({"cel": {"expression": format!("device.driver == {DRIVER:?}")}});
         self.apply("DeviceClass", &self.class, json!({"spec": {"selectors": [selector]}})).await
     }
 
     /// Creates a ResourceClaimTemplate with one request, `nic`.
-    pub(super) async fn template(&self, name: &str) -> Result<()> {
+    pub async fn template(&self, name: &str) -> Result<()> {
         self.apply("ResourceClaimTemplate", name, json!({"spec": {"spec": self.claim_spec()}})).await
     }
 
     /// Creates a claim with one request, `nic`.
-    pub(super) async fn claim(&self, name: &str) -> Result<()> {
+    pub async fn claim(&self, name: &str) -> Result<()> {
         self.apply("ResourceClaim", name, json!({"spec": self.claim_spec()})).await
     }
 
@@ -62,7 +64,7 @@ impl Driver {
     }
 
     /// Publishes the devices with their attributes, as this generation of the pool.
-    pub(super) async fn slice(&self, generation: u64, devices: &[(&str, Value)]) -> Result<()> {
+    pub async fn slice(&self, generation: u64, devices: &[(&str, Value)]) -> Result<()> {
         let device = |(name, attributes): &(&str, Value)| match self.version {
             "v1beta1" => json!({"name": name, "basic": {"attributes": attributes}}),
             _ => json!({"name": name, "attributes": attributes}),
@@ -77,7 +79,7 @@ impl Driver {
     }
 
     /// Allocates a device and reserves the claim for a pod, as the scheduler does.
-    pub(super) async fn allocate(&self, claim: &str, device: &str, pod: &Pod) -> Result<()> {
+    pub async fn allocate(&self, claim: &str, device: &str, pod: &Pod) -> Result<()> {
         let result = json!({"request": "nic", "driver": DRIVER, "pool": self.class, "device": device});
         let consumer = json!({"resource": "pods", "name": pod.name_any(), "uid": pod.uid()});
         let status = json!({"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]});
@@ -88,7 +90,7 @@ impl Driver {
     }
 
     /// Reports a ready device as the pod's interface `net1`, with these addresses.
-    pub(super) async fn report(&self, claim: &str, device: &str, addresses: &[&str]) -> Result<()> {
+    pub async fn report(&self, claim: &str, device: &str, addresses: &[&str]) -> Result<()> {
         let conditions = ["Ready", "NetworkReady", "RDMALinkReady"].map(met);
         let device = json!({
             "driver": DRIVER,
@@ -109,7 +111,7 @@ impl Driver {
     }
 
     /// Deletes an object.
-    pub(super) async fn delete(&self, kind: &str, name: &str) -> Result<()> {
+    pub async fn delete(&self, kind: &str, name: &str) -> Result<()> {
         let api = self.api(kind).await?;
         api.delete(name, &DeleteParams::default()).await.map(drop).with_context(|| format!("{kind} {name}"))
     }
