@@ -18,5 +18,4 @@ mod rbac;
 mod references;
 mod repack;
 mod restart;
-mod roles;
 pub(crate) mod stage;

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::http;
+use crate::objects::Objects;
 use crate::process::Process;
 use crate::tools::numaflow;
 use crate::wait::eventually;
@@ -50,6 +51,32 @@ isbsvc:
 /// Time limit for a rollout. Numaflow retries a refused write after pauses that grow with the
 /// outage, and then replaces one pod after the other.
 const ROLLOUT: Duration = Duration::from_secs(180);
+
+/// Defines the kinds that `multinet-numaflow` reads, without Numaflow and without schema.
+pub async fn define_without_schema(objects: &Objects) -> Result<()> {
+    let mut applied = Vec::new();
+    for (kind, plural) in [("Pipeline", "pipelines"), ("Vertex", "vertices"), ("MonoVertex", "monovertices")]
+    {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.numaflow.numaproj.io")},
+            "spec": {
+                "group": "numaflow.numaproj.io",
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural},
+                "versions": [version],
+            },
+        });
+        applied.push(objects.apply_object(&serde_json::from_value(definition)?).await?);
+    }
+    for definition in applied {
+        objects.established(&definition).await?;
+    }
+    Ok(())
+}
 
 /// Running controller of Numaflow.
 #[derive(Debug)]

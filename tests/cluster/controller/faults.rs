@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use self::audit::{Audit, GivenUp};
 use self::churn::Churn;
 use self::rig::{Rig, options};
-use crate::controller::roles::{NAMESPACE, Roles};
+use crate::roles::{NAMESPACE, Roles};
 
 #[tokio::test]
 async fn ready_addresses_survive_kills_of_the_controller_and_edits_of_its_slices() -> Result<()> {
@@ -70,7 +70,7 @@ struct Side {
 
 impl Side {
     async fn start(rig: &Rig, account: &'static str) -> Result<Self> {
-        Roles::shipped()?.of_account(account).apply(&rig.cluster.objects().await?).await?;
+        Roles::of_controller()?.of_account(account).apply(&rig.cluster.objects().await?).await?;
         let proxy = Proxy::start(rig.cluster.address()).await?;
         let kubeconfig = rig.cluster.service_account_kubeconfig(NAMESPACE, account, proxy.address()).await?;
         let options = options(&kubeconfig).flag("--identity", account);

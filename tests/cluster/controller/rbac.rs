@@ -23,8 +23,8 @@ use multinet_testing::status::{Events, FINE, Status, describe};
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::controller::roles::{NAMESPACE, Permission, Roles};
 use crate::controller::stage::{infer, service};
+use crate::roles::{NAMESPACE, Permission, Roles};
 use crate::shared;
 
 /// Verbs that a watch needs. A resource that grants one of them grants both.
@@ -44,7 +44,7 @@ fn is_for_reading(permission: &Permission) -> bool {
 async fn every_verb_for_reading_is_needed() -> Result<()> {
     let cluster = shared::older().await?;
     let permissions: Vec<Permission> =
-        Roles::shipped()?.permissions().into_iter().filter(is_for_reading).collect();
+        Roles::of_controller()?.permissions().into_iter().filter(is_for_reading).collect();
     ensure!(permissions.len() >= 22, "only {permissions:?}");
     stream::iter(permissions.iter().enumerate())
         .map(|(index, permission)| async move {
@@ -63,7 +63,7 @@ async fn every_verb_for_reading_is_needed() -> Result<()> {
 /// writes.
 async fn check_missing(cluster: &Cluster, account: &str, permission: &Permission) -> Result<()> {
     let objects = cluster.objects().await?;
-    let roles = Roles::shipped()?.of_account(account).without_lease();
+    let roles = Roles::of_controller()?.of_account(account).without_lease();
     roles.clone().without(permission)?.apply(&objects).await?;
     // One write applied all permissions, so that one of the others stands for all.
     roles.wait_for_access(&objects.client(), permission, false).await?;
@@ -109,7 +109,7 @@ impl Fixture {
         let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
         let fixture = Self {
             objects: cluster.objects().await?,
-            roles: Roles::shipped()?,
+            roles: Roles::of_controller()?,
             pods: Pods::of(&namespace),
             namespace,
             options: ControllerOptions::controller(&kubeconfig),

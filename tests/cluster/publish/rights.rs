@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, ensure};
-use kube::api::DynamicObject;
+use anyhow::{Result, ensure};
 use multinet_testing::etcd::Etcd;
 use multinet_testing::markdown::metrics;
-use multinet_testing::objects::parse;
+use multinet_testing::publish::PublisherOptions;
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 use serde_json::json;
 
 use super::{BOUND, Stage, infer, settled};
+use crate::roles::Roles;
 use crate::shared;
 
 const COMPONENT: &str = "deploy/kustomize/components/publish/publish-rbac.yaml";
@@ -56,7 +56,7 @@ async fn the_shipped_role_and_a_user_of_etcd_with_few_rights_are_enough() -> Res
     let client = stage.etcd.client("publisher")?;
     let password = tempfile::NamedTempFile::new()?;
     std::fs::write(password.path(), "wrong\n")?;
-    let publisher = multinet_testing::publish::PublisherOptions::publisher(&kubeconfig)
+    let publisher = PublisherOptions::publisher(&kubeconfig)
         .flag("--etcd", stage.etcd.secure_url())
         .flag("--etcd-ca", stage.etcd.ca())
         .flag("--etcd-cert", &client.cert)
@@ -93,62 +93,16 @@ async fn every_verb_of_the_role_is_needed() -> Result<()> {
     // Without streamed lists, as before Kubernetes 1.34, so that `list` is used.
     let cluster = shared::older().await?;
     let etcd = Etcd::start().await?;
-    let objects = cluster.objects().await?;
-    let shipped = parse(&std::fs::read_to_string(repository().join(COMPONENT))?)?;
-    let mut checked = 0;
-    for (position, role) in shipped.iter().enumerate() {
-        for (rule, verb) in verbs(role) {
-            checked += 1;
-            // A copy of the account and its roles, without this verb.
-            let name = format!("publish-{checked}");
-            for (at, object) in shipped.iter().enumerate() {
-                let mut copy = renamed(object, &name)?;
-                if at == position {
-                    let verbs = copy.data["rules"][rule]["verbs"].as_array_mut().context("no verbs")?;
-                    verbs.retain(|other| *other != *verb);
-                    let has_verbs = |rule: &serde_json::Value| rule["verbs"] != json!([]);
-                    copy.data["rules"].as_array_mut().context("no rules")?.retain(has_verbs);
-                }
-                objects.apply_object(&copy).await?;
-            }
-            let kubeconfig =
-                cluster.service_account_kubeconfig("multinet-system", &name, cluster.address()).await?;
-            let mut publisher = multinet_testing::publish::PublisherOptions::publisher(&kubeconfig)
-                .flag("--etcd", etcd.url())
-                .flag("--lease-name", &name)
-                .flag("--lease-duration", "3s")
-                .start()
-                .await?;
-            // Updating the Lease fails at the second renewal only.
-            let missing = format!("cannot {verb} resource");
-            eventually(&format!("the log to say {missing:?}"), BOUND, async || {
-                let log = publisher.log();
-                ensure!(log.contains(&missing), "without {verb} of {:?}\n{log}", role.data["rules"][rule]);
-                Ok(())
-            })
-            .await?;
-            publisher.kill()?;
-        }
+    let shipped = Roles::shipped("multinet-publish", "components/publish/publish-rbac.yaml")?;
+    let permissions = shipped.permissions();
+    ensure!(permissions.len() == 8, "{permissions:?}");
+    for (number, permission) in permissions.iter().enumerate() {
+        let name = format!("publish-{number}");
+        let options = shipped.start_without(cluster, permission, &name, PublisherOptions::publisher).await?;
+        let mut publisher = options.flag("--etcd", etcd.url()).start().await?;
+        // Updating the Lease fails at the second renewal only.
+        permission.is_missed(&publisher).await?;
+        publisher.kill()?;
     }
-    ensure!(checked == 6, "{checked} verbs");
     Ok(())
-}
-
-/// Returns the verbs of a role, each with the position of its rule.
-fn verbs(role: &DynamicObject) -> Vec<(usize, String)> {
-    let rules = role.data["rules"].as_array().into_iter().flatten().enumerate();
-    let of_rule = |(position, rule): (usize, &serde_json::Value)| {
-        let verbs = rule["verbs"].as_array().cloned().unwrap_or_default();
-        verbs
-            .into_iter()
-            .filter_map(move |verb| Some((position, verb.as_str()?.to_owned())))
-            .collect::<Vec<_>>()
-    };
-    rules.flat_map(of_rule).collect()
-}
-
-/// Returns a copy of an object of the component under another name, for a Lease of that name.
-fn renamed(object: &DynamicObject, name: &str) -> Result<DynamicObject> {
-    let text = serde_json::to_string(object)?.replace("multinet-publish", name);
-    Ok(serde_json::from_str(&text)?)
 }

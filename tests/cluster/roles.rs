@@ -1,19 +1,21 @@
-//! The controller's shipped roles: unchanged, with a verb less, and for other ServiceAccounts.
+//! The shipped roles of a program: unchanged, with a verb less, and for other ServiceAccounts.
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client};
+use multinet_testing::cluster::Cluster;
 use multinet_testing::objects::{Objects, parse};
-use multinet_testing::replica::BOUND;
+use multinet_testing::program::{BOUND, Options, Program};
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-/// Namespace of the controller and its Lease.
+/// Namespace of our programs and their Leases.
 pub(crate) const NAMESPACE: &str = "multinet-system";
 
 /// Permission for one verb on one resource.
@@ -40,6 +42,25 @@ impl Permission {
         }
     }
 
+    /// Waits until a program reports this permission as missing. Fails if it misses another one.
+    pub(crate) async fn is_missed(&self, program: &Program) -> Result<()> {
+        let wanted = format!("cannot {} resource {:?}", self.verb, self.resource);
+        eventually(&format!("{wanted} to be reported"), BOUND, async || {
+            // A program may end with the message.
+            let readyz = program.readyz().await.map(|(_, body)| body).unwrap_or_default();
+            // The log escapes quotes.
+            let said = format!("{}\n{readyz}", program.log()).replace('\\', "");
+            ensure!(said.contains(&wanted), "{said}");
+            let mut all = said.match_indices("cannot ").filter(|(at, _)| {
+                said[*at..].split('"').next().is_some_and(|start| start.ends_with(" resource "))
+            });
+            let other = all.find(|(at, _)| !said[*at..].starts_with(&wanted));
+            ensure!(other.is_none(), "another permission is missing\n{said}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Returns whether the rule grants this permission.
     fn is_in(&self, rule: &Value) -> bool {
         let has = |field: &str, wanted: &str| texts(&rule[field]).contains(&wanted);
@@ -61,18 +82,35 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// Returns the shipped ServiceAccount and roles.
-    pub(crate) fn shipped() -> Result<Self> {
-        let file = repository().join("deploy/kustomize/base/controller-rbac.yaml");
-        Ok(Self { account: "multinet-controller".to_owned(), objects: parse(&fs::read_to_string(file)?)? })
+    /// Returns the shipped ServiceAccount and roles of the controller.
+    pub(crate) fn of_controller() -> Result<Self> {
+        Self::shipped("multinet-controller", "base/controller-rbac.yaml")
+    }
+
+    /// Returns the shipped ServiceAccount and roles of a program, from a file below
+    /// `deploy/kustomize`.
+    pub(crate) fn shipped(program: &str, file: &str) -> Result<Self> {
+        let file = repository().join("deploy/kustomize").join(file);
+        Ok(Self { account: program.to_owned(), objects: parse(&fs::read_to_string(file)?)? })
+    }
+
+    /// Returns the same for another ServiceAccount of a name, with objects of that name wherever
+    /// the roles name one, such as the Lease.
+    pub(crate) fn renamed(self, name: &str) -> Result<Self> {
+        let renamed = |object: &DynamicObject| -> Result<DynamicObject> {
+            let text = serde_json::to_string(object)?.replace(&self.account, name);
+            Ok(serde_json::from_str(&text)?)
+        };
+        let objects = self.objects.iter().map(renamed).collect::<Result<_>>()?;
+        Ok(Self { account: name.to_owned(), objects })
     }
 
     /// Returns the same for another ServiceAccount, with roles of its own. The Lease stays the
     /// shared one.
     pub(crate) fn of_account(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.account);
+        let shipped = std::mem::replace(&mut self.account, name.to_owned());
         for object in &mut self.objects {
-            let renamed = |shipped: &str| shipped.replacen("multinet-controller", name, 1);
+            let renamed = |text: &str| text.replacen(&shipped, name, 1);
             object.metadata.name = object.metadata.name.as_deref().map(renamed);
             for pointer in ["/roleRef/name", "/subjects/0/name"] {
                 if let Some(field) = object.data.pointer_mut(pointer) {
@@ -81,6 +119,26 @@ impl Roles {
             }
         }
         self
+    }
+
+    /// Applies these roles without a permission, under another name, which the Lease has too.
+    /// Returns the options of a program with that account and Lease.
+    pub(crate) async fn start_without(
+        &self,
+        cluster: &Cluster,
+        permission: &Permission,
+        name: &str,
+        options: fn(&Path) -> Options,
+    ) -> Result<Options> {
+        let roles = self.clone().renamed(name)?;
+        roles.clone().without(permission)?.apply(&cluster.objects().await?).await?;
+        let client = cluster.client().await?;
+        // The authorizer notices the roles one by one.
+        for other in roles.permissions() {
+            roles.wait_for_access(&client, &other, other != *permission).await?;
+        }
+        let kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, name, cluster.address()).await?;
+        Ok(options(&kubeconfig).flag("--lease-name", name).flag("--lease-duration", "3s"))
     }
 
     /// Leaves out the role for the Lease.
@@ -144,6 +202,13 @@ impl Roles {
         Ok(self)
     }
 
+    /// Returns the name of the only object that a permission is for; empty if it is for all of
+    /// them.
+    fn name_of(&self, permission: &Permission) -> &str {
+        let rule = self.objects.iter().flat_map(rules).find(|rule| permission.is_in(rule));
+        rule.and_then(|rule| texts(&rule["resourceNames"]).first().copied()).unwrap_or_default()
+    }
+
     /// Applies the objects to the cluster.
     pub(crate) async fn apply(&self, objects: &Objects) -> Result<()> {
         for object in &self.objects {
@@ -161,7 +226,8 @@ impl Roles {
     ) -> Result<()> {
         let (resource, subresource) =
             permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
-        let is_lease = resource == "leases";
+        let named = self.name_of(permission);
+        let is_own = ["leases", "secrets"].contains(&resource);
         let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {
             "user": format!("system:serviceaccount:{NAMESPACE}:{}", self.account),
             "resourceAttributes": {
@@ -169,8 +235,8 @@ impl Roles {
                 "resource": resource,
                 "subresource": subresource,
                 "verb": permission.verb,
-                "namespace": if is_lease { NAMESPACE } else { "" },
-                "name": if is_lease && permission.verb != "create" { "multinet-controller" } else { "" },
+                "namespace": if is_own { NAMESPACE } else { "" },
+                "name": named,
             },
         }}))?;
         let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
