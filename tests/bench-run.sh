@@ -13,7 +13,7 @@ shift
 program=bench package=multinet-tests packages='' control_plane=yes
 case $target in
   bench-dns) ours=(-p multinet-dns) packages=bench-dns ;;
-  bench-programming) ours=(-p multinet-dns -p multinet-controller) ;;
+  bench-programming) ours=(-p multinet-dns -p multinet-controller -p multinet-numaflow) ;;
   bench-client | bench-rdma)
     ours=(-p multinet-cli) program=client-bench package=multinet-client-e2e packages=$target control_plane=''
     ;;
@@ -32,6 +32,7 @@ folder=$profile
 build=$(realpath "${CARGO_TARGET_DIR:-target}")
 bin=$build/$folder
 export MULTINET_BIN=$bin/multinet MULTINET_CONTROLLER_BIN=$bin/multinet-controller MULTINET_DNS_BIN=$bin/multinet-dns
+export MULTINET_NUMAFLOW_BIN=$bin/multinet-numaflow
 result=$build/$target.json
 part=$(mktemp)
 trap 'rm -f "$part"' EXIT

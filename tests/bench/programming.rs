@@ -10,6 +10,7 @@ mod page;
 mod requests;
 mod stage;
 mod watcher;
+mod webhook;
 mod writes;
 
 use std::time::Duration;
@@ -90,6 +91,8 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     let mut stage = Stage::new().await?;
     log.print("writing slices with each verb and of each size");
     let writes = writes::measure(&stage, extent.writes).await?;
+    log.print("writing Vertices of Numaflow, with and without the webhook");
+    let webhook = webhook::measure(&stage, extent.writes).await?;
 
     log.print("creating a service, with slices of several sizes");
     let creations = creation::measure(&mut stage, extent.creations).await?;
@@ -151,6 +154,7 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
         page::memory(&memory),
     ]);
     tables.extend(page::writes(&writes));
+    tables.push(page::webhook(&webhook));
     Results::new(&versions, tables)
 }
 

@@ -11,6 +11,7 @@ use super::bursts::{Burst, Depth, IN_FLIGHT, Round};
 use super::changes::{Figures, PODS_EACH, ROUNDS};
 use super::cold::{EVENTS, Restart, Start, Usage};
 use super::creation::{Controller, Creation};
+use super::webhook;
 use super::writes::{self, CREATED, Cost, SIZE};
 
 /// Resources that the two controllers write.
@@ -186,6 +187,20 @@ pub(crate) fn writes(figures: &writes::Figures) -> [Table; 2] {
         sizes.row(first.into_iter().chain(cells(update)).chain([creation]));
     }
     [verbs, sizes]
+}
+
+/// Returns the table of what the webhook adds to a write of a Vertex.
+pub(crate) fn webhook(webhook::Figures { without, with }: &webhook::Figures) -> Table {
+    let note = format!("{} writes each, in milliseconds.", with.len());
+    let columns = "write of a Vertex | p50 | p99 | added to p50 | target";
+    let mut table = Table::new("The webhook of multinet-numaflow", note, columns);
+    let [half, most] = percentiles(&[without]);
+    table.row([text("without the webhook"), half, most, text(""), text("")]);
+    let [half, most] = percentiles(&[with]);
+    let added = figure([percentile(with, 50) - percentile(without, 50)], 1);
+    let verdict = at_most(Some(5.0), from_ref(&added));
+    table.row([text("with it"), half, most, added, verdict]);
+    table
 }
 
 fn one<'t>(ours: &'t [Duration], core: &'t [Duration]) -> Rounds<'t> {
