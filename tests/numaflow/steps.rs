@@ -14,29 +14,32 @@ use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::stage::{EDGE, NAMESPACE, Stage, networks, variable};
+use crate::stage::{EDGE, NAMESPACE, Stage, networks, pipeline, sidecar, variable};
 
 /// Time of a quiet cluster after which it counts as settled.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Annotation of a Vertex with the plan that it was reset for.
-const RESET: &str = "multinetwork.numaproj.io/reset";
+/// Annotation in a Vertex' spec with the plan that the webhook injected.
+pub(crate) const PLAN: &str = "multinetwork.numaproj.io/plan";
 
 const TARGETS: &str = "infer.frames.vision.vertexdomain.local.:18515";
 
 /// Fails if a pod does not request exactly these networks.
-fn requests(wanted: Option<&'static str>) -> impl Fn(&Pod) -> Result<()> {
+pub(crate) fn requests(wanted: Option<&'static str>) -> impl Fn(&Pod) -> Result<()> {
     move |pod| {
         ensure!(networks(pod) == wanted, "{:?} requests {:?}", pod.metadata.name, networks(pod));
         Ok(())
     }
 }
 
-async fn services(stage: &Stage) -> Result<Vec<DynamicObject>> {
+/// Returns the services of a Pipeline's vertices, or of a MonoVertex.
+async fn services(stage: &Stage, pipeline: &str) -> Result<Vec<DynamicObject>> {
     let kind = GroupVersionKind::gvk("multinetwork.numaproj.io", "v1alpha1", "MultiNetworkService");
     let resource = ApiResource::from_gvk_with_plural(&kind, "multinetworkservices");
     let api = Api::<DynamicObject>::namespaced_with(stage.cluster.client().await?, NAMESPACE, &resource);
-    Ok(api.list(&ListParams::default()).await?.items)
+    let mut services = api.list(&ListParams::default()).await?.items;
+    services.retain(|it| it.metadata.name.as_ref().is_some_and(|name| name.starts_with(pipeline)));
+    Ok(services)
 }
 
 /// Returns reason and note of all events of a Pipeline that the program wrote.
@@ -53,10 +56,6 @@ fn names(pods: &[Pod]) -> BTreeSet<&str> {
     pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect()
 }
 
-fn annotation<'a>(object: &'a DynamicObject, key: &str) -> &'a str {
-    object.metadata.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str)
-}
-
 /// Networks and environment arrive with the first pods, and the Pipeline stays as it was written.
 pub(crate) async fn first_pods_have_everything(stage: &Stage) -> Result<()> {
     let decode = stage.pods.until(("frames", "decode"), 2, requests(Some("rdma-a"))).await?;
@@ -71,14 +70,15 @@ pub(crate) async fn first_pods_have_everything(stage: &Stage) -> Result<()> {
     let hostname = infer[0].spec.as_ref().and_then(|spec| spec.hostname.as_deref());
     ensure!(hostname == Some("frames-infer-0"), "{hostname:?}");
 
-    let pipeline = stage.api("Pipeline", "pipelines").await?.get("frames").await?;
-    ensure!(pipeline.metadata.generation == Some(1), "the Pipeline has changed: {pipeline:?}");
+    let found = stage.api("Pipeline", "pipelines").await?.get("frames").await?;
+    let is_equal = found.data["spec"] == pipeline("frames", EDGE)["spec"];
+    ensure!(is_equal && found.metadata.generation == Some(1), "the Pipeline has changed: {found:?}");
     let infer = stage.vertex("infer").await?;
     ensure!(infer.data["spec"]["scale"] == json!({"min": 1}), "{}", infer.data["spec"]["scale"]);
-    ensure!(annotation(&infer, RESET).is_empty(), "it was reset");
+    ensure!(stage.resets_of("infer") == 0, "it was reset");
 
     eventually("two services", BOUND, async || {
-        let services = services(stage).await?;
+        let services = services(stage, "frames").await?;
         ensure!(services.len() == 2, "there are {}", services.len());
         for service in services {
             let owner = &service.metadata.owner_references.context("no owner")?[0];
@@ -111,10 +111,16 @@ pub(crate) async fn nothing_fights(stage: &Stage) -> Result<()> {
 
 /// A Pipeline without edges causes no write and no event.
 pub(crate) async fn bystanders_are_untouched(stage: &Stage) -> Result<()> {
-    let program = stage.program.as_ref().context("it runs")?;
+    let program = stage.program()?;
     let writes = program.metric("multinet_numaflow_writes_total").await?;
-    stage.create_pipeline("plain", "").await?;
-    stage.pods.until(("plain", "decode"), 2, requests(None)).await?;
+    let own = |vertices: &mut Value| {
+        vertices[1]["metadata"] = json!({"annotations": {"k8s.v1.cni.cncf.io/networks": "storage"}});
+        vertices[1]["udf"]["container"]["env"] = json!([{"name": "MULTINET_TARGETS", "value": "mine:1"}]);
+        vertices[1]["udf"]["container"]["securityContext"] = json!({"runAsUser": 7});
+        vertices[1]["udf"]["container"]["resources"] = json!({"limits": {"cpu": "2"}});
+    };
+    stage.create_pipeline_with("plain", "", own).await?;
+    stage.pods.until(("plain", "decode"), 2, requests(Some("storage"))).await?;
     let vertex = stage.api("Vertex", "vertices").await?.get("plain-decode").await?;
     let managers = vertex.metadata.managed_fields.unwrap_or_default();
     let ours =
@@ -140,7 +146,25 @@ pub(crate) async fn wrong_edges_are_reported(stage: &Stage) -> Result<()> {
         Ok(())
     })
     .await?;
-    stage.pods.until(("plain", "decode"), 2, requests(Some("rdma-b"))).await?;
+    // The author's own settings win, and are merged with the edge's.
+    let decode = stage.pods.until(("plain", "decode"), 2, requests(Some("storage,rdma-b"))).await?;
+    ensure!(variable(&decode[0], "udf", "MULTINET_TARGETS") == Some("mine:1"), "{decode:?}");
+    ensure!(variable(&decode[0], "udf", "MULTINET_NETWORK") == Some("rdma-b"), "{decode:?}");
+    let container = serde_json::to_value(sidecar(&decode[0], "udf"))?;
+    let security = json!({"runAsUser": 7, "capabilities": {"add": ["IPC_LOCK"]}});
+    let limits = &container["resources"]["limits"];
+    ensure!(container["securityContext"] == security && limits["cpu"] == "2", "{container}");
+
+    // An annotation of almost 256 KiB, which is as many as the API server accepts.
+    let edge = r#"{"from": "infer", "to": "decode", "networks": ["rdma-b"]}"#;
+    let edges = format!("[{}]", vec![edge; 255 * 1024 / (edge.len() + 1)].join(","));
+    stage.annotate("plain", Some(&edges)).await?;
+    eventually("an event about the number of edges", BOUND, async || {
+        let events = events(stage, "plain").await?;
+        ensure!(events.iter().any(|(_, note)| note.contains("is the last edge that counts")), "{events:?}");
+        Ok(())
+    })
+    .await?;
 
     // Another writer has the name of a service.
     let service = json!({
@@ -175,8 +199,8 @@ pub(crate) async fn wrong_edges_are_reported(stage: &Stage) -> Result<()> {
         Ok(())
     })
     .await?;
-    let left = services(stage).await?;
-    let store = left.iter().find(|it| it.metadata.name.as_deref() == Some("store")).context("it is gone")?;
+    let left = services(stage, "store").await?;
+    let store = left.first().context("it is gone")?;
     ensure!(store.data["spec"]["networks"] == mine.data["spec"]["networks"], "{store:?}");
     stage.annotate("plain", None).await?;
     stage.pods.until(("plain", "infer"), 1, requests(None)).await?;
@@ -185,7 +209,7 @@ pub(crate) async fn wrong_edges_are_reported(stage: &Stage) -> Result<()> {
 
 /// The autoscaler's write passes without the webhook, and its pod has its second NIC.
 pub(crate) async fn scaling_needs_no_webhook(stage: &mut Stage) -> Result<()> {
-    stage.kill_program()?;
+    stage.kill_replica(0)?;
     let patch = Patch::Merge(json!({"spec": {"replicas": 3}}));
     let vertices = stage.api("Vertex", "vertices").await?;
     vertices.patch("frames-decode", &PatchParams::default(), &patch).await?;
@@ -207,10 +231,27 @@ pub(crate) async fn a_missed_vertex_is_repaired(stage: &mut Stage) -> Result<()>
     stage.start_program(&[]).await?;
     stage.pods.until(("frames", "decode"), 3, requests(Some("rdma-a"))).await?;
     let vertex = stage.vertex("decode").await?;
-    // The program removes this note after a while.
-    ensure!(annotation(&vertex, RESET).ends_with(" 1"), "{:?}", vertex.metadata.annotations);
     ensure!(vertex.data["spec"]["replicas"] == 3, "the replicas of the autoscaler are lost");
-    ensure!(annotation(&stage.vertex("infer").await?, RESET).is_empty(), "infer was reset");
+    let resets = (stage.resets_of("decode"), stage.resets_of("infer"));
+    ensure!(resets == (1, 0), "decode and infer were reset {resets:?} times");
+    Ok(())
+}
+
+/// A Vertex from which its author removes what was injected is reset once.
+pub(crate) async fn a_vertex_edited_by_hand_is_repaired(stage: &Stage) -> Result<()> {
+    let annotations = json!({PLAN: null, "k8s.v1.cni.cncf.io/networks": null});
+    let patch = Patch::Merge(json!({"spec": {"metadata": {"annotations": annotations}}}));
+    let vertices = stage.api("Vertex", "vertices").await?;
+    vertices.patch("frames-infer", &PatchParams::default(), &patch).await?;
+    eventually("the plan to be back", BOUND, async || {
+        let metadata = stage.vertex("infer").await?.data["spec"]["metadata"].clone();
+        ensure!(metadata["annotations"][PLAN].is_string(), "{metadata}");
+        Ok(())
+    })
+    .await?;
+    stage.pods.until(("frames", "infer"), 1, requests(Some("rdma-a"))).await?;
+    let resets = stage.resets_of("infer");
+    ensure!(resets == 1, "infer was reset {resets} times");
     Ok(())
 }
 
@@ -223,9 +264,9 @@ pub(crate) async fn a_changed_edge_rolls_its_vertices(stage: &Stage) -> Result<(
     let after = stage.pods.list("frames", "in").await?;
     ensure!(names(&before) == names(&after), "the pods of `in` were replaced");
     eventually("the services to follow", BOUND, async || {
-        for service in services(stage).await? {
+        for service in services(stage, "frames").await? {
             let network = &service.data["spec"]["networks"][0]["name"];
-            ensure!(network == "rdma-b" || network == "mine", "{network}");
+            ensure!(network == "rdma-b", "{network}");
         }
         Ok(())
     })
@@ -260,20 +301,24 @@ pub(crate) async fn fail_closed_waits(stage: &mut Stage) -> Result<()> {
         Ok(())
     })
     .await?;
-    stage.kill_program()?;
-    stage.set_image("none.invalid/decode:3").await?;
-    let pipelines = stage.api("Pipeline", "pipelines").await?;
-    eventually("the Pipeline to say why it waits", BOUND, async || {
-        let message = pipelines.get("frames").await?.data["status"]["message"].to_string();
-        ensure!(message.contains("failed calling webhook"), "{message}");
+    stage.kill_replica(0)?;
+    let image =
+        async || anyhow::Ok(stage.vertex("decode").await?.data["spec"]["udf"]["container"]["image"].clone());
+    let before = image().await?;
+    stage.set_image("none.invalid/decode:closed").await?;
+    eventually("kubectl get pl to say why it waits", BOUND, async || {
+        let printed = multinet_testing::kubectl::shell(
+            &stage.cluster,
+            &format!("kubectl get pl frames -n {NAMESPACE}"),
+        )?;
+        ensure!(printed.contains("failed calling webhook"), "{printed}");
         Ok(())
     })
     .await?;
-    let image = stage.vertex("decode").await?.data["spec"]["udf"]["container"]["image"].clone();
-    ensure!(image == "none.invalid/decode:2", "{image}");
+    ensure!(image().await? == before, "the vertex has changed");
     stage.start_program(&[]).await?;
     let rolled = |pod: &Pod| {
-        ensure!(image_of(pod) == Some("none.invalid/decode:3"), "{:?}", image_of(pod));
+        ensure!(image_of(pod) == Some("none.invalid/decode:closed"), "{:?}", image_of(pod));
         requests(Some("rdma-a"))(pod)
     };
     stage.pods.until(("frames", "decode"), 3, rolled).await?;
@@ -289,16 +334,11 @@ pub(crate) async fn a_removed_edge_leaves_nothing(stage: &Stage) -> Result<()> {
     let container = &decode.data["spec"]["udf"]["container"];
     ensure!(container.get("env").is_none() && container.get("securityContext").is_none(), "{container}");
     ensure!(decode.data["spec"]["replicas"] == 3, "{}", decode.data["spec"]["replicas"]);
-    eventually("the note about the reset to go", BOUND, async || {
-        let annotations = stage.vertex("decode").await?.metadata.annotations.unwrap_or_default();
-        ensure!(annotations.keys().eq(["numaflow.numaproj.io/hash"]), "{annotations:?}");
-        Ok(())
-    })
-    .await?;
+    let annotations = decode.metadata.annotations.unwrap_or_default();
+    ensure!(annotations.keys().eq(["numaflow.numaproj.io/hash"]), "{annotations:?}");
     eventually("the services to go", BOUND, async || {
-        let services = services(stage).await?;
-        let ours = services.iter().filter(|service| service.metadata.owner_references.is_some()).count();
-        ensure!(ours == 0, "{ours} are left");
+        let services = services(stage, "frames").await?;
+        ensure!(services.is_empty(), "{services:?}");
         Ok(())
     })
     .await
@@ -312,13 +352,12 @@ pub(crate) async fn deletion_takes_everything(stage: &Stage) -> Result<()> {
     pipelines.delete("frames", &DeleteParams::default()).await?;
     // Numaflow first tries to drain it.
     eventually("everything to be gone", 3 * BOUND, async || {
-        let services = services(stage).await?;
-        let ours = services.iter().filter(|service| service.metadata.owner_references.is_some()).count();
+        let services = services(stage, "frames").await?;
         let vertices = stage.api("Vertex", "vertices").await?.list(&ListParams::default()).await?.items;
         let vertices = vertices
             .iter()
             .filter(|vertex| vertex.metadata.name.as_ref().is_some_and(|it| it.starts_with("frames")));
-        ensure!((ours, vertices.count()) == (0, 0), "{ours} services are left");
+        ensure!((services.len(), vertices.count()) == (0, 0), "{services:?}");
         Ok(())
     })
     .await
@@ -331,7 +370,7 @@ pub(crate) async fn a_policy_injects_without_webhook(stage: &Stage) -> Result<()
     shell("kubectl apply -f deploy/kustomize/components/numaflow-policy/policy.yaml")?;
     // API servers notice policies and configurations a moment later.
     sleep(QUIET / 5).await;
-    let program = stage.program.as_ref().context("it runs")?;
+    let program = stage.program()?;
     let resets = program.metric("multinet_numaflow_writes_total{write=\"reset\"").await?;
     let change = |vertices: &mut Value| {
         let networks = json!({"annotations": {"multinetwork.numaproj.io/networks": "rdma-a"}});
@@ -348,7 +387,7 @@ pub(crate) async fn a_policy_injects_without_webhook(stage: &Stage) -> Result<()
     ensure!(targets == Some("infer.cel.vision.vertexdomain.local.:18515"), "{targets:?}");
     ensure!(variable(&decode[0], "udf", "MULTINET_NODE_NAME") == Some("mine"));
     eventually("the services of both ends", BOUND, async || {
-        let services = services(stage).await?;
+        let services = services(stage, "cel").await?;
         let names: BTreeSet<_> = services.iter().filter_map(|it| it.metadata.name.as_deref()).collect();
         ensure!(names.contains("cel-decode") && names.contains("cel-infer"), "{names:?}");
         Ok(())
@@ -362,41 +401,7 @@ pub(crate) async fn a_policy_injects_without_webhook(stage: &Stage) -> Result<()
 }
 
 /// Returns the image of a function.
-fn image_of(pod: &Pod) -> Option<&str> {
+pub(crate) fn image_of(pod: &Pod) -> Option<&str> {
     let mut containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     containers.find(|it| it.name == "udf")?.image.as_deref()
-}
-
-/// However often the program dies while a vertex changes, the vertex ends up with its plan.
-pub(crate) async fn outages_end_in_the_plan(stage: &mut Stage, outages: usize) -> Result<()> {
-    let mut image = String::new();
-    for outage in 0..outages {
-        image = format!("none.invalid/decode:{outage}");
-        // Half of the outages begin before Numaflow has written the vertex.
-        let is_late = fastrand::bool();
-        if is_late {
-            stage.set_image(&image).await?;
-            sleep(Duration::from_millis(fastrand::u64(..500))).await;
-        }
-        stage.kill_program()?;
-        if !is_late {
-            stage.set_image(&image).await?;
-        }
-        stage.pods.run().await?;
-        sleep(Duration::from_millis(fastrand::u64(..1000))).await;
-        stage.start_program(&[]).await?;
-        let resets = annotation(&stage.vertex("decode").await?, RESET).to_owned();
-        eprintln!("outage {outage}: {resets:?}");
-    }
-    eventually("the plan in all pods", 5 * BOUND, async || {
-        stage.pods.run().await?;
-        let pods = stage.pods.list("frames", "decode").await?;
-        ensure!(pods.len() == 2, "there are {} pods", pods.len());
-        for pod in &pods {
-            requests(Some("rdma-a"))(pod)?;
-            ensure!(image_of(pod) == Some(&image), "{:?}", image_of(pod));
-        }
-        Ok(())
-    })
-    .await
 }

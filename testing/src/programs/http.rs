@@ -45,8 +45,28 @@ pub async fn post(url: &str, body: &Value) -> Result<Value> {
     Ok(serde_json::from_str(&body)?)
 }
 
+/// Posts JSON to a server whose certificate is one of `trusted`, in PEM. Returns its certificate,
+/// and the JSON of the answer.
+pub async fn post_trusting(url: &str, trusted: &[u8], body: &Value) -> Result<(Vec<u8>, Value)> {
+    let mut builder = builder().tls_info(true);
+    for certificate in reqwest::Certificate::from_pem_bundle(trusted)? {
+        builder = builder.add_root_certificate(certificate);
+    }
+    let request = builder.build()?.post(url).body(body.to_string());
+    let response = request.send().await.with_context(|| format!("POST {url}"))?;
+    let info = response.extensions().get::<reqwest::tls::TlsInfo>();
+    let certificate = info.and_then(|info| info.peer_certificate()).context("no certificate")?.to_vec();
+    let (status, body) = (response.status(), response.text().await?);
+    ensure!(status.is_success(), "{url}: {status}: {body}");
+    Ok((certificate, serde_json::from_str(&body)?))
+}
+
 fn client() -> Result<reqwest::Client> {
+    Ok(builder().build()?)
+}
+
+fn builder() -> reqwest::ClientBuilder {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Ok(reqwest::Client::builder().timeout(BOUND).build()?)
+    reqwest::Client::builder().timeout(BOUND)
 }

@@ -40,8 +40,14 @@ impl LightPod {
 
     /// Creates a pod without a network.
     pub async fn create(multus: &Multus, namespace: &Namespace, pod: Pod) -> Result<Self> {
+        let pod = Pods::of(namespace).create(pod).await?;
+        Self::of(multus, namespace, pod)
+    }
+
+    /// Returns a pod that another program has created, without a network yet.
+    pub fn of(multus: &Multus, namespace: &Namespace, pod: CorePod) -> Result<Self> {
         let pods = Pods::of(namespace);
-        let metadata = pods.create(pod).await?.metadata;
+        let metadata = pod.metadata;
         let name = metadata.name.context("a pod without name")?;
         let uid = metadata.uid.context("a pod without uid")?;
         let network = format!("pod-{uid}");
@@ -76,7 +82,9 @@ impl LightPod {
         self.is_attached = true;
         let address = added["ips"][0]["address"].as_str().context("no address on the default network")?;
         let address = address.split('/').next().unwrap_or(address);
-        let runs = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
+        // Replaces the addresses of an earlier attempt instead of merging with them.
+        let addresses = json!([{"ip": address}, {"$patch": "replace"}]);
+        let runs = json!({"phase": "Running", "podIP": address, "podIPs": addresses});
         self.pods.status(&self.name, runs).await?;
         self.pods.ready(&self.name, false).await
     }

@@ -4,11 +4,12 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
@@ -78,6 +79,9 @@ pub async fn define_without_schema(objects: &Objects) -> Result<()> {
     Ok(())
 }
 
+/// Interval of reports about running pods, while a test waits for a rollout.
+const REPORT: Duration = Duration::from_secs(3);
+
 /// Running controller of Numaflow.
 #[derive(Debug)]
 pub struct Numaflow {
@@ -108,6 +112,12 @@ impl Numaflow {
             .until("be ready", BOUND, async || http::get("http://127.0.0.1:8081/readyz").await.map(drop))
             .await?;
         Ok(Self { process })
+    }
+
+    /// Sends SIGKILL to the controller.
+    pub fn kill(&mut self) -> Result<()> {
+        ensure!(!self.log().contains("panic"), "Numaflow has panicked:\n{}", self.log());
+        self.process.kill()
     }
 
     /// Returns the log so far.
@@ -186,6 +196,26 @@ impl VertexPods {
         Ok(())
     }
 
+    /// Reports running pods as ready again. Numaflow misses a report that comes while its cache is
+    /// behind, and waits for the next one. A kubelet takes seconds to make a pod ready, and reports
+    /// it several times.
+    async fn report_again(&self) -> Result<()> {
+        let labels = ListParams::default().labels("app.kubernetes.io/component=vertex");
+        for pod in self.0.list(&labels).await? {
+            if pod.status.and_then(|status| status.phase).as_deref() != Some("Running") {
+                continue;
+            }
+            let ready =
+                json!({"type": "Ready", "status": "True", "lastProbeTime": Timestamp::now().to_string()});
+            let status = json!({"status": {"conditions": [ready]}});
+            let name = pod.metadata.name.unwrap_or_default();
+            let patched =
+                self.0.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status)).await;
+            ensure!(!matches!(&patched, Err(kube::Error::Api(status)) if status.code != 404), "{patched:?}");
+        }
+        Ok(())
+    }
+
     /// Runs pods until a vertex has this many of them, and each fulfils `check`.
     pub async fn until(
         &self,
@@ -193,8 +223,13 @@ impl VertexPods {
         count: usize,
         check: impl Fn(&Pod) -> Result<()>,
     ) -> Result<Vec<Pod>> {
+        let mut reported = Instant::now();
         eventually(&format!("{count} pods of {pipeline}/{vertex}"), ROLLOUT, async || {
             self.run().await?;
+            if reported.elapsed() > REPORT {
+                reported = Instant::now();
+                self.report_again().await?;
+            }
             let pods = self.list(pipeline, vertex).await?;
             ensure!(pods.len() == count, "there are {}", pods.len());
             pods.iter().try_for_each(&check)?;

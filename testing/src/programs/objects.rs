@@ -123,6 +123,11 @@ impl Namespace {
         Ok(Self { name, objects, logs })
     }
 
+    /// Returns a namespace that exists.
+    pub fn existing(objects: Objects, name: &str) -> Self {
+        Self { name: name.to_owned(), objects, logs: Vec::new() }
+    }
+
     /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
