@@ -83,7 +83,7 @@ pub(crate) mod webhook {
     /// Size limit of all bodies that are read or answered at a time. Further requests wait.
     pub(crate) const MEMORY: usize = 32 << 20;
 
-    /// Time limit for reading a Pipeline from the API server.
+    /// Time limit for reading a Pipeline from the API server, and for the lists after a start.
     pub(crate) const READ_TIME: Duration = Duration::from_secs(2);
 }
 

@@ -91,7 +91,9 @@ impl Webhook {
         let Some((pipeline, vertex)) = request.names() else {
             return Err((StatusCode::BAD_REQUEST, "the Vertex has no pipelineName or name".to_owned()));
         };
-        if !self.listed.is_ready() {
+        // A replica that has just started lists within a moment. The API server would go on without
+        // the webhook.
+        if timeout(READ_TIME, self.listed.until_ready()).await.is_err() {
             let text = "multinet-numaflow has not listed all Pipelines yet".to_owned();
             return Err((StatusCode::SERVICE_UNAVAILABLE, text));
         }
