@@ -102,6 +102,7 @@ mod reference;
 pub mod resolve;
 mod staging;
 mod stream;
+mod targets;
 mod tls;
 mod transport;
 mod wire;
@@ -125,6 +126,7 @@ pub use offers::{Offer, Offers, OffersBuilder, OffersStatistics};
 pub use peers::{Closed, Peer, PeerClosed, PeerSet, PeerStatus, Sent, Statistics};
 pub use reference::{OfferId, Reference, ReferenceError};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};
+pub use targets::{Target, Targets, TargetsError};
 pub use tls::{Tls, TlsError};
 pub use transport::{Rdma, Transport};
 
