@@ -293,7 +293,8 @@ impl Listener {
         let memories = || [&shared.memory].into_iter().chain(&shared.gpu_memory);
         let connections: usize = memories().map(|memory| memory.connections()).sum();
         let promised = memories().map(|memory| memory.promised()).sum();
-        shared.counts.statistics(connections.saturating_sub(shared.spares.count()), promised)
+        let connections = connections.saturating_sub(shared.spares.count());
+        shared.counts.statistics(shared.queue.len(), connections, promised)
     }
 
     /// Returns whether a sender is connected, given the [session](crate::FrameId::session) of its

@@ -144,6 +144,7 @@ impl Metrics for Listener {
                 now.duplicates,
             ),
             counter("refused_connections", "Connections that were refused", now.refused),
+            gauge("waiting_frames", "Received frames that wait for the program", now.waiting as u64),
             gauge("senders", "Connections from senders", now.connections as u64),
         ]
     }

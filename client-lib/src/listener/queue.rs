@@ -48,6 +48,11 @@ impl Queue {
         self.frames.lock().pop_front()
     }
 
+    /// Returns the number of frames in the queue.
+    pub(super) fn len(&self) -> usize {
+        self.count.available_permits()
+    }
+
     /// Closes the queue: the program gets no more frames, not even those in it.
     pub(super) fn close(&self) {
         self.count.close();

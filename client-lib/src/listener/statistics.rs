@@ -40,6 +40,8 @@ pub struct ListenerStatistics {
     pub duplicates: u64,
     /// Connections that were not let in, for any reason.
     pub refused: u64,
+    /// Frames that wait for the program to receive them.
+    pub waiting: usize,
     /// Connections that exist now, and those that have ended, but whose frames the program still
     /// has.
     pub connections: usize,
@@ -49,13 +51,19 @@ pub struct ListenerStatistics {
 }
 
 impl Counters {
-    pub(super) fn statistics(&self, connections: usize, promised: usize) -> ListenerStatistics {
+    pub(super) fn statistics(
+        &self,
+        waiting: usize,
+        connections: usize,
+        promised: usize,
+    ) -> ListenerStatistics {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ListenerStatistics {
             frames: now(&self.frames),
             bytes: now(&self.bytes),
             duplicates: now(&self.duplicates),
             refused: now(&self.refused),
+            waiting,
             connections,
             promised,
         }
