@@ -7,8 +7,9 @@
 //!
 //! Standard input is the queue, with one reference per line. Standard output has one line for each
 //! payload, `fetched REFERENCE BYTES`, and each is acknowledged once its line has been printed. A
-//! reference whose payload could not be fetched stays in its queue, and standard error says why
-//! (`not fetched REFERENCE: REASON`).
+//! reference that was delivered again after its payload had been acknowledged is `repeated
+//! REFERENCE`. One whose payload could not be fetched stays in its queue, and standard error says
+//! why (`not fetched REFERENCE: REASON`).
 //!
 //! The program ends when its input has ended; with the exit status 1, if a payload is missing.
 
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use multinet_client::{Connector, Reference, Resolver};
+use multinet_client::{Connector, FetchError, Reference, Resolver};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -96,6 +97,11 @@ async fn process(connector: Connector, options: Arc<Options>, text: String) -> R
             writeln!(io::stdout(), "fetched {text} {}", frame.len())?;
             // Not earlier, or the payload would be lost with this process.
             frame.acknowledge();
+            Ok(true)
+        }
+        // An earlier delivery of the reference was processed.
+        Err(error) if matches!(error.downcast_ref(), Some(FetchError::Taken { .. })) => {
+            writeln!(io::stdout(), "repeated {text}")?;
             Ok(true)
         }
         // The message has to be delivered again; this program would not acknowledge it.

@@ -19,6 +19,8 @@ pub(crate) enum Status {
     Unknown,
     /// It has this many bytes, more than the fetcher takes.
     TooLarge(u64),
+    /// A fetcher has acknowledged it before. Only for fetchers that know this answer.
+    Taken,
 }
 
 impl PayloadAnswer {
@@ -27,6 +29,7 @@ impl PayloadAnswer {
             Status::Here => (0, 0),
             Status::Unknown => (1, 0),
             Status::TooLarge(length) => (2, length),
+            Status::Taken => (3, 0),
         };
         let mut bytes = [0; ANSWER];
         bytes[..8].copy_from_slice(&self.number.to_be_bytes());
@@ -43,6 +46,7 @@ impl PayloadAnswer {
             0 => Status::Here,
             1 => Status::Unknown,
             2 => Status::TooLarge(u64::from_be_bytes(*rest.first_chunk()?)),
+            3 => Status::Taken,
             _ => return None,
         };
         Some(Self { number: u64::from_be_bytes(*number), status }).filter(|_| metadata.len() >= ANSWER)
@@ -55,14 +59,14 @@ mod tests {
 
     #[test]
     fn an_answer_survives_encoding_and_a_part_of_one_is_none() {
-        for status in [Status::Here, Status::Unknown, Status::TooLarge(1 << 40)] {
+        for status in [Status::Here, Status::Unknown, Status::TooLarge(1 << 40), Status::Taken] {
             let answer = PayloadAnswer { number: 0x0102_0304_0506_0708, status };
             let bytes = answer.encode();
             assert_eq!(PayloadAnswer::decode(&[&bytes, &b"the program's"[..]].concat()), Some(answer));
             assert!((0..ANSWER).all(|length| PayloadAnswer::decode(&bytes[..length]).is_none()));
         }
         let mut bytes = PayloadAnswer { number: 1, status: Status::Here }.encode();
-        bytes[8] = 3;
+        bytes[8] = 4;
         assert_eq!(PayloadAnswer::decode(&bytes), None);
     }
 }

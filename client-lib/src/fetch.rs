@@ -65,6 +65,8 @@ struct Tally {
     last: Option<Arc<DialError>>,
     /// Whether all failures of the last round are such that waiting cannot cure.
     all_lasting: bool,
+    /// Whether a pod has answered in the last round that the payload was taken.
+    taken: bool,
 }
 
 /// Outcome of a question that ends the fetch.
@@ -104,6 +106,7 @@ impl Fetcher {
         outcome.unwrap_or_else(|_| {
             let asked = tally.asked.len();
             Err(match asked {
+                _ if tally.taken => FetchError::Taken { reference: reference.clone() },
                 0 => FetchError::NoPeer { name: name.to_owned(), waited: wait, last: tally.why(&service) },
                 _ => FetchError::NotFound { reference: reference.clone(), waited: wait, asked },
             })
@@ -151,6 +154,8 @@ impl Fetcher {
                     let (reference, most) = (reference.clone(), self.frame_size.into());
                     return Err(FetchError::TooLarge { reference, length, most });
                 }
+                // A message that was delivered again may have put it on offer at another pod.
+                None if tally.taken => return Err(FetchError::Taken { reference: reference.clone() }),
                 None => {}
             }
             if let Some(last) = tally.last.clone().filter(|_| tally.all_lasting && !endpoints.is_empty()) {
@@ -200,7 +205,7 @@ async fn ask_all(
     let mut asking: FuturesUnordered<_> = named.into_iter().map(ask).collect();
     let mut others = Some(others);
     let mut head_start = std::pin::pin!(sleep(HEAD_START));
-    (tally.last, tally.all_lasting) = (None, true);
+    (tally.last, tally.all_lasting, tally.taken) = (None, true, false);
     loop {
         if asking.is_empty() {
             asking.extend(others.take()?.into_iter().map(ask));
@@ -209,9 +214,10 @@ async fn ask_all(
             Some((host, outcome)) = asking.next() => match outcome {
                 Some(Ok(PodReply::Here(frame))) => return Some(Located::Here(frame)),
                 Some(Ok(PodReply::TooLarge(length))) => return Some(Located::TooLarge(length)),
-                Some(Ok(PodReply::Unknown)) => {
+                Some(Ok(reply @ (PodReply::Unknown | PodReply::Taken))) => {
                     tally.asked.insert(host);
                     tally.all_lasting = false;
+                    tally.taken |= matches!(reply, PodReply::Taken);
                 }
                 Some(Err(error)) => {
                     tally.all_lasting &= error.is_lasting();

@@ -9,7 +9,7 @@
 //!
 //! Both queues are JetStream's: a message that is not acknowledged in time is delivered again, and
 //! a second message with the id of an earlier one is dropped within a window. A reference that
-//! leads nowhere is acknowledged, too: its payload was taken, or its message comes again.
+//! leads nowhere is not acknowledged: its message may come again.
 
 mod hostile;
 mod queue;
@@ -104,7 +104,9 @@ struct World<'e> {
     processed: HashMap<String, usize>,
     /// Ids whose payloads were taken, which upstream was told.
     taken: HashSet<String>,
-    /// References that led nowhere.
+    /// References that came again after their payloads had been processed.
+    repeats: usize,
+    /// Times that a reference led nowhere.
     dead_ends: usize,
 }
 
@@ -123,6 +125,7 @@ fn run(extent: &Extent) -> Result<()> {
         downstream: Queue::new(extent.redelivery, extent.window),
         processed: HashMap::new(),
         taken: HashSet::new(),
+        repeats: 0,
         dead_ends: 0,
     };
     let begin = Instant::now();
@@ -133,8 +136,7 @@ fn run(extent: &Extent) -> Result<()> {
     // Each message has three events or more.
     let pause = 3 * extent.messages / extent.deaths;
     let (mut deaths, mut until_death) = (0, pause);
-    // References whose payloads were taken end, too, by an error within their time.
-    while !(world.upstream.is_empty() && world.downstream.is_empty()) {
+    while !world.upstream.is_empty() {
         if let Ok(event) = inbox.recv_timeout(TICK) {
             world.handle(event)?;
             until_death = until_death.saturating_sub(1);
@@ -163,9 +165,10 @@ fn run(extent: &Extent) -> Result<()> {
     inbox.iter().try_for_each(|event| world.handle(event))?;
     let twice = world.processed.values().filter(|&&count| count > 1).count();
     eprintln!(
-        "{} references in {:.1} s; {deaths} deaths; {twice} payloads processed more than once; {} references led nowhere",
+        "{} references in {:.1} s; {deaths} deaths; {twice} payloads processed more than once; {} references repeated; {} led nowhere",
         extent.messages,
         begin.elapsed().as_secs_f64(),
+        world.repeats,
         world.dead_ends
     );
     let lost = world.taken.iter().find(|id| !world.processed.contains_key(*id));
@@ -217,10 +220,14 @@ impl World<'_> {
                 *self.processed.entry(id(&reference).to_owned()).or_default() += 1;
                 self.downstream.acknowledge(&reference);
             }
+            Event::Repeated(reference) => {
+                self.repeats += 1;
+                self.downstream.acknowledge(&reference);
+            }
             Event::NotFetched(reference, reason) => {
                 ensure!(reason.contains("no pod"), "{reference}: {reason}");
                 self.dead_ends += 1;
-                self.downstream.acknowledge(&reference);
+                self.downstream.give_back(&reference);
             }
         }
         Ok(())

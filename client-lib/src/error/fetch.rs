@@ -120,7 +120,8 @@ pub enum NotTaken {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// No pod has had the payload on offer within the time limit.
+    /// No pod has had the payload on offer within the time limit, nor knows that it was taken. Do
+    /// not acknowledge the message with the reference.
     #[error(
         "no pod has {reference} on offer ({asked} asked within {} s): it was taken, its deadline has passed, or its pod is gone; \
          the program that offered it has to offer it again",
@@ -133,6 +134,13 @@ pub enum FetchError {
         waited: Duration,
         /// Number of pods that answered that they do not have it.
         asked: usize,
+    },
+    /// A pod answered that the payload was fetched and acknowledged before, and no pod offers it
+    /// again: the message with its reference was delivered twice. It can be acknowledged.
+    #[error("{reference} was taken: its payload has been acknowledged before")]
+    Taken {
+        /// Reference to the payload.
+        reference: Reference,
     },
     /// No pod of the service could be asked within the time limit.
     #[error("no pod of {name} could be asked within {} s: {last}", waited.as_secs())]

@@ -16,6 +16,7 @@ pub(super) enum PodReply {
     Here(Received),
     Unknown,
     TooLarge(u64),
+    Taken,
 }
 
 /// Reply of a pod, or why it could not be asked.
@@ -75,6 +76,10 @@ impl Pending {
             Status::TooLarge(length) => {
                 frame.acknowledge();
                 reply.send(Ok(PodReply::TooLarge(length)))
+            }
+            Status::Taken => {
+                frame.acknowledge();
+                reply.send(Ok(PodReply::Taken))
             }
         };
     }

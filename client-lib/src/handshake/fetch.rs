@@ -20,6 +20,9 @@ pub(crate) struct Fetch {
     /// Name of the Kubernetes Node that the fetcher runs on, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<String>,
+    /// Whether the fetcher knows the answer that a payload was taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) knows_taken: bool,
 }
 
 /// First message from the side that connects, as the side that accepts reads it.

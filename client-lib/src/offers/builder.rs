@@ -20,7 +20,7 @@ use crate::listener::{Listener, ListenerBuilder, default_memory};
 use crate::tls::Tls;
 use crate::transport::{Rdma, Transport};
 
-/// Time for which the ids of taken payloads are remembered: messages may be delivered again
+/// Time for which the id of a taken payload gets no new offer: messages may be delivered again
 /// meanwhile.
 const REMEMBER: Duration = Duration::from_secs(150);
 

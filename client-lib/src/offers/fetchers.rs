@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info_span};
 
 use super::OffersState;
-use super::ledger::{FetchEnd, Ticket};
+use super::ledger::{FetchEnd, Fetched, Ticket};
 use crate::answer::{PayloadAnswer, Status};
 use crate::endpoint::{Endpoint, PodRef};
 use crate::error::SendError;
@@ -39,6 +39,7 @@ pub(super) async fn accept(
 /// Completes the handshake, and answers the fetcher's questions until the connection ends.
 async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFetcher) {
     let ArrivedFetcher { stream, fetch, from, counted: _counted } = fetcher;
+    let knows_taken = fetch.knows_taken;
     let mut endpoint = Endpoint::at(from);
     (endpoint.host, endpoint.node) = (fetch.from, fetch.node);
     endpoint.pod = fetch.from_uid.map(|uid| PodRef { uid: Some(uid), ..PodRef::default() });
@@ -52,7 +53,7 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
     let (queue, answers) = mpsc::channel(MAX_ASKS);
     let asked = {
         let shared = Arc::clone(&shared);
-        move |to: &Answering, ask| answer(&shared, to, ask, &queue)
+        move |to: &Answering, ask| answer(&shared, to, ask, knows_taken, &queue)
     };
     let sender = SingleSender::new(dialer.session, asked);
     let connected = shared.count_fetcher();
@@ -80,16 +81,18 @@ fn answer(
     shared: &Arc<OffersState>,
     to: &Answering,
     Ask { number, id }: Ask,
+    knows_taken: bool,
     queue: &mpsc::Sender<Given>,
 ) -> bool {
     let Ok(place) = queue.try_reserve() else { return false };
     let now = Instant::now().into_std();
     let (frame, fetch) = match shared.with(|state| state.ledger.fetch(now, id.as_str())) {
-        Some((ticket, frame)) => {
+        Fetched::Here(ticket, frame) => {
             let fetch = LiveFetch { shared: Arc::clone(shared), ticket: Some(ticket), sent: None };
             (with_answer(frame, number, Status::Here), Some(fetch))
         }
-        None => (with_answer(Frame::new(""), number, Status::Unknown), None),
+        Fetched::Taken if knows_taken => (with_answer(Frame::new(""), number, Status::Taken), None),
+        Fetched::Taken | Fetched::Unknown => (with_answer(Frame::new(""), number, Status::Unknown), None),
     };
     match (to.try_send(frame), fetch) {
         (Ok(sent), Some(fetch)) => place.send(Given::Sent(fetch.sent_by(sent))),

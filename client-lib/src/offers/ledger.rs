@@ -22,6 +22,7 @@
 //! - An id on offer has one offer, with the first payload and the first deadline, however often it
 //!   is offered. Once that offer has ended, the id gets a new one, even if tickets of the old one
 //!   are out. An id that was taken lately gets none: it was only delivered again.
+//! - A fetch of an id that was taken, at any time that is still remembered, is told so.
 //! - Callers that wait for room are served in the order in which they came, whatever the lengths of
 //!   their payloads.
 
@@ -47,9 +48,9 @@ pub(crate) struct LedgerLimits {
     /// The most offers and callers in line together. An offer that has ended counts while it has
     /// handles or tickets.
     pub(crate) max_offers: usize,
-    /// Time for which the id of a taken offer is remembered.
+    /// Time for which the id of a taken offer gets no new one.
     pub(crate) remember: Duration,
-    /// The most ids that are remembered. The oldest is forgotten to make room.
+    /// The most ids of taken offers that are remembered. The oldest is forgotten to make room.
     pub(crate) max_remembered: usize,
 }
 
@@ -86,6 +87,16 @@ pub(crate) enum NotOffered {
     TooMany,
     /// The ledger is closed.
     Closed,
+}
+
+/// Answer to a fetcher.
+#[derive(Debug)]
+pub(crate) enum Fetched<P> {
+    Here(Ticket, P),
+    /// An offer of the id was taken.
+    Taken,
+    /// The id is not on offer.
+    Unknown,
 }
 
 /// Result of a fetch.
@@ -206,7 +217,7 @@ impl<P: Clone> Ledger<P> {
     ) -> Result<Added, (P, NotOffered)> {
         self.tick(now);
         let place = place.filter(|&place| self.line.has(place));
-        let known = self.find(id);
+        let known = self.find(now, id);
         let refused = if known.is_none() { self.admit(length, place).err() } else { None };
         if let Some(place) = place
             && !matches!(refused, Some(NotOffered::Full(_)))
@@ -228,18 +239,17 @@ impl<P: Clone> Ledger<P> {
         self.line.leave(place);
     }
 
-    /// Returns a ticket for the payload with this id. `None` if it is not on offer.
-    pub(crate) fn fetch(&mut self, now: Instant, id: &str) -> Option<(Ticket, P)> {
+    /// Returns a ticket for the payload with this id, if it is on offer.
+    pub(crate) fn fetch(&mut self, now: Instant, id: &str) -> Fetched<P> {
         self.tick(now);
-        let Some(&key) = self.open.get(id) else {
+        let open = self.open.get(id).and_then(|&key| Some((key, self.offers.get_mut(&key)?)));
+        let Some((key, OfferEntry { payload: Some(payload), tickets, .. })) = open else {
             self.counts.unknown += 1;
-            return None;
+            return if self.remembered.has(id) { Fetched::Taken } else { Fetched::Unknown };
         };
-        let entry = self.offers.get_mut(&key)?;
-        let payload = entry.payload.clone()?;
-        entry.tickets += 1;
+        *tickets += 1;
         self.counts.fetches += 1;
-        Some((Ticket(key), payload))
+        Fetched::Here(Ticket(key), payload.clone())
     }
 
     /// Takes a ticket back. The first acknowledgement of an open offer takes the offer.
@@ -271,20 +281,18 @@ impl<P: Clone> Ledger<P> {
         open.into_iter().for_each(|key| self.end(key, OfferState::Closed));
     }
 
-    /// Ends the offers whose deadline has come, and forgets ids that were taken long ago.
+    /// Ends the offers whose deadline has come.
     pub(crate) fn tick(&mut self, now: Instant) {
         while let Some(&(deadline, key)) = self.deadlines.first()
             && deadline <= now
         {
             self.end(key, OfferState::Deadline);
         }
-        self.remembered.tick(now);
     }
 
     /// Returns when the next [`tick`](Self::tick) is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
-        deadline.into_iter().chain(self.remembered.due()).min()
+        self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
     /// Returns the state of an offer. `None` if all its handles have been forgotten.
@@ -329,9 +337,9 @@ impl<P: Clone> Ledger<P> {
 
     /// Returns what is known of an id without its payload: that it is on offer, or was taken
     /// lately.
-    fn find(&mut self, id: &OfferId) -> Option<Added> {
+    fn find(&mut self, now: Instant, id: &OfferId) -> Option<Added> {
         let Some(&key) = self.open.get(id) else {
-            return self.remembered.has(id).then_some(Added::Taken);
+            return self.remembered.has_lately(now, id).then_some(Added::Taken);
         };
         self.offers.get_mut(&key)?.handles += 1;
         Some(Added::Same(key))

@@ -194,6 +194,7 @@ impl Dialer {
                 from: self.identity.name.clone(),
                 from_uid: self.identity.uid.clone(),
                 node: self.node.clone(),
+                knows_taken: true,
             };
             let not_ours = |source| DialError::Handshake { peer, source };
             let fetch = fetch.encode().map_err(not_ours)?;

@@ -65,7 +65,7 @@ async fn a_fetched_payload_is_taken_when_it_is_acknowledged() {
     let now = offers.statistics();
     assert_eq!((now.offers, now.bytes, now.fetches, now.taken), (0, 0, 0, 1));
     let gone = fetch(&fetcher, &offers, &offer.reference()).await.unwrap_err();
-    assert!(matches!(gone, FetchError::NotFound { asked: 1, .. }), "{gone}");
+    assert!(matches!(gone, FetchError::Taken { .. }), "{gone}");
     // The message was only delivered again.
     soon(soon(offers.offer(id("camera-17/1"), "again")).await.unwrap().taken()).await.unwrap();
 }
@@ -152,6 +152,24 @@ async fn the_pod_that_is_named_is_asked_first_and_then_the_others() {
     soon(offer.taken()).await.unwrap();
     let error = find(&"decode-0/b".parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, FetchError::NotFound { asked: 2, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_payload_that_was_taken_is_found_where_it_is_offered_again() {
+    let pods = [bind(offers()).await, bind(offers().host("decode-1")).await];
+    let endpoints = vec![pod(&pods[0], "decode-0"), pod(&pods[1], "decode-1")];
+    let fetcher = fetcher();
+    let reference: Reference = "decode-0/a".parse().unwrap();
+    let find = || soon(fetcher.fetch_from(SERVICE, endpoints.clone(), &reference));
+    let first = pods[0].offer(id("a"), "a").await.unwrap();
+    find().await.unwrap().acknowledge();
+    soon(first.taken()).await.unwrap();
+    let error = find().await.unwrap_err();
+    assert_eq!(error.to_string(), "decode-0/a was taken: its payload has been acknowledged before");
+    // The message was delivered again, to the other pod.
+    let second = pods[1].offer(id("a"), "a").await.unwrap();
+    find().await.unwrap().acknowledge();
+    soon(second.taken()).await.unwrap();
 }
 
 #[tokio::test]

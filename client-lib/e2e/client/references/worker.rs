@@ -22,6 +22,8 @@ pub(super) enum Event {
     NotTaken(String),
     /// The payload of this reference is right, and about to be acknowledged.
     Fetched(String),
+    /// The payload of this reference was acknowledged before.
+    Repeated(String),
     /// The payload of this reference could not be fetched, and why.
     NotFetched(String, String),
 }
@@ -92,6 +94,7 @@ fn event(line: &str) -> Option<Event> {
         "" => Some(Event::Offered(rest.to_owned())),
         "taken" => Some(Event::Taken(rest.to_owned())),
         "fetched" => Some(Event::Fetched(rest.split(' ').next()?.to_owned())),
+        "repeated" => Some(Event::Repeated(rest.to_owned())),
         "not" => match first.split_once(' ')? {
             ("taken", id) => Some(Event::NotTaken(id.to_owned())),
             ("fetched", reference) => Some(Event::NotFetched(reference.to_owned(), reason.to_owned())),

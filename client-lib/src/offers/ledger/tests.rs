@@ -5,7 +5,7 @@ mod simulation;
 use std::time::{Duration, Instant};
 
 use super::{
-    Added, FetchEnd, Ledger, LedgerLimits, LinePlace, NotOffered, OfferKey, OfferState, Ticket, Wake,
+    Added, FetchEnd, Fetched, Ledger, LedgerLimits, LinePlace, NotOffered, OfferKey, OfferState, Ticket, Wake,
 };
 
 const BUDGET: usize = 10;
@@ -55,7 +55,10 @@ impl Rig {
     }
 
     fn fetch(&mut self, id: &str) -> Option<Ticket> {
-        self.ledger.fetch(self.now, id).map(|(ticket, _)| ticket)
+        match self.ledger.fetch(self.now, id) {
+            Fetched::Here(ticket, _) => Some(ticket),
+            Fetched::Taken | Fetched::Unknown => None,
+        }
     }
 
     fn finish(&mut self, ticket: Ticket, outcome: FetchEnd) {
@@ -223,12 +226,14 @@ fn ids_that_were_taken_are_remembered_for_a_time_and_up_to_a_number() {
     };
     take(&mut rig, "a");
     assert_eq!(rig.offer("a", 1), Ok(Added::Taken));
-    assert_eq!(rig.ledger.due(), Some(rig.now + REMEMBERED));
     rig.now += REMEMBERED;
+    assert!(matches!(rig.ledger.fetch(rig.now, "a"), Fetched::Taken), "fetchers are told for longer");
     take(&mut rig, "a");
     take(&mut rig, "b");
     take(&mut rig, "c");
     assert_eq!(rig.offer("b", 1), Ok(Added::Taken));
+    assert!(matches!(rig.ledger.fetch(rig.now, "b"), Fetched::Taken));
+    assert!(matches!(rig.ledger.fetch(rig.now, "a"), Fetched::Unknown));
     assert!(matches!(rig.offer("a", 1), Ok(Added::New(_))));
 }
 

@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use super::super::{Added, FetchEnd, Ledger, LinePlace, NotOffered, OfferKey, OfferState};
+use super::super::{Added, FetchEnd, Fetched, Ledger, LinePlace, NotOffered, OfferKey, OfferState};
 use super::fetcher::{Held, Payload, Stage, Work};
 use super::model::Model;
 use super::queue::{Delivery, Queue};
@@ -346,7 +346,7 @@ impl World {
         let id = &work.delivery.id;
         let known = self.model.open.get(id).map(|&(key, _)| key);
         match (self.ledger.fetch(self.now, id.as_str()), known) {
-            (Some((ticket, payload)), Some(key)) => {
+            (Fetched::Here(ticket, payload), Some(key)) => {
                 ensure!(payload.id == *id, "{} instead of {id}", payload.id);
                 if self.held().any(|held| held.key == key) {
                     self.tally.count("fetched by two");
@@ -355,7 +355,7 @@ impl World {
                 work.held = Some(Held { ticket, key, payload: Rc::downgrade(&payload) });
                 work.stage = Stage::Reading;
             }
-            (None, None) => {
+            (Fetched::Taken | Fetched::Unknown, None) => {
                 self.tally.count("unknown");
                 if self.now - work.since >= self.plan.patience() {
                     self.tally.count("references given up");
