@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::limits::annotations::{MAX_EDGES, MAX_RESOURCES, MAX_TEXT};
+use crate::limits::annotations::{MAX_EDGES, MAX_NETWORKS, MAX_RESOURCES, MAX_TEXT};
 use crate::objects::{Pipeline, PipelineVertex};
 
 /// Annotation of a Pipeline: its direct edges, as JSON.
@@ -177,9 +177,8 @@ impl Declared {
         let annotations = &vertex.metadata.annotations;
         let place = |key: &str| format!("vertex {}: {}", vertex.name, key.rsplit('/').next().unwrap_or(key));
         if let Some(text) = annotations.get(NETWORKS) {
-            let networks: Vec<_> = names(text).map(by_name).collect();
-            match check(&networks, DEFAULT_PORT) {
-                Ok(()) => drop(self.networks.insert(vertex.name.clone(), networks)),
+            match own_networks(text) {
+                Ok(networks) => drop(self.networks.insert(vertex.name.clone(), networks)),
                 Err(problem) => self.problem(&format!("{}{problem}", place(NETWORKS))),
             }
         }
@@ -247,6 +246,7 @@ fn direct_edge(text: &str) -> Result<RawParts, String> {
         return Err(format!(": must name its receiver by {DNS_LABEL}; {name} is not"));
     }
     let port = raw.port.unwrap_or(DEFAULT_PORT);
+    few(raw.networks.len())?;
     let mut networks = Vec::new();
     for (index, network) in raw.networks.iter().enumerate() {
         networks
@@ -280,6 +280,20 @@ fn numa_network_edge(text: &str) -> Result<RawParts, String> {
     check(&networks, DEFAULT_PORT)?;
     let to = Receiver::Vertex { pipeline: None, vertex: raw.to };
     Ok(RawParts { from: raw.from, to, networks, ..RawParts::default() })
+}
+
+/// Parses the networks that a vertex declares for itself.
+fn own_networks(text: &str) -> Result<Vec<NetworkReference>, String> {
+    few(names(text).count())?;
+    let networks: Vec<_> = names(text).map(by_name).collect();
+    check(&networks, DEFAULT_PORT)?;
+    Ok(networks)
+}
+
+/// Refuses a number of networks that is too large, before each of them is looked at.
+fn few(networks: usize) -> Result<(), String> {
+    let problem = || format!(".networks: must have 1 to {MAX_NETWORKS} items, not {networks}");
+    (networks <= MAX_NETWORKS).then_some(()).ok_or_else(problem)
 }
 
 /// Parses a network: a name, or an object.

@@ -1,5 +1,7 @@
 //! Rules of MultiNetworkService.
 
+use std::collections::HashMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use super::check::{Check, quote};
@@ -48,19 +50,23 @@ fn spec(check: &mut Check, spec: &MultiNetworkServiceSpec, own: &str) {
 
 /// Requires that no network is listed under two aliases.
 fn one_alias(check: &mut Check, networks: &[NetworkReference], own: &str) {
-    let known: Vec<_> =
-        networks.iter().map(|network| (network.kind, &network.name, network.namespace(own))).collect();
+    // The first alias of each network, and the first other one.
+    let mut known: HashMap<_, (&str, Option<&str>)> = HashMap::new();
     check.field("networks", |check| {
         for (index, network) in networks.iter().enumerate() {
             let alias = network.alias();
-            let other = (0..index).find(|&other| known[other] == known[index] && networks[other].alias() != alias);
+            let id = (network.kind, &network.name, network.namespace(own));
+            let (first, second) = known.entry(id).or_insert((alias, None));
+            let other = if *first == alias { *second } else { Some(*first) };
+            if *first != alias {
+                second.get_or_insert(alias);
+            }
             if let Some(other) = other {
                 check.entry(index, |check| {
                     check.fail(format!(
-                        "each network may be listed once; {} {} is listed as {} and {alias}: keep one of them",
+                        "each network may be listed once; {} {} is listed as {other} and {alias}: keep one of them",
                         network.kind.as_str(),
                         network.name,
-                        networks[other].alias(),
                     ));
                 });
             }

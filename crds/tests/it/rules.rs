@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use multinet_crds::manifest::{self, Object};
-use multinet_crds::validate::validate_update;
+use multinet_crds::validate::{validate, validate_update};
+use multinet_crds::{MultiNetworkService, NetworkReference};
 use serde_json::Value;
 
 use self::table::Row;
@@ -69,4 +70,16 @@ fn valid_objects_survive_serialisation() {
         };
         assert_eq!(admit(written).as_ref(), Ok(&object), "{}", row.name);
     }
+}
+
+/// With a comparison of each network with each, this takes minutes.
+#[test]
+fn a_long_list_of_networks_is_checked_once() {
+    let network = |index| NetworkReference { name: format!("n{index}"), ..NetworkReference::default() };
+    let networks: Vec<_> = (0..100_000).map(network).collect();
+    let spec = serde_json::json!({"networks": networks});
+    let service = MultiNetworkService::new("many", serde_json::from_value(spec).unwrap());
+    let violations = validate(&service).unwrap_err();
+    assert_eq!(violations.len(), 1, "{violations:?}");
+    assert_eq!(violations[0].message, "must have 1 to 16 items, not 100000");
 }

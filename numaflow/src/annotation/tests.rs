@@ -187,6 +187,19 @@ fn a_problem_is_one_line_without_control_characters() {
 }
 
 #[test]
+fn a_list_of_too_many_networks_is_refused_before_each_is_looked_at() {
+    let many = 20_000;
+    let problem = format!(".networks: must have 1 to 16 items, not {many}");
+    let networks = vec![r#""A""#; many].join(",");
+    let edge = declared(&format!(r#"[{{"from": "decode", "to": "infer", "networks": [{networks}]}}]"#));
+    assert_eq!(edge.problems, [format!("direct-edges[0]{problem}")]);
+    let mut json = crate::fixtures::pipeline_json("");
+    json["spec"]["vertices"][1]["metadata"]["annotations"] = json!({NETWORKS: vec!["A"; many].join(",")});
+    let vertex = Declared::of(&serde_json::from_value(json).unwrap());
+    assert_eq!(vertex.problems, [format!("vertex decode: networks{problem}")]);
+}
+
+#[test]
 fn an_annotation_of_256_kib_costs_little() {
     let edge = r#"{"from":"decode","to":"infer","networks":["a"]}"#;
     let many = declared(&format!("[{}]", vec![edge; (256 << 10) / (edge.len() + 1)].join(",")));
