@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::limits::annotations::{MAX_EDGES, MAX_NETWORKS, MAX_RESOURCES, MAX_TEXT};
+use crate::limits::annotations::{MAX_EDGES, MAX_NETWORKS, MAX_PROBLEMS, MAX_RESOURCES, MAX_TEXT};
 use crate::objects::{Pipeline, PipelineVertex};
 
 /// Annotation of a Pipeline: its direct edges, as JSON.
@@ -42,8 +42,12 @@ pub struct Declared {
     pub networks: BTreeMap<String, Vec<NetworkReference>>,
     /// Vertices of the Pipeline, and whether each has a user-defined container.
     pub vertices: BTreeMap<String, bool>,
-    /// Problems of the other edges.
+    /// Problems of the other edges, up to a limit.
     pub problems: Vec<String>,
+    /// Number of further problems.
+    pub more_problems: usize,
+    /// Number of edges, also wrong ones.
+    edge_count: usize,
 }
 
 /// Direct edge from a vertex of the Pipeline.
@@ -122,11 +126,10 @@ enum ConnectionType {
 impl Declared {
     /// Parses all declarations of a Pipeline.
     pub fn of(pipeline: &Pipeline) -> Self {
-        let vertices = &pipeline.spec.vertices;
-        let mut declared = Self {
-            vertices: vertices.iter().map(|vertex| (vertex.name.clone(), vertex.is_user_defined())).collect(),
-            ..Self::default()
-        };
+        // Numaflow refuses a Pipeline with a vertex of another name.
+        let vertices = pipeline.spec.vertices.iter().filter(|vertex| DNS_LABEL.accepts(&vertex.name));
+        let known = vertices.clone().map(|vertex| (vertex.name.clone(), vertex.is_user_defined()));
+        let mut declared = Self { vertices: known.collect(), ..Self::default() };
         declared.read(pipeline.annotation(DIRECT_EDGES), "direct-edges", direct_edge);
         declared.read(pipeline.annotation(NUMA_NETWORK_EDGES), "numa-network-edges", numa_network_edge);
         for vertex in vertices {
@@ -140,8 +143,25 @@ impl Declared {
         self.edges.is_empty() && self.networks.is_empty() && self.problems.is_empty()
     }
 
-    /// Adds a problem as one line, cut to a length that an event can show.
+    /// Counts an edge. Returns whether the Pipeline may have it. The first that it may not have
+    /// becomes a problem.
+    fn admit(&mut self, place: &str) -> bool {
+        self.edge_count += 1;
+        if self.edge_count == MAX_EDGES + 1 {
+            self.problem(&format!(
+                "{place}: is one edge too many, and those behind it do not count either; a Pipeline may have {MAX_EDGES}"
+            ));
+        }
+        self.edge_count <= MAX_EDGES
+    }
+
+    /// Adds a problem as one line, cut to a length that an event can show. After the first few, it
+    /// is only counted.
     fn problem(&mut self, text: &str) {
+        if self.problems.len() == MAX_PROBLEMS {
+            self.more_problems += 1;
+            return;
+        }
         let cut = |text: &str| text[..text.floor_char_boundary(MAX_TEXT)].to_owned();
         self.problems.push(cut(&TerminalSafe(&cut(text)).to_string()));
     }
@@ -159,15 +179,12 @@ impl Declared {
         };
         for (index, edge) in edges.iter().enumerate() {
             let place = format!("{place}[{index}]");
-            match parse(edge.get()) {
-                Ok(parts) => self.add(place.clone(), parts),
-                Err(problem) => self.problem(&format!("{place}{problem}")),
+            if !self.admit(&place) {
+                return;
             }
-            if index + 1 == MAX_EDGES && edges.len() > MAX_EDGES {
-                self.problem(&format!(
-                    "{place}: is the last edge that counts; a Pipeline may have {MAX_EDGES}"
-                ));
-                break;
+            match parse(edge.get()) {
+                Ok(parts) => self.add(place, parts),
+                Err(problem) => self.problem(&format!("{place}{problem}")),
             }
         }
     }
@@ -182,7 +199,10 @@ impl Declared {
                 Err(problem) => self.problem(&format!("{}{problem}", place(NETWORKS))),
             }
         }
-        for to in annotations.get(DIRECT_TO).into_iter().flat_map(|text| names(text)).take(MAX_EDGES) {
+        for to in annotations.get(DIRECT_TO).into_iter().flat_map(|text| names(text)) {
+            if !self.admit(&place(DIRECT_TO)) {
+                return;
+            }
             let to = Receiver::Vertex { pipeline: None, vertex: to.to_owned() };
             let parts = RawParts { from: vertex.name.clone(), to, ..RawParts::default() };
             self.add(place(DIRECT_TO), parts);

@@ -33,7 +33,8 @@ pub(crate) mod flags {
 
 /// Contents of annotations. Authors of Pipelines write them, so they are bounded.
 pub(crate) mod annotations {
-    /// Maximum number of direct edges of a Pipeline. Pipelines have tens of vertices.
+    /// Maximum number of direct edges of a Pipeline, in all of its annotations, also wrong ones.
+    /// Pipelines have tens of vertices.
     pub(crate) const MAX_EDGES: usize = 256;
 
     /// Maximum number of direct edges of all Pipelines in a namespace. Every write of a Vertex

@@ -11,7 +11,9 @@ use serde::{Serialize, Serializer};
 use siphasher::sip::SipHasher13;
 
 use crate::annotation::{Declared, Edge, Receiver};
-use crate::limits::annotations::{MAX_EDGES_OF_NAMESPACE, MAX_NETWORKS, MAX_PEERS, MAX_PORTS, MAX_RESOURCES};
+use crate::limits::annotations::{
+    MAX_EDGES_OF_NAMESPACE, MAX_NETWORKS, MAX_PEERS, MAX_PORTS, MAX_PROBLEMS, MAX_RESOURCES,
+};
 
 /// Version of what is injected. It rises when the same plan injects something else, so that
 /// vertices are written anew.
@@ -85,8 +87,11 @@ pub struct End {
 pub struct Plan {
     /// All ends of direct edges.
     pub ends: BTreeMap<EndName, End>,
-    /// Problems of each Pipeline that has any.
+    /// Problems of each Pipeline that has any: the first few, and the number of the others.
     pub problems: BTreeMap<String, Vec<String>>,
+    /// Number of further problems of each Pipeline.
+    #[serde(skip)]
+    more_problems: BTreeMap<String, usize>,
 }
 
 impl Plan {
@@ -98,28 +103,40 @@ impl Plan {
     ) -> Self {
         let pipelines: BTreeMap<&str, &Declared> = pipelines.into_iter().collect();
         let mut plan = Self::default();
-        let mut edges = 0;
-        for (&name, declared) in &pipelines {
-            let mut problems = declared.problems.clone();
-            for edge in &declared.edges {
-                edges += 1;
-                let added = if edges > MAX_EDGES_OF_NAMESPACE {
-                    Err(format!(
-                        "the Pipelines of a namespace may have {MAX_EDGES_OF_NAMESPACE} direct edges"
-                    ))
-                } else {
-                    plan.add(namespace, name, edge, &pipelines, settings)
-                };
-                if let Err(problem) = added {
-                    problems.push(format!("{}: {problem}", edge.place));
-                }
-                problems.extend(absence(edge, &pipelines));
+        for (&name, declared) in pipelines.iter().filter(|(_, declared)| !declared.problems.is_empty()) {
+            plan.problems.insert(name.to_owned(), declared.problems.clone());
+            plan.more_problems.insert(name.to_owned(), declared.more_problems);
+        }
+        let all =
+            pipelines.iter().flat_map(|(name, declared)| declared.edges.iter().map(|edge| (*name, edge)));
+        for (count, (name, edge)) in all.enumerate() {
+            let added = if count < MAX_EDGES_OF_NAMESPACE {
+                plan.add(namespace, name, edge, &pipelines, settings)
+            } else {
+                Err(format!("the Pipelines of a namespace may have {MAX_EDGES_OF_NAMESPACE} direct edges"))
+            };
+            if let Err(problem) = added {
+                plan.report(name, format!("{}: {problem}", edge.place));
             }
-            if !problems.is_empty() {
-                plan.problems.insert(name.to_owned(), problems);
+            if let Some(problem) = absence(edge, &pipelines) {
+                plan.report(name, problem);
             }
         }
+        for (name, more) in std::mem::take(&mut plan.more_problems) {
+            let problems = plan.problems.entry(name).or_default();
+            problems.extend((more > 0).then(|| format!("{more} more problems with direct edges")));
+        }
         plan
+    }
+
+    /// Adds a problem of a Pipeline. After the first few, it is only counted.
+    fn report(&mut self, pipeline: &str, problem: String) {
+        let known = self.problems.entry(pipeline.to_owned()).or_default();
+        if known.len() < MAX_PROBLEMS {
+            known.push(problem);
+        } else {
+            *self.more_problems.entry(pipeline.to_owned()).or_default() += 1;
+        }
     }
 
     /// Adds an edge to both of its ends, or to none of them.

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use multinet_crds::MultiNetworkService;
 
 use crate::annotation::Declared;
-use crate::limits::annotations::MAX_PROBLEMS;
 use crate::plan::{End, EndName, Plan, Settings};
 use crate::service::{is_ours, owned_service, owner};
 
@@ -119,7 +118,11 @@ impl Namespace {
     pub fn decide(&self, name: &str, plan: &Plan, settings: &Settings) -> Decision {
         let mut decision = Decision::default();
         for (pipeline, problems) in &plan.problems {
-            decision.report(pipeline, problems);
+            decision.notices.extend(problems.iter().map(|note| Notice {
+                pipeline: pipeline.clone(),
+                reason: "DirectEdgeInvalid",
+                note: note.clone(),
+            }));
         }
         let mut wanted = BTreeMap::new();
         for (end_name, end) in &plan.ends {
@@ -176,15 +179,6 @@ impl Namespace {
 }
 
 impl Decision {
-    /// Adds the problems of a Pipeline, the first few by themselves.
-    fn report(&mut self, pipeline: &str, problems: &[String]) {
-        let rest = problems.len().saturating_sub(MAX_PROBLEMS);
-        let rest = (rest > 0).then(|| format!("{rest} more problems with direct edges"));
-        for note in problems.iter().take(MAX_PROBLEMS).cloned().chain(rest) {
-            self.notices.insert(Notice { pipeline: pipeline.to_owned(), reason: "DirectEdgeInvalid", note });
-        }
-    }
-
     /// Reports that the name of an end's service is taken.
     fn taken(&mut self, end: &End, note: &str) {
         for pipeline in &end.pipelines {

@@ -200,6 +200,44 @@ fn a_list_of_too_many_networks_is_refused_before_each_is_looked_at() {
 }
 
 #[test]
+fn all_vertices_of_a_pipeline_share_its_edges_and_problems() {
+    let mut json = crate::fixtures::pipeline_json("[7]");
+    let vertices = json["spec"]["vertices"].as_array_mut().unwrap();
+    let to = |receiver: &str| json!({NETWORKS: "a", DIRECT_TO: vec![receiver; 200].join(",")});
+    vertices[1]["metadata"]["annotations"] = to("infer");
+    vertices[2]["metadata"]["annotations"] = to("gone");
+    let declared = Declared::of(&serde_json::from_value(json).unwrap());
+    // The first problem is the 7, and the last that the 257th edge is one too many.
+    assert_eq!((declared.edges.len(), declared.networks.len()), (200, 2));
+    let wrong = MAX_EDGES - 200;
+    assert_eq!((declared.problems.len(), declared.more_problems), (MAX_PROBLEMS, wrong + 1 - MAX_PROBLEMS));
+
+    let declared = self::declared(&format!(
+        "[{}]",
+        vec![r#"{"from":"decode","to":"infer","networks":["a"]}"#; 257].join(",")
+    ));
+    assert_eq!(
+        declared.problems,
+        [
+            "direct-edges[256]: is one edge too many, and those behind it do not count either; a Pipeline may have 256"
+        ]
+    );
+}
+
+#[test]
+fn a_vertex_whose_name_is_no_dns_label_is_at_no_edge() {
+    for name in ["A", "a.b", "x".repeat(64).as_str()] {
+        let edge = format!(r#"[{{"from": "{name}", "to": "infer", "networks": ["a"]}}]"#);
+        let mut json = crate::fixtures::pipeline_json(&edge);
+        json["spec"]["vertices"][1]["name"] = json!(name);
+        json["spec"]["vertices"][1]["metadata"]["annotations"] = json!({NETWORKS: "a", DIRECT_TO: "infer"});
+        let declared = Declared::of(&serde_json::from_value(json).unwrap());
+        assert!(declared.edges.is_empty() && declared.networks.is_empty(), "{declared:?}");
+        assert!(declared.problems[0].contains("the Pipeline has no vertex"), "{declared:?}");
+    }
+}
+
+#[test]
 fn an_annotation_of_256_kib_costs_little() {
     let edge = r#"{"from":"decode","to":"infer","networks":["a"]}"#;
     let many = declared(&format!("[{}]", vec![edge; (256 << 10) / (edge.len() + 1)].join(",")));

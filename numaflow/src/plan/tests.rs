@@ -86,6 +86,16 @@ fn an_edge_that_does_not_fit_to_those_before_gets_nothing_at_both_ends() {
 }
 
 #[test]
+fn many_problems_are_counted() {
+    let to = |index: usize| format!(r#"{{"from": "decode", "toMonoVertex": "m{index}", "networks": ["a"]}}"#);
+    let edges: Vec<String> = (0..MAX_PEERS + 20).map(to).collect();
+    let problems = &plan(&[("frames", &format!("7, {}", edges.join(",")))]).problems["frames"];
+    assert_eq!(problems.len(), MAX_PROBLEMS + 1);
+    assert!(problems[0].starts_with("direct-edges[0]: invalid type"), "{problems:?}");
+    assert_eq!(problems[MAX_PROBLEMS], "13 more problems with direct edges");
+}
+
+#[test]
 fn what_vertices_may_have_is_limited() {
     let to = |index: usize| format!(r#"{{"from": "decode", "toMonoVertex": "m{index}", "networks": ["a"]}}"#);
     let edges: Vec<String> = (0..MAX_PEERS + 2).map(to).collect();
