@@ -67,6 +67,13 @@ pub struct Edge {
     pub resources: BTreeMap<String, u32>,
 }
 
+impl Edge {
+    /// Returns whether the edge leads from this Pipeline into another one.
+    pub fn leads_out(&self, own: &str) -> bool {
+        matches!(&self.to, Receiver::Vertex { pipeline: Some(other), .. } if other != own)
+    }
+}
+
 /// Receiving end of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receiver {

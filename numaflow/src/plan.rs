@@ -1,7 +1,8 @@
 //! Plan of a namespace: what each end of a direct edge needs.
 //!
-//! The edges of all Pipelines in the namespace are added one by one, to both of their ends. An edge
-//! that does not fit to those before it is left out at both, and becomes a problem of its Pipeline.
+//! The edges of all Pipelines in the namespace are added one by one, to both of their ends: first
+//! those within a Pipeline, then those into other Pipelines. An edge that does not fit to those
+//! before it is left out at both ends, and becomes a problem of the Pipeline that declares it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;
@@ -109,7 +110,9 @@ impl Plan {
         }
         let all =
             pipelines.iter().flat_map(|(name, declared)| declared.edges.iter().map(|edge| (*name, edge)));
-        for (count, (name, edge)) in all.enumerate() {
+        // An edge into another Pipeline never displaces one that is within that Pipeline.
+        let (out, within): (Vec<_>, Vec<_>) = all.partition(|(name, edge)| edge.leads_out(name));
+        for (count, (name, edge)) in within.into_iter().chain(out).enumerate() {
             let added = if count < MAX_EDGES_OF_NAMESPACE {
                 plan.add(namespace, name, edge, &pipelines, settings)
             } else {

@@ -36,7 +36,7 @@ fn receivers_may_be_in_another_pipeline_or_a_mono_vertex() {
     let infer = &plan.ends[&vertex("frames", "infer")];
     assert_eq!(
         infer.targets,
-        ["decode.next.vision.vertexdomain.local.:7", "store.vision.svc.multinet.cluster.local.:18515"]
+        ["store.vision.svc.multinet.cluster.local.:18515", "decode.next.vision.vertexdomain.local.:7"]
     );
     assert_eq!(plan.ends[&vertex("next", "decode")].ports, [7]);
     assert_eq!(plan.ends[&EndName::MonoVertex("store".to_owned())].sources.len(), 1);
@@ -44,7 +44,7 @@ fn receivers_may_be_in_another_pipeline_or_a_mono_vertex() {
     let ports = infer.service_ports();
     assert_eq!(
         ports.iter().map(|port| (port.name.as_str(), port.port)).collect::<Vec<_>>(),
-        [("multinet", 7), ("multinet-18515", 18515)]
+        [("multinet", 18515), ("multinet-7", 7)]
     );
 }
 
@@ -82,6 +82,27 @@ fn an_edge_that_does_not_fit_to_those_before_gets_nothing_at_both_ends() {
             problem.starts_with("direct-edges[1]: network") && problem.ends_with("make them the same"),
             "{problem}"
         );
+    }
+}
+
+#[test]
+fn an_edge_from_another_pipeline_displaces_none_of_a_pipelines_own() {
+    let out = |from: &str, network: &str, port: usize| {
+        format!(
+            r#"{{"from": "{from}", "to": "infer", "toPipeline": "prod", "networks": [{network}], "port": {port}}}"#
+        )
+    };
+    let clash = out("infer", r#"{"name": "other", "alias": "rdma-a"}"#, 18515);
+    let ports: Vec<String> = (1..=MAX_PORTS).map(|port| out("decode", r#""rdma-a""#, port)).collect();
+    let own = plan(&[("prod", EDGE)]);
+    for edges in [clash, ports.join(",")] {
+        let both = plan(&[("alpha", &edges), ("prod", EDGE)]);
+        assert_eq!(both.problems.keys().collect::<Vec<_>>(), ["alpha"], "{:?}", both.problems);
+        assert_eq!(both.problems["alpha"].len(), 1, "{:?}", both.problems);
+        let (decode, infer) = (vertex("prod", "decode"), vertex("prod", "infer"));
+        assert_eq!(both.ends[&decode], own.ends[&decode]);
+        assert_eq!(both.ends[&infer].sources[0], own.ends[&infer].sources[0]);
+        assert_eq!(both.ends[&infer].ports[0], 18515);
     }
 }
 
