@@ -31,13 +31,18 @@ pub fn print(files: &[PathBuf], settings: &Settings) -> Result<()> {
     for file in files {
         let text = read(file, room)?;
         room -= text.len() as u64;
-        // JSON is YAML.
-        let found: Vec<Value> = serde_saphyr::from_multiple(&text)
+        let found = parse(&text)
             .map_err(|error| anyhow!("{}: is not YAML: {}", file.display(), first_line(&error)))?;
         documents.extend(found.into_iter().filter(|document| !document.is_null()));
     }
     let text = injected(documents, settings)?;
     io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+}
+
+/// Parses documents as kubectl does, by YAML 1.1: `0440` is octal. JSON is YAML.
+fn parse(text: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    serde_saphyr::from_multiple_with_options(text, options)
 }
 
 fn first_line(error: &impl ToString) -> String {

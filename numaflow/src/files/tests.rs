@@ -8,7 +8,7 @@ const EDGES: &str = r#"[{"from": "decode", "to": "infer", "networks": ["rdma-a"]
 
 fn run(documents: &[Value]) -> Result<Vec<Value>> {
     let text = injected(documents.to_vec(), &settings())?;
-    Ok(serde_saphyr::from_multiple(&text)?)
+    Ok(parse(&text)?)
 }
 
 #[test]
@@ -76,6 +76,43 @@ fn fields_of_the_template_of_all_vertices_are_kept() {
     assert_eq!(infer["metadata"]["annotations"][MULTUS_NETWORKS], "rdma-a");
 }
 
+/// The values are those of sigs.k8s.io/yaml, which kubectl and the API server use.
+#[test]
+fn scalars_are_read_and_printed_as_kubernetes_reads_them() {
+    for (text, value) in [
+        ("0440", json!(288)),
+        ("0777", json!(511)),
+        ("-0440", json!(-288)),
+        ("+0440", json!(288)),
+        ("0o440", json!(288)),
+        ("01_7", json!(15)),
+        ("0_1", json!(1)),
+        ("0", json!(0)),
+        ("00", json!(0)),
+        ("1_000", json!(1000)),
+        ("0x1F", json!(31)),
+        ("0b11", json!(3)),
+        ("-0x1f", json!(-31)),
+        ("09", json!(9.0)),
+        ("00.5", json!(0.5)),
+        ("1e3", json!(1000.0)),
+        ("12345678901234567890", json!(12_345_678_901_234_567_890_u64)),
+        ("on", json!(true)),
+        ("n", json!(false)),
+        ("~", json!(null)),
+        ("1:30", json!("1:30")),
+        ("_1", json!("_1")),
+        ("0440a", json!("0440a")),
+    ] {
+        let document = json!({"quoted": text, "plain": value});
+        let read = parse(&format!("plain: {text}\nquoted: '{text}'")).unwrap();
+        assert_eq!(read, std::slice::from_ref(&document), "{text}");
+        let mut printed = String::new();
+        append(&mut printed, &document).unwrap();
+        assert_eq!(parse(&printed).unwrap(), [document], "{printed}");
+    }
+}
+
 #[test]
 fn a_wrong_file_is_refused_as_a_whole() {
     let wrong = pipeline_json(r#"[{"from": "decode", "to": "infer", "networks": ["A"]}]"#);
@@ -119,7 +156,7 @@ fn shown_pipelines_are_right() {
     }
     assert_eq!(texts.len(), 4);
     for text in texts {
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+        let documents = parse(&text).unwrap();
         let out = injected(documents, &settings()).unwrap();
         for part in ["MULTINET_TARGETS", "MULTINET_SOURCES", "kind: MultiNetworkService"] {
             assert!(out.contains(part), "{out}");
