@@ -110,48 +110,50 @@ fn request_networks<'a>(
         return;
     };
     let text = annotations.get(MULTUS_NETWORKS).and_then(Value::as_str).unwrap_or_default().trim();
-    let id = |network: &NetworkReference| {
-        let of = network.namespace.as_deref().unwrap_or(namespace);
-        format!("{of}/{}", network.name)
-    };
+    let names: Vec<&str> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     // Multus takes a text with one of these characters for JSON.
-    let merged = if text.contains(['[', '{', '"']) {
-        let Ok(Value::Array(mut requests)) = serde_json::from_str(text) else { return };
-        for network in networks {
-            let is_it = |request: &Value| {
-                request["name"] == *network.name
-                    && request["namespace"].as_str().unwrap_or(namespace)
-                        == network.namespace.as_deref().unwrap_or(namespace)
-            };
-            if !requests.iter().any(is_it) {
-                let mut request = json!({"name": network.name});
-                if let Some(of) = &network.namespace {
-                    request["namespace"] = json!(of);
-                }
-                requests.push(request);
-            }
-        }
+    let is_json = text.contains(['[', '{', '"']);
+    let mut requests = if is_json {
+        let Ok(Value::Array(requests)) = serde_json::from_str(text) else { return };
+        requests
+    } else {
+        names.iter().map(|name| request(name)).collect()
+    };
+    let is_asked_for = |network: &&NetworkReference| {
+        requests.iter().any(|request| {
+            // Multus takes an empty namespace for that of the pod, too.
+            let of = request["namespace"].as_str().filter(|of| !of.is_empty());
+            request["name"] == *network.name
+                && of.unwrap_or(namespace) == network.namespace.as_deref().unwrap_or(namespace)
+        })
+    };
+    let missing: Vec<String> = networks
+        .filter(|network| !is_asked_for(network))
+        .map(|network| {
+            network.namespace.as_ref().map(|of| format!("{of}/")).unwrap_or_default() + &network.name
+        })
+        .collect();
+    // In a list with commas, Multus takes no name with a dot.
+    let merged = if is_json || missing.iter().any(|name| name.contains('.')) {
+        requests.extend(missing.iter().map(|name| request(name)));
         Value::Array(requests).to_string()
     } else {
-        let mut requests: Vec<String> =
-            text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        for network in networks {
-            let is_it = |request: &String| {
-                let name = request.split('@').next().unwrap_or_default();
-                if name.contains('/') {
-                    name == id(network)
-                } else {
-                    format!("{namespace}/{name}") == id(network)
-                }
-            };
-            if !requests.iter().any(is_it) {
-                let of = network.namespace.as_ref().map(|of| format!("{of}/")).unwrap_or_default();
-                requests.push(format!("{of}{}", network.name));
-            }
-        }
-        requests.join(",")
+        names.into_iter().chain(missing.iter().map(String::as_str)).collect::<Vec<_>>().join(",")
     };
     annotations.insert(MULTUS_NETWORKS.to_owned(), json!(merged));
+}
+
+/// Returns the request in JSON that Multus also takes as `namespace/name@interface`.
+fn request(text: &str) -> Value {
+    let (text, interface) = text.split_once('@').map_or((text, None), |(text, it)| (text, Some(it)));
+    let (namespace, name) = text.split_once('/').map_or((None, text), |(of, name)| (Some(of), name));
+    let mut request = json!({"name": name.trim()});
+    for (field, value) in [("namespace", namespace), ("interface", interface)] {
+        if let Some(value) = value {
+            request[field] = json!(value.trim());
+        }
+    }
+    request
 }
 
 /// Adds a claim from a template to the pod, unless it has one. Returns its name in the pod; `None`

@@ -172,6 +172,7 @@ fn requested_networks_are_merged_as_multus_reads_them() {
         ("infra/rdma-a", None, "infra/rdma-a,rdma-a"),
         (r#"[{"name":"rdma-a","interface":"net7"}]"#, None, r#"[{"interface":"net7","name":"rdma-a"}]"#),
         (r#"[{"name":"a"}]"#, Some("infra"), r#"[{"name":"a"},{"name":"rdma-a","namespace":"infra"}]"#),
+        (r#"[{"name":"rdma-a","namespace":""}]"#, None, r#"[{"name":"rdma-a","namespace":""}]"#),
         // Multus reports such a text for the pod.
         ("[", None, "["),
         (r#"{"name":"a"}"#, None, r#"{"name":"a"}"#),
@@ -179,6 +180,25 @@ fn requested_networks_are_merged_as_multus_reads_them() {
         let mut vertex = spec("decode");
         vertex.insert("metadata".to_owned(), json!({"annotations": {MULTUS_NETWORKS: text}}));
         inject("vision", &mut vertex, &End { networks: vec![ours(namespace)], ..end() }, &settings());
+        assert_eq!(vertex["metadata"]["annotations"][MULTUS_NETWORKS], wanted, "{text}");
+    }
+}
+
+/// Multus takes only DNS labels in a list with commas.
+#[test]
+fn a_network_whose_name_has_a_dot_is_requested_in_json() {
+    let ours = network(NetworkKind::NetworkAttachmentDefinition, "rdma.a");
+    for (text, wanted) in [
+        ("", r#"[{"name":"rdma.a"}]"#),
+        (
+            "storage, infra/b@net7",
+            r#"[{"name":"storage"},{"interface":"net7","name":"b","namespace":"infra"},{"name":"rdma.a"}]"#,
+        ),
+        (r#"[{"name":"rdma.a"}]"#, r#"[{"name":"rdma.a"}]"#),
+    ] {
+        let mut vertex = spec("decode");
+        vertex.insert("metadata".to_owned(), json!({"annotations": {MULTUS_NETWORKS: text}}));
+        inject("vision", &mut vertex, &End { networks: vec![ours.clone()], ..end() }, &settings());
         assert_eq!(vertex["metadata"]["annotations"][MULTUS_NETWORKS], wanted, "{text}");
     }
 }
