@@ -81,7 +81,12 @@ pub(crate) mod webhook {
     /// each.
     pub(crate) const MAX_BODY: usize = 8 << 20;
 
-    /// Size limit of all bodies that are read or answered at a time. Further requests wait.
+    /// Size of a body that never waits for others. Nearly all are smaller. Connections bound the
+    /// memory for these.
+    pub(crate) const SMALL_BODY: usize = 64 << 10;
+
+    /// Size limit of all bodies that are read or answered at a time, without the first 64 KiB of
+    /// each. The rest of a large body waits for memory.
     pub(crate) const MEMORY: usize = 32 << 20;
 
     /// Time limit for reading a Pipeline from the API server, and for the lists after a start.

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -21,13 +21,15 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::server::ResolvesServerCert;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::limits::webhook::{HANDSHAKE_TIME, IDLE_TIME, MAX_BODY, MAX_CONNECTIONS, MEMORY, REQUEST_TIME};
+use crate::limits::webhook::{
+    HANDSHAKE_TIME, IDLE_TIME, MAX_BODY, MAX_CONNECTIONS, MEMORY, REQUEST_TIME, SMALL_BODY,
+};
 use crate::webhook::{PATH, Refusal, Webhook};
 
 /// Pause after a failure to accept, whose usual cause is a lack of file descriptors.
@@ -53,7 +55,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 pub struct Server {
     webhook: Arc<Webhook>,
     tls: TlsAcceptor,
-    /// Permits for bytes of requests' bodies.
+    /// Permits for bytes of large bodies.
     memory: Arc<Semaphore>,
     shutdown: CancellationToken,
 }
@@ -155,19 +157,82 @@ impl Server {
         }
         let length =
             request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let Some(length) = length.filter(|length: &usize| *length <= MAX_BODY) else {
+        if length.is_none_or(|length: usize| length > MAX_BODY) {
             return refuse(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "an AdmissionReview has a Content-Length of at most 8 MiB",
             );
-        };
-        // The semaphore is never closed, so acquiring cannot fail.
-        let _memory = self.memory.acquire_many(u32::try_from(length).unwrap_or(u32::MAX)).await.ok();
-        let body = Limited::new(request.into_body(), MAX_BODY).collect();
-        let body = match timeout(HANDSHAKE_TIME, body).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            _ => return refuse(StatusCode::BAD_REQUEST, "the body did not arrive as a whole"),
+        }
+        let received = timeout(HANDSHAKE_TIME, receive(request.into_body(), &self.memory)).await;
+        let Ok(Some((body, _memory))) = received else {
+            return refuse(StatusCode::BAD_REQUEST, "the body did not arrive as a whole in time");
         };
         self.webhook.review(&body).await
+    }
+}
+
+/// Receives a body; `None` if it breaks off, or is too large. The permits are for its bytes beyond
+/// those of a small body, and taken as these arrive: a client that sends nothing delays no other.
+async fn receive<B: Body<Data = Bytes> + Unpin>(
+    mut body: B,
+    memory: &Semaphore,
+) -> Option<(Vec<u8>, Option<SemaphorePermit<'_>>)> {
+    let (mut received, mut permits) = (Vec::new(), None::<SemaphorePermit<'_>>);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.ok()?.into_data() else { continue };
+        received.extend_from_slice(&data);
+        if received.len() > MAX_BODY {
+            return None;
+        }
+        let held = permits.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let missing = received.len().saturating_sub(SMALL_BODY + held);
+        if missing > 0 {
+            let more = memory.acquire_many(u32::try_from(missing).ok()?).await.ok()?;
+            match &mut permits {
+                Some(permits) => permits.merge(more),
+                None => permits = Some(more),
+            }
+        }
+    }
+    Some((received, permits))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _, stream};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// Returns a body that arrives as a whole, or breaks off before its end.
+    fn body(size: usize, ends: bool) -> impl Body<Data = Bytes> + Unpin {
+        let data = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; size])))]);
+        let rest = if ends { stream::empty().left_stream() } else { stream::pending().right_stream() };
+        StreamBody::new(data.chain(rest))
+    }
+
+    #[tokio::test]
+    async fn a_body_that_has_not_arrived_holds_no_memory() {
+        let memory = Semaphore::new(MEMORY);
+        let mut stalled: Vec<_> = (0..12).map(|_| Box::pin(receive(body(1, false), &memory))).collect();
+        for receiving in &mut stalled {
+            assert!(receiving.now_or_never().is_none());
+        }
+        assert_eq!(memory.available_permits(), MEMORY);
+        let (received, _permits) = receive(body(MAX_BODY, true), &memory).await.unwrap();
+        assert_eq!((received.len(), memory.available_permits()), (MAX_BODY, MEMORY - MAX_BODY + SMALL_BODY));
+        assert!(receive(body(MAX_BODY + 1, true), &memory).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_small_body_never_waits_for_large_ones() {
+        let memory = Semaphore::new(0);
+        let (received, _permits) = receive(body(SMALL_BODY, true), &memory).await.unwrap();
+        assert_eq!(received.len(), SMALL_BODY);
+        let mut large = Box::pin(receive(body(SMALL_BODY + 1, true), &memory));
+        assert!((&mut large).now_or_never().is_none());
+        memory.add_permits(1);
+        assert!(large.await.is_some());
     }
 }
