@@ -1,6 +1,6 @@
 //! Injects plans into manifests, without a cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -85,9 +85,18 @@ pub fn injected(documents: Vec<Value>, settings: &Settings) -> Result<String> {
     let mut plans = BTreeMap::new();
     for (namespace, pipelines) in &namespaces {
         let declared = pipelines.iter().map(|(name, declared)| (name.as_str(), declared));
-        let plan = Plan::new(namespace_or_default(namespace), declared, settings);
+        let is_in = |manifest: &Manifest| manifest.namespace.as_deref().unwrap_or_default() == namespace;
+        let has_mono_vertex = |name: &str| {
+            let end = EndName::MonoVertex(name.to_owned());
+            manifests.iter().any(|manifest| is_in(manifest) && manifest.has(&end))
+        };
+        let plan = Plan::new(namespace_or_default(namespace), declared, has_mono_vertex, settings);
         if let Some((pipeline, problems)) = plan.problems.first_key_value() {
             bail!("Pipeline {pipeline}: {}", problems.join("; "));
+        }
+        let mut names = BTreeSet::new();
+        if let Some(end) = plan.ends.keys().find(|end| !names.insert(end.object())) {
+            bail!("two ends of edges have the MultiNetworkService {}; rename one of them", end.object());
         }
         plans.insert(namespace.as_str(), plan);
     }

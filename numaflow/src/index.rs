@@ -101,7 +101,8 @@ impl State {
             return None;
         }
         let name = EndName::Vertex { pipeline: pipeline.to_owned(), vertex: vertex.to_owned() };
-        Plan::new(namespace, declared, &self.settings).ends.remove(&name)
+        // Problems are the leader's to report.
+        Plan::new(namespace, declared, |_| true, &self.settings).ends.remove(&name)
     }
 
     /// Removes the next namespace from the queue, and compares it with its plan; `None` if no

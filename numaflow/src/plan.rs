@@ -96,10 +96,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans a namespace from its Pipelines, by name.
+    /// Plans a namespace from its Pipelines, by name. `has_mono_vertex` tells whether it has a
+    /// MonoVertex of this name.
     pub fn new<'a>(
         namespace: &str,
         pipelines: impl IntoIterator<Item = (&'a str, &'a Declared)>,
+        has_mono_vertex: impl Fn(&str) -> bool,
         settings: &Settings,
     ) -> Self {
         let pipelines: BTreeMap<&str, &Declared> = pipelines.into_iter().collect();
@@ -121,7 +123,7 @@ impl Plan {
             if let Err(problem) = added {
                 plan.report(name, format!("{}: {problem}", edge.place));
             }
-            if let Some(problem) = absence(edge, &pipelines) {
+            if let Some(problem) = absence(edge, &pipelines, &has_mono_vertex) {
                 plan.report(name, problem);
             }
         }
@@ -259,17 +261,27 @@ fn domain(name: &EndName, namespace: &str, settings: &Settings) -> String {
     }
 }
 
-/// Returns a problem if the receiver of an edge is to be in another Pipeline and is not there yet.
-/// The edge counts nevertheless, so that the sender's pods stay when that Pipeline is replaced.
-fn absence(edge: &Edge, pipelines: &BTreeMap<&str, &Declared>) -> Option<String> {
-    let Receiver::Vertex { pipeline: Some(pipeline), vertex } = &edge.to else { return None };
-    let known = pipelines.get(pipeline.as_str()).and_then(|declared| declared.vertices.get(vertex));
-    (known != Some(&true)).then(|| {
-        format!(
-            "{}.toPipeline: the namespace has no Pipeline {pipeline} with a user-defined vertex {vertex} yet",
-            edge.place
-        )
-    })
+/// Returns a problem if the receiver of an edge is to be in another object and is not there yet.
+/// The edge counts nevertheless, so that the sender's pods stay when that object is replaced.
+fn absence(
+    edge: &Edge,
+    pipelines: &BTreeMap<&str, &Declared>,
+    has_mono_vertex: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let place = &edge.place;
+    match &edge.to {
+        Receiver::Vertex { pipeline: None, .. } => None,
+        Receiver::Vertex { pipeline: Some(pipeline), vertex } => {
+            let known = pipelines.get(pipeline.as_str()).and_then(|declared| declared.vertices.get(vertex));
+            (known != Some(&true)).then(|| {
+                format!(
+                    "{place}.toPipeline: the namespace has no Pipeline {pipeline} with a user-defined vertex {vertex} yet"
+                )
+            })
+        }
+        Receiver::MonoVertex(name) => (!has_mono_vertex(name))
+            .then(|| format!("{place}.toMonoVertex: the namespace has no MonoVertex {name} yet")),
+    }
 }
 
 /// Adds an item that the list does not have, or fails if the list is full.

@@ -111,7 +111,7 @@ impl Namespace {
     /// Plans the namespace.
     pub fn plan(&self, name: &str, settings: &Settings) -> Plan {
         let declared = self.pipelines.iter().map(|(name, pipeline)| (name.as_str(), &pipeline.declared));
-        Plan::new(name, declared, settings)
+        Plan::new(name, declared, |mono| self.mono_vertices.contains_key(mono), settings)
     }
 
     /// Compares the namespace with its plan.

@@ -34,7 +34,7 @@ pub(crate) fn check(bytes: &[u8]) {
         });
         let pipeline: Pipeline = serde_json::from_value(pipeline).expect("a Pipeline decodes");
         let declared = Declared::of(&pipeline);
-        let plan = Plan::new("vision", [("frames", &declared)], &settings);
+        let plan = Plan::new("vision", [("frames", &declared)], |_| false, &settings);
         for problem in plan.problems.values().flatten() {
             assert!(!problem.is_empty() && problem.len() <= LONGEST, "{problem}");
             assert!(!problem.contains(char::is_control), "{problem:?}");

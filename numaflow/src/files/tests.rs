@@ -3,6 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::fixtures::{mono_vertex_json, pipeline_json, settings};
 
+const EDGE: &str = r#"[{"from": "decode", "to": "infer", "networks": ["rdma-a"]}]"#;
 const EDGES: &str = r#"[{"from": "decode", "to": "infer", "networks": ["rdma-a"]},
     {"from": "infer", "toMonoVertex": "mono", "networks": ["rdma-a"]}]"#;
 
@@ -53,7 +54,7 @@ fn pipelines_and_mono_vertices_are_printed_with_everything_and_their_services() 
 
 #[test]
 fn a_pipeline_without_namespace_is_named_for_the_default_one() {
-    let mut pipeline = pipeline_json(EDGES);
+    let mut pipeline = pipeline_json(EDGE);
     pipeline["metadata"].as_object_mut().unwrap().remove("namespace");
     let documents = run(&[pipeline]).unwrap();
     assert!(documents[0].to_string().contains("infer.frames.default.vertexdomain.local."));
@@ -62,7 +63,7 @@ fn a_pipeline_without_namespace_is_named_for_the_default_one() {
 
 #[test]
 fn fields_of_the_template_of_all_vertices_are_kept() {
-    let mut pipeline = pipeline_json(EDGES);
+    let mut pipeline = pipeline_json(EDGE);
     let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "gpu"}]);
     let annotations = json!({MULTUS_NETWORKS: "storage", "other": "x"});
     pipeline["spec"]["templates"] =
@@ -119,7 +120,12 @@ fn a_wrong_file_is_refused_as_a_whole() {
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}});
     let mut mistyped = pipeline_json("");
     mistyped["spec"]["vertices"] = json!(7);
+    let taken = EDGES.replace("mono", "frames-decode");
+    let mut mono = mono_vertex_json();
+    mono["metadata"]["name"] = json!("frames-decode");
     for (documents, message) in [
+        (vec![pipeline_json(EDGES)], "the namespace has no MonoVertex mono yet"),
+        (vec![pipeline_json(&taken), mono], "two ends of edges have the MultiNetworkService frames-decode"),
         (vec![pipeline_json(EDGES), wrong], "Pipeline frames: direct-edges[0].networks[0].name: must be"),
         (vec![service], "Service a: is not a Pipeline or MonoVertex"),
         (vec![json!(7)], "is not a Pipeline"),

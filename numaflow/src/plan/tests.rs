@@ -9,7 +9,8 @@ fn plan(pipelines: &[(&str, &str)]) -> Plan {
         .iter()
         .map(|(name, edges)| (*name, Declared::of(&pipeline(&format!("[{edges}]")))))
         .collect();
-    Plan::new("vision", declared.iter().map(|(name, declared)| (*name, declared)), &settings())
+    let declared = declared.iter().map(|(name, declared)| (*name, declared));
+    Plan::new("vision", declared, |mono| mono != "gone", &settings())
 }
 
 fn vertex(pipeline: &str, vertex: &str) -> EndName {
@@ -49,7 +50,7 @@ fn receivers_may_be_in_another_pipeline_or_a_mono_vertex() {
 }
 
 #[test]
-fn an_edge_to_a_pipeline_that_is_not_there_counts_and_is_reported() {
+fn an_edge_to_an_object_that_is_not_there_counts_and_is_reported() {
     let edge = r#"{"from": "infer", "to": "decode", "toPipeline": "next", "networks": ["b"]}"#;
     let alone = plan(&[("frames", edge)]);
     assert_eq!(alone.ends[&vertex("frames", "infer")].targets.len(), 1);
@@ -57,6 +58,11 @@ fn an_edge_to_a_pipeline_that_is_not_there_counts_and_is_reported() {
     // The sender's plan does not change when the other Pipeline comes or goes.
     let both = plan(&[("frames", edge), ("next", "")]);
     assert_eq!(alone.ends, both.ends);
+
+    let mono = plan(&[("frames", r#"{"from": "infer", "toMonoVertex": "gone", "networks": ["b"]}"#)]);
+    assert_eq!(mono.ends.len(), 2);
+    let problem = "direct-edges[0].toMonoVertex: the namespace has no MonoVertex gone yet";
+    assert_eq!(mono.problems["frames"], [problem]);
 }
 
 #[test]
