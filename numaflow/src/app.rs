@@ -11,13 +11,14 @@ use anyhow::{Context as _, Result, anyhow};
 use kube::{Api, Client, Resource};
 use multinet_crds::MultiNetworkService;
 use multinet_runtime::{
-    Admin, Guarded, Index, LeaseMetrics, Readiness, Refresh, WatchConfig, WatchMetrics, client, drain, lease,
-    log, page, register_process_metrics, watch,
+    Admin, Guarded, Index, LeaseMetrics, Readiness, ReadyGuard, Refresh, WatchConfig, WatchMetrics, client,
+    drain, lease, log, page, register_process_metrics, watch,
 };
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -27,7 +28,7 @@ use crate::events::Events;
 use crate::index::State;
 use crate::keeper::{Current, Keeper};
 use crate::leader::Leader;
-use crate::limits::process::DEADLINE;
+use crate::limits::process::{DEADLINE, READINESS_INTERVAL};
 use crate::metrics::Metrics;
 use crate::objects::{MonoVertex, Pipeline, Vertex};
 use crate::server::{Server, bind};
@@ -38,6 +39,9 @@ const OURS: &str = "kubectl apply -f deploy/crds";
 
 /// Advice for an API server that does not serve Numaflow's kinds.
 const NUMAFLOW: &str = "install Numaflow; until then there is nothing to do";
+
+/// Name under which `/readyz` shows the lists of all objects.
+const LISTS: &str = "lists";
 
 /// Runs the program until a signal stops it.
 ///
@@ -89,6 +93,11 @@ async fn serve(config: Config) -> Result<()> {
 
     // The process is ready without Numaflow, but decides nothing before all its objects are listed.
     let listed = Readiness::default();
+    tasks.spawn({
+        let (readiness, listed, shutdown) = (readiness.clone(), listed.clone(), shutdown.clone());
+        let guard = readiness.register(LISTS);
+        async move { shutdown.run_until_cancelled(follow(listed, readiness, guard)).await }
+    });
     let refresh = Refresh::default();
     let watches = Watches {
         client: client.clone(),
@@ -158,6 +167,46 @@ async fn serve(config: Config) -> Result<()> {
     outcome
 }
 
+/// Keeps the process from being ready until everything is listed, unless only Numaflow is missing.
+async fn follow(listed: Readiness, readiness: Readiness, guard: ReadyGuard) {
+    let mut guard = Some(guard);
+    while !show(&listed, &readiness, &mut guard) {
+        // An error means that the reason may have changed.
+        let _ = timeout(READINESS_INTERVAL, listed.until_ready()).await;
+    }
+}
+
+/// Shows in `/readyz` what is still to be listed. Returns whether everything is.
+fn show(listed: &Readiness, readiness: &Readiness, guard: &mut Option<ReadyGuard>) -> bool {
+    let lacking = lacking(&listed.pending());
+    readiness.note(LISTS, if let Lacking::Numaflow(reason) = &lacking { Some(reason.clone()) } else { None });
+    if let Lacking::Lists(reason) = &lacking {
+        guard.get_or_insert_with(|| readiness.register(LISTS)).waiting_for(reason);
+    } else {
+        *guard = None;
+    }
+    lacking == Lacking::Nothing
+}
+
+/// Lists that are still missing, with the reason.
+#[derive(Debug, PartialEq, Eq)]
+enum Lacking {
+    Nothing,
+    /// Only those of kinds that the cluster does not have.
+    Numaflow(String),
+    Lists(String),
+}
+
+fn lacking(pending: &[(String, Option<String>)]) -> Lacking {
+    let reasons = || pending.iter().map(|(name, reason)| reason.as_ref().unwrap_or(name));
+    // A watch gives this advice only for a kind that the API server does not know.
+    match reasons().find(|reason| !reason.ends_with(NUMAFLOW)).or_else(|| reasons().next()) {
+        None => Lacking::Nothing,
+        Some(reason) if reason.ends_with(NUMAFLOW) => Lacking::Numaflow(reason.clone()),
+        Some(reason) => Lacking::Lists(reason.clone()),
+    }
+}
+
 /// Everything that the watches need.
 struct Watches {
     client: Client,
@@ -182,5 +231,33 @@ impl Watches {
         let watch =
             watch(config, Arc::clone(&self.state), guard, self.metrics.clone(), self.shutdown.clone());
         tasks.spawn(watch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_unready_until_all_is_listed_or_only_numaflow_is_unknown() {
+        let (listed, readiness) = (Readiness::default(), Readiness::default());
+        let (pipelines, services) = (listed.register("pipelines"), listed.register("services"));
+        let mut guard = Some(readiness.register(LISTS));
+        let absent = format!("no such kind, pipelines; waiting for it: {NUMAFLOW}");
+        pipelines.waiting_for(&absent);
+        services.waiting_for("forbidden");
+        assert!(!show(&listed, &readiness, &mut guard));
+        assert_eq!(readiness.pending(), [(LISTS.to_owned(), Some("forbidden".to_owned()))]);
+
+        services.ready();
+        assert!(!show(&listed, &readiness, &mut guard));
+        assert!(readiness.is_ready());
+        assert_eq!(readiness.notes(), [(LISTS.to_owned(), absent)]);
+
+        pipelines.waiting_for("silent");
+        assert!(!show(&listed, &readiness, &mut guard) && !readiness.is_ready());
+        pipelines.ready();
+        assert!(show(&listed, &readiness, &mut guard));
+        assert!(readiness.is_ready() && readiness.notes().is_empty());
     }
 }

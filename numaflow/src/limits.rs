@@ -136,9 +136,12 @@ pub(crate) mod writes {
     pub(crate) const LISTING: Duration = Duration::from_secs(30);
 }
 
-/// The end of the process.
+/// Readiness and the end of the process.
 pub(crate) mod process {
     use std::time::Duration;
+
+    /// Interval between looks at what is still to be listed, for `/readyz`.
+    pub(crate) const READINESS_INTERVAL: Duration = Duration::from_secs(1);
 
     /// Time that the rest of a shutdown may take.
     pub(crate) const DEADLINE: Duration = Duration::from_secs(12);
