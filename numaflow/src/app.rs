@@ -136,7 +136,7 @@ async fn serve(config: Config) -> Result<()> {
     info!("listening on https://{}", listener.local_addr()?);
     let mut answering = tasks.spawn(Server::new(webhook, current, shutdown.clone()).serve(listener));
 
-    let events = Events::new(client.clone(), &instance, metrics.lost_events.clone());
+    let events = Events::new(client.clone(), &instance, metrics.failed_events.clone());
     let leader = Leader::new(client, state, (leadership, refresh), events, metrics, has_webhook);
     let mut leading = tasks.spawn({
         let shutdown = shutdown.clone();

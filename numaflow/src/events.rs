@@ -1,7 +1,7 @@
 //! Publishes notices as Kubernetes events of the Pipelines that they concern.
 //!
-//! A notice is published once for as long as it applies, and each Pipeline has a limited rate of
-//! events, since a program may change its annotations all the time.
+//! A notice is published once for as long as it applies. It waits for another turn if that fails,
+//! or if its Pipeline has had many events: a program may change annotations all the time.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,16 +37,23 @@ pub struct Events {
     published: HashMap<String, BTreeSet<Notice>>,
     /// Time at which a Pipeline, by namespace and name, may have its whole burst again.
     rested: HashMap<(String, String), Instant>,
-    lost: Counter,
+    failed: Counter,
     /// Whether the last write of an event failed. Only the first failure in a row is logged.
     is_failing: bool,
 }
 
 impl Events {
-    /// Creates a publisher. It counts events that could not be written in `lost`.
-    pub fn new(client: Client, instance: &str, lost: Counter) -> Self {
+    /// Creates a publisher. It counts failed writes in `failed`.
+    pub fn new(client: Client, instance: &str, failed: Counter) -> Self {
         let instance = cut(instance, MAX_INSTANCE).to_owned();
-        Self { client, instance, published: HashMap::new(), rested: HashMap::new(), lost, is_failing: false }
+        Self {
+            client,
+            instance,
+            published: HashMap::new(),
+            rested: HashMap::new(),
+            failed,
+            is_failing: false,
+        }
     }
 
     /// Forgets what was published, as a new leader, which does not know that.
@@ -68,14 +75,20 @@ impl Events {
         if all {
             published.retain(|notice| notices.contains(notice));
         }
-        let mut new = notices.into_iter().filter(|notice| !published.contains(notice)).collect::<Vec<_>>();
-        let rest = new.len() > TURN;
-        new.truncate(TURN);
+        let new: Vec<_> = notices.into_iter().filter(|notice| !published.contains(notice)).collect();
+        let (mut turn, mut rest) = (0, false);
         for notice in new {
-            if let Some(uid) = state.pipeline_uid(namespace, &notice.pipeline) {
-                self.write(namespace, &notice, uid).await;
+            let Some(uid) = state.pipeline_uid(namespace, &notice.pipeline) else { continue };
+            let pipeline = (namespace.to_owned(), notice.pipeline.clone());
+            let is_written = turn < TURN && self.may_write(pipeline, Instant::now()) && {
+                turn += 1;
+                self.write(namespace, &notice, uid).await
+            };
+            if is_written {
+                published.insert(notice);
+            } else {
+                rest = true;
             }
-            published.insert(notice);
         }
         if !published.is_empty() {
             self.published.insert(namespace.to_owned(), published);
@@ -83,26 +96,23 @@ impl Events {
         rest
     }
 
-    async fn write(&mut self, namespace: &str, notice: &Notice, uid: String) {
-        let now = Instant::now();
-        if !self.may_write((namespace.to_owned(), notice.pipeline.clone()), now) {
-            self.lost.inc();
-            return;
-        }
+    /// Writes an event. Returns whether that succeeded.
+    async fn write(&mut self, namespace: &str, notice: &Notice, uid: String) -> bool {
         let event = event(namespace, notice, uid, &self.instance, Timestamp::now());
         let api = Api::<Event>::namespaced(self.client.clone(), namespace);
         let problem = match timeout(REQUEST_TIME, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => {
                 self.is_failing = false;
-                return;
+                return true;
             }
             Ok(Err(error)) => Problem::from(error).message,
             Err(_) => format!("no answer within {} s", REQUEST_TIME.as_secs()),
         };
-        self.lost.inc();
+        self.failed.inc();
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!(namespace, "cannot write an event; it is lost: {}", TerminalSafe(&problem));
+            tracing::warn!(namespace, "cannot write an event; retrying: {}", TerminalSafe(&problem));
         }
+        false
     }
 
     /// Returns whether a Pipeline may have another event, and counts it.
@@ -146,5 +156,50 @@ fn event(namespace: &str, notice: &Notice, uid: String, instance: &str, now: Tim
         reporting_instance: Some(instance.to_owned()),
         type_: Some("Warning".to_owned()),
         ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::join;
+    use multinet_runtime::Index as _;
+    use multinet_testing::fake_api::FakeApi;
+
+    use super::*;
+    use crate::fixtures::{pipeline, settings};
+
+    fn notices(notes: impl Iterator<Item = usize>) -> BTreeSet<Notice> {
+        let notice = |note| Notice { pipeline: "frames".to_owned(), reason: "NameTaken", note };
+        notes.map(|index| notice(format!("{index:03}"))).collect()
+    }
+
+    #[tokio::test]
+    async fn a_notice_waits_for_another_turn_if_it_cannot_be_published() {
+        let (client, mut api) = FakeApi::new();
+        let (mut events, state) = (Events::new(client, "test", Counter::default()), State::new(settings()));
+        state.apply(pipeline(""));
+        let mut publish = async |notices, answers: &[u16]| {
+            let answer = async {
+                for &code in answers {
+                    let request = api.next().await;
+                    assert_eq!(request.at("/regarding/name"), "frames");
+                    if code == 201 {
+                        request.store("7");
+                    } else {
+                        request.status(code, "no");
+                    }
+                }
+            };
+            join!(events.publish(&state, "vision", notices, true), answer).0
+        };
+        assert!(publish(notices(0..1), &[403]).await, "it failed");
+        assert!(!publish(notices(0..1), &[201]).await);
+        assert!(!publish(notices(0..1), &[]).await, "it is published already");
+
+        // Two of the burst are used.
+        let burst = EVENT_BURST as usize;
+        assert!(publish(notices(0..burst + 10), &vec![201; burst - 2]).await, "the burst is over");
+        assert!(publish(notices(0..burst + 10), &[]).await);
+        assert!(!publish(notices(0..burst - 1), &[]).await);
     }
 }

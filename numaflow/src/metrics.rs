@@ -31,8 +31,8 @@ pub struct Metrics {
     reviews: Family<ResultLabel, Counter>,
     review_time: Histogram,
     writes: Family<WriteLabels, Counter>,
-    /// Events that could not be written.
-    pub lost_events: Counter,
+    /// Writes of events that failed.
+    pub failed_events: Counter,
     /// End of the validity of the webhook's certificate, in seconds since the Unix epoch; 0 if it
     /// has none, or one from files.
     pub certificate_end: Gauge<f64, AtomicU64>,
@@ -45,7 +45,7 @@ impl Metrics {
             reviews: Family::default(),
             review_time: Histogram::new(SECONDS),
             writes: Family::default(),
-            lost_events: Counter::default(),
+            failed_events: Counter::default(),
             certificate_end: Gauge::default(),
         };
         for result in ["injected", "unchanged", "failed"] {
@@ -69,7 +69,11 @@ impl Metrics {
             "Writes of services and Vertices; a probe is a dry run",
             metrics.writes.clone(),
         );
-        registry.register("lost_events", "Events that were not written", metrics.lost_events.clone());
+        registry.register(
+            "failed_events",
+            "Writes of events that failed and are repeated",
+            metrics.failed_events.clone(),
+        );
         registry.register_with_unit(
             "certificate_end_timestamp",
             "End of the webhook's certificate since the Unix epoch; 0 for none, or one from files",
