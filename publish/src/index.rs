@@ -16,8 +16,9 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::keys::{self, Keys};
+use crate::keys::{self, Keys, Share};
 use crate::objects::{Service, Slice};
+use crate::quota::{LeftOut, Quota};
 
 /// Settings that decide which keys there are.
 #[derive(Clone, Debug)]
@@ -69,11 +70,13 @@ pub enum Scope {
 type Claim = (i64, ObjectKey);
 
 /// Claims of a service, and what the values of its keys need.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, PartialEq)]
 struct Claims {
     created: i64,
     ttl: u32,
     vertex: Option<String>,
+    /// Endpoints that have keys.
+    share: Share,
     /// Host labels of the addresses that have reverse names.
     pointers: BTreeMap<IpAddr, String>,
 }
@@ -101,6 +104,7 @@ pub struct Objects {
     slices: HashMap<ObjectKey, String>,
     /// Services whose claims are out of date.
     stale: BTreeSet<ObjectKey>,
+    quota: Quota,
     claims: BTreeMap<ObjectKey, Claims>,
     slots: BTreeMap<Slot, BTreeSet<Claim>>,
     changed: BTreeSet<Slot>,
@@ -114,6 +118,7 @@ impl Objects {
             services: BTreeMap::new(),
             slices: HashMap::new(),
             stale: BTreeSet::new(),
+            quota: Quota::default(),
             claims: BTreeMap::new(),
             slots: BTreeMap::new(),
             changed: BTreeSet::new(),
@@ -184,14 +189,31 @@ impl Objects {
 
     /// Brings the claims of all services up to date.
     pub fn settle(&mut self) {
+        let (mut all, mut namespaces) = (BTreeMap::new(), BTreeSet::new());
         while let Some(key) = self.stale.pop_first() {
             let now = self.claims_of(&key);
+            self.quota.set(&key, now.as_ref().map(|now| (now.created, now.share)));
+            namespaces.insert(key.namespace.clone());
+            all.insert(key, now);
+        }
+        for key in namespaces.iter().flat_map(|namespace| self.quota.settle(namespace)).collect::<Vec<_>>() {
+            if !all.contains_key(&key) {
+                all.insert(key.clone(), self.claims_of(&key));
+            }
+        }
+        for (key, now) in all {
+            let now = now.filter(|_| self.quota.admits(&key));
             let before = self.claims.remove(&key);
             self.note(&key, before.as_ref(), now.as_ref());
             if let Some(now) = now {
                 self.claims.insert(key, now);
             }
         }
+    }
+
+    /// Returns the number of services and endpoints that have no keys because of a limit.
+    pub fn left_out(&self) -> LeftOut {
+        self.quota.left_out()
     }
 
     /// Returns what a service claims; `None` without a ready endpoint.
@@ -202,12 +224,15 @@ impl Objects {
         let vertex = slices.values().find_map(|slice| slice.vertex.as_ref());
         let vertex = vertex.filter(|_| !self.settings.vertex_zones.is_empty());
         let base = self.settings.zones.first().map(|zone| service_name(key, zone)).unwrap_or_default();
-        let mut pointers = keys::pointers(&base, slices.values());
+        let bases = self.settings.zones.len() + vertex.map_or(0, |_| self.settings.vertex_zones.len());
+        let share = Share::new(slices.values(), bases);
+        let mut pointers = keys::pointers(&base, slices.values(), share.endpoints);
         pointers.retain(|address, _| self.settings.is_reversed(address));
         Some(Claims {
             created: service.created,
             ttl: service.ttl.unwrap_or(self.settings.ttl),
             vertex: vertex.map(|(vertex, pipeline)| format!("{}/{pipeline}/{vertex}", key.namespace)),
+            share,
             pointers,
         })
     }
@@ -283,11 +308,11 @@ impl Objects {
             Slot::Zones => Keys::new(),
             Slot::Service(_) => {
                 let names = zones.iter().map(|zone| service_name(key, zone));
-                keys::of_service(prefix, names, claims.ttl, slices)
+                keys::of_service(prefix, names, claims.ttl, slices, claims.share.endpoints)
             }
             Slot::Vertex(vertex) => {
                 let names = vertex_zones.iter().map(|zone| vertex_name(vertex, zone));
-                keys::of_service(prefix, names, claims.ttl, slices)
+                keys::of_service(prefix, names, claims.ttl, slices, claims.share.endpoints)
             }
             Slot::Address(address) => {
                 let host = claims.pointers.get(address).zip(zones.first());

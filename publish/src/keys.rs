@@ -23,6 +23,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::keys::MAX_KEYS_OF_SERVICE;
 use crate::objects::{Port, Slice, address_label};
 
 /// Keys of etcd with their values.
@@ -143,14 +144,14 @@ struct Member<'a> {
     text: &'a str,
 }
 
-/// Returns the endpoints of a service. One that is in several slices has the ports of all of them,
-/// and the text of the first.
+/// Returns the endpoints of a service, by host. One that is in several slices has the ports of all
+/// of them, and the text of the first.
 fn members<'a>(slices: impl Iterator<Item = &'a Slice>) -> Vec<Member<'a>> {
     let mut members: BTreeMap<(&str, &str, IpAddr), Member<'a>> = BTreeMap::new();
     for slice in slices {
         for endpoint in &slice.endpoints {
             let (alias, host, address) = (slice.alias.as_str(), endpoint.host.as_str(), endpoint.address);
-            let member = members.entry((alias, host, address)).or_insert_with(|| Member {
+            let member = members.entry((host, alias, address)).or_insert_with(|| Member {
                 alias,
                 host,
                 address,
@@ -163,14 +164,47 @@ fn members<'a>(slices: impl Iterator<Item = &'a Slice>) -> Vec<Member<'a>> {
     members.into_values().collect()
 }
 
-/// Returns the keys of a service at the names `bases`, which are full DNS names.
+/// Endpoints of a service that have keys, as [`MAX_KEYS_OF_SERVICE`] allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Number of endpoints with keys. They are the first by host.
+    pub endpoints: usize,
+    /// Number of endpoints without keys.
+    pub left_out: usize,
+    /// Number of keys. Where names are too long or addresses recur, the service has fewer.
+    pub keys: usize,
+}
+
+impl Share {
+    /// Returns the share of a service that has its names at this number of base names.
+    pub fn new<'a>(slices: impl Iterator<Item = &'a Slice>, bases: usize) -> Self {
+        let members = members(slices);
+        let mut share = Self { endpoints: 0, left_out: members.len(), keys: 0 };
+        for member in &members {
+            let ports = member.ports.len();
+            // At each base name, in the trees of all networks and of its own: its text, its
+            // addresses, and for each port address and text. And a reverse name.
+            let keys = share.keys + 2 * bases * (1 + ports.max(1) + 2 * ports) + 1;
+            if keys > MAX_KEYS_OF_SERVICE {
+                break;
+            }
+            share = Self { endpoints: share.endpoints + 1, left_out: share.left_out - 1, keys };
+        }
+        share
+    }
+}
+
+/// Returns the keys of a service at the names `bases`, which are full DNS names, for this number of
+/// endpoints.
 pub fn of_service<'a>(
     prefix: &str,
     bases: impl Iterator<Item = String>,
     ttl: u32,
     slices: impl Iterator<Item = &'a Slice>,
+    endpoints: usize,
 ) -> Keys {
-    let members = members(slices);
+    let mut members = members(slices);
+    members.truncate(endpoints);
     let aliases: BTreeSet<&str> = members.iter().map(|member| member.alias).collect();
     let mut keys = Keys::new();
     for base in bases {
@@ -236,10 +270,20 @@ impl Tree<'_> {
 }
 
 /// Returns the host label that each address of a service has in reverse: a hostname rather than a
-/// label made from an address, then the first. Addresses whose names are too long are left out.
-pub fn pointers<'a>(base: &str, slices: impl Iterator<Item = &'a Slice>) -> BTreeMap<IpAddr, String> {
+/// label made from an address, then the first. Addresses whose names are too long, and those of
+/// endpoints without keys, are left out.
+pub fn pointers<'a>(
+    base: &str,
+    slices: impl Iterator<Item = &'a Slice> + Clone,
+    endpoints: usize,
+) -> BTreeMap<IpAddr, String> {
+    let members = members(slices.clone()).into_iter().take(endpoints);
+    let known: BTreeSet<(&str, IpAddr)> = members.map(|member| (member.host, member.address)).collect();
     let mut best: BTreeMap<IpAddr, (bool, &str)> = BTreeMap::new();
     for endpoint in slices.flat_map(|slice| &slice.endpoints) {
+        if !known.contains(&(endpoint.host.as_str(), endpoint.address)) {
+            continue;
+        }
         let rank = (!endpoint.is_named, endpoint.host.as_str());
         let known = best.entry(endpoint.address).or_insert(rank);
         *known = rank.min(*known);
@@ -249,129 +293,4 @@ pub fn pointers<'a>(base: &str, slices: impl Iterator<Item = &'a Slice>) -> BTre
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::objects::Endpoint;
-
-    fn slice(alias: &str, port: Option<u16>, endpoints: &[(&str, &str)]) -> Slice {
-        let ports = port.map(|number| Port { name: "p".into(), protocol: "_tcp", number });
-        Slice {
-            service: "infer".into(),
-            vertex: None,
-            alias: alias.into(),
-            ports: ports.into_iter().collect(),
-            endpoints: endpoints
-                .iter()
-                .map(|&(host, address)| Endpoint {
-                    host: host.into(),
-                    is_named: !host.contains('-'),
-                    address: address.parse().unwrap(),
-                    text: format!("addr={address}"),
-                })
-                .collect(),
-        }
-    }
-
-    fn keys(base: &str, slices: &[Slice]) -> Keys {
-        of_service("/skydns", [base.to_owned()].into_iter(), 5, slices.iter())
-    }
-
-    #[test]
-    fn a_service_has_the_keys_of_the_layout() {
-        let keys = keys("infer.vision.svc.z", &[slice("r", Some(7), &[("h", "10.0.0.1")])]);
-        let address = |group: &str| {
-            format!(
-                r#"{{"host":"10.0.0.1","port":7,"ttl":5,"targetstrip":1,"group":"{group}","by":"multinet"}}"#
-            )
-        };
-        let text =
-            |group: &str| format!(r#"{{"text":"addr=10.0.0.1","ttl":5,"group":"{group}","by":"multinet"}}"#);
-        let base = "/skydns/z/svc/vision/infer";
-        let expected: Keys = [
-            ("h/10-0-0-1-7", address(".")),
-            ("h/_txt/r-10-0-0-1", text(".")),
-            ("_tcp/_p/h/10-0-0-1-7", address("_p._tcp")),
-            ("_tcp/_p/h/_txt/r-10-0-0-1", text("_p._tcp")),
-            ("_net/r/h/10-0-0-1-7", address("r")),
-            ("_net/r/h/_txt/r-10-0-0-1", text("r")),
-            ("_net/r/_tcp/_p/h/10-0-0-1-7", address("_p._tcp.r")),
-            ("_net/r/_tcp/_p/h/_txt/r-10-0-0-1", text("_p._tcp.r")),
-        ]
-        .into_iter()
-        .map(|(key, value)| (format!("{base}/{key}"), value))
-        .collect();
-        assert_eq!(keys, expected);
-    }
-
-    #[test]
-    fn an_endpoint_without_a_named_port_has_no_srv_record() {
-        let keys = keys("s", &[slice("r", None, &[("h", "fd00::1")])]);
-        assert!(keys["/skydns/s/h/fd00--1"].contains(r#""port":-1,"#));
-        assert!(keys.keys().all(|key| !key.contains("_tcp")));
-    }
-
-    #[test]
-    fn an_endpoint_in_two_slices_has_the_ports_of_both() {
-        let slices = [slice("r", Some(7), &[("h", "10.0.0.1")]), slice("r", Some(8), &[("h", "10.0.0.1")])];
-        let keys = keys("s", &slices);
-        assert!(keys.contains_key("/skydns/s/h/10-0-0-1-7") && keys.contains_key("/skydns/s/h/10-0-0-1-8"));
-        assert_eq!(keys.keys().filter(|key| key.starts_with("/skydns/s/h/_txt/")).count(), 1);
-    }
-
-    #[test]
-    fn every_value_has_a_time_to_live_and_the_mark() {
-        let slices = [slice("r", Some(7), &[("h", "10.0.0.1"), ("i", "fd00::1")])];
-        let mut keys = of_service("/p", ["s".to_owned()].into_iter(), 0, slices.iter());
-        keys.extend(of_zone("/p", "z", 0, true));
-        keys.extend([of_address("/p", "10.0.0.1".parse().unwrap(), "h.s", 0)]);
-        for (key, value) in keys {
-            let value: serde_json::Value = serde_json::from_str(&value).unwrap();
-            assert!(value["ttl"].as_u64() > Some(0), "{key} {value}");
-            assert!(is_ours(value.to_string().as_bytes()), "{key} {value}");
-        }
-        for foreign in
-            [&b"{\"host\":\"10.0.0.1\"}"[..], b"{\"by\":\"other\"}", b"\"multinet\"", b"no JSON", b""]
-        {
-            assert!(!is_ours(foreign));
-        }
-        assert!(is_readable(b"{\"host\":\"10.0.0.1\",\"other\":[]}"));
-        for unreadable in [&b"no JSON"[..], b"[]", b"{\"ttl\":-1}", b"{\"host\":1}"] {
-            assert!(!is_readable(unreadable));
-        }
-    }
-
-    #[test]
-    fn names_too_long_for_dns_have_no_keys() {
-        let long = "x".repeat(63);
-        let base = [long.as_str(); 3].join(".");
-        // 191 characters: a host of 61 fits, and one of 62 does not.
-        for (length, fits) in [(61, true), (62, false)] {
-            let host = "h".repeat(length);
-            let keys = keys(&base, &[slice("r", None, &[(&host, "10.0.0.1")])]);
-            let with = |host: &str| keys.contains_key(&format!("{}/{host}/10-0-0-1", path("/skydns", &base)));
-            assert_eq!((with(&host), with("10-0-0-1")), (fits, !fits));
-        }
-        let slices = [slice("r", None, &[("h", "10.0.0.1")])];
-        assert!(pointers(&"x".repeat(251), slices.iter()).len() == 1);
-        assert!(pointers(&"x".repeat(252), slices.iter()).is_empty());
-    }
-
-    #[test]
-    fn reverse_names_are_paths() {
-        let path = |address: &str| reverse_path("/skydns", address.parse().unwrap());
-        assert_eq!(path("192.168.111.5"), "/skydns/arpa/in-addr/192/168/111/5");
-        assert_eq!(
-            path("fd00::5"),
-            "/skydns/arpa/ip6/f/d/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/5"
-        );
-    }
-
-    #[test]
-    fn a_reverse_name_prefers_a_hostname() {
-        let slices = [slice("r", None, &[("10-0-0-1", "10.0.0.1"), ("z", "10.0.0.1"), ("a", "10.0.0.1")])];
-        assert_eq!(
-            pointers("s", slices.iter()),
-            BTreeMap::from([("10.0.0.1".parse().unwrap(), "a".to_owned())])
-        );
-    }
-}
+mod tests;

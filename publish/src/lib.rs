@@ -13,7 +13,8 @@
 //!
 //! 1. The watches feed the [`index`], which divides all names into [slots](index::Slot): a
 //!    service, a vertex, an address. Of the services that claim a slot, the oldest has it.
-//! 2. For each slot that changed, [`keys`] makes the keys that etcd should have.
+//! 2. For each slot that changed, [`keys`] makes the keys that etcd should have. The [`quota`]
+//!    limits those of a service and of a namespace.
 //! 3. The [`store`] knows the keys that etcd has, and returns the fewest puts and deletes.
 //! 4. The [`writer`] sends them in transactions while this process leads.
 //!
@@ -35,6 +36,7 @@ pub mod index;
 pub mod keys;
 pub mod metrics;
 pub mod objects;
+pub mod quota;
 pub mod store;
 pub mod writer;
 

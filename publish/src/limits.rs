@@ -22,6 +22,18 @@ pub(crate) mod flags {
     pub(crate) const LEASE_DURATION: &str = "15s";
 }
 
+/// Keys of what tenants write. A key has some 250 bytes, and etcd stores 2 GiB by default, with its
+/// history.
+pub(crate) mod keys {
+    /// Maximum number of keys of a service and its vertex, in all zones. Further endpoints have
+    /// none. CoreDNS reads all keys of a service for a question about it.
+    pub(crate) const MAX_KEYS_OF_SERVICE: usize = 20_000;
+
+    /// Maximum number of keys of all services in a namespace. The newest services that do not fit
+    /// have none.
+    pub(crate) const MAX_KEYS_OF_NAMESPACE: usize = 100_000;
+}
+
 /// Requests to etcd.
 pub(crate) mod etcd {
     use std::time::Duration;

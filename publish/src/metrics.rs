@@ -14,6 +14,10 @@ pub struct WriterMetrics {
     pub keys: Gauge,
     /// Keys that another program has.
     pub blocked: Gauge,
+    /// Services without keys, beyond the limit of their namespace.
+    pub left_out_services: Gauge,
+    /// Endpoints without keys, beyond the limit of their service.
+    pub left_out_endpoints: Gauge,
     /// Whether the last request to etcd succeeded.
     pub connected: Gauge,
     /// Complete lists of keys.
@@ -42,6 +46,16 @@ impl WriterMetrics {
             "blocked_keys",
             "Keys that are not written, since another program has them",
             metrics.blocked.clone(),
+        );
+        registry.register(
+            "left_out_services",
+            "Services without keys, beyond the limit of their namespace",
+            metrics.left_out_services.clone(),
+        );
+        registry.register(
+            "left_out_endpoints",
+            "Endpoints without keys, beyond the limit of their service",
+            metrics.left_out_endpoints.clone(),
         );
         registry.register(
             "etcd_connected",

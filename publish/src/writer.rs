@@ -21,6 +21,7 @@ use crate::index::{ClusterIndex, Objects};
 use crate::keys;
 use crate::limits::etcd::{CHANGES, LONGEST_PAUSE, RELIST, SHORTEST_PAUSE};
 use crate::metrics::WriterMetrics;
+use crate::quota::LeftOut;
 use crate::store::{Change, Store};
 
 /// Key below which the owners of prefixes are.
@@ -116,6 +117,7 @@ impl Writer {
         while !shutdown.is_cancelled() {
             if !self.leadership.is_leader() {
                 self.metrics.keys.set(0);
+                self.show(LeftOut::default());
                 self.metrics.connected.set(0);
                 self.readiness.note(NOTE, None);
                 let mut leadership = self.leadership.clone();
@@ -273,11 +275,20 @@ impl Writer {
         Ok(())
     }
 
+    /// Shows in the metrics what has no keys because of a limit.
+    fn show(&self, left_out: LeftOut) {
+        self.metrics.left_out_services.set(number(left_out.services));
+        self.metrics.left_out_endpoints.set(number(left_out.endpoints));
+    }
+
     /// Shows the store in the metrics, and logs keys that another program has.
     fn report(&mut self, store: &Store) {
-        self.metrics.keys.set(i64::try_from(store.len()).unwrap_or(i64::MAX));
+        self.metrics.keys.set(number(store.len()));
+        if let Some(left_out) = self.index.read(|objects| objects.left_out()) {
+            self.show(left_out);
+        }
         let blocked = store.blocked();
-        self.metrics.blocked.set(i64::try_from(blocked.len()).unwrap_or(i64::MAX));
+        self.metrics.blocked.set(number(blocked.len()));
         if blocked.len() > self.reported
             && let Some(key) = blocked.first()
         {
@@ -305,6 +316,11 @@ impl Writer {
             outcome = request => Ok(outcome?),
         }
     }
+}
+
+/// Returns a count as a gauge has it.
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Plans the changes of all slots that have changed.
