@@ -6,12 +6,12 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use clap::builder::FalseyValueParser;
 use clap::{Parser, ValueEnum};
 use ipnet::IpNet;
 use multinet_runtime::LogArgs;
-use multinet_runtime::command_line::duration;
+use multinet_runtime::command_line::{duration, separate_zones};
 
 use crate::limits::debug::MAX_CAPACITY;
 use crate::limits::flags;
@@ -324,24 +324,8 @@ fn check_zones(forward: &[Name], vertices: &[Name], reverse: &[Name]) -> Result<
     if let Some((zone, flag)) = flagged().find(|(zone, _)| is_long(zone)) {
         bail!("{flag} {zone}: too long, no service name fits below it; choose a shorter zone");
     }
-    for outer in forward {
-        let taken = ["svc", "dns", "dns-version"].map(|label| outer.child(label));
-        let is_taken = |inner: &Name| taken.iter().flatten().any(|taken| inner.is_within(taken));
-        if let Some((inner, flag)) = flagged().find(|(inner, _)| is_taken(inner)) {
-            bail!(
-                "{flag} {inner}: lies among the services of --zone {outer}; choose zones that do not overlap"
-            );
-        }
-    }
-    for outer in vertices {
-        let is_taken = |inner: &Name| inner != outer && inner.is_within(outer);
-        if let Some((inner, flag)) = flagged().find(|(inner, _)| is_taken(inner)) {
-            bail!(
-                "{flag} {inner}: lies among the names of --vertex-zone {outer}; choose zones that do not overlap"
-            );
-        }
-    }
-    Ok(())
+    let texts = |zones: &[Name]| zones.iter().map(ToString::to_string).collect::<Vec<_>>();
+    separate_zones(&texts(forward), &texts(vertices)).map_err(Error::msg)
 }
 
 fn check_listen(listen: &[Listen], has_certificate: bool) -> Result<()> {

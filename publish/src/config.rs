@@ -8,6 +8,7 @@ use clap::Parser;
 use clap::builder::FalseyValueParser;
 use ipnet::IpNet;
 use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
+use multinet_runtime::command_line::separate_zones;
 use multinet_runtime::lease::flags::{identity, lease_duration, own_identity, own_namespace};
 use multinet_runtime::{LeaseConfig, LogArgs};
 
@@ -201,9 +202,9 @@ pub enum ConfigError {
     /// The flags name the same zone twice.
     #[error("--zone/--vertex-zone {0}: given twice; name each zone once")]
     DuplicateZone(String),
-    /// A zone lies in a zone of vertices, where any label may be that of a namespace.
-    #[error("zone {0}: lies among the names of --vertex-zone {1}; choose zones that do not overlap")]
-    AmongVertices(String, String),
+    /// A zone lies where another one has names.
+    #[error("{0}")]
+    Overlap(String),
     /// A URL needs TLS, and nothing says which certificates to trust.
     #[error("--etcd {0}: needs the certificates to check etcd's by; give --etcd-ca FILE")]
     NoAuthority(String),
@@ -222,11 +223,8 @@ impl Config {
             if zones[..position].contains(zone) {
                 return Err(ConfigError::DuplicateZone((*zone).clone()));
             }
-            let above = args.vertex_zone.iter().find(|above| zone.ends_with(&format!(".{above}")));
-            if let Some(above) = above {
-                return Err(ConfigError::AmongVertices((*zone).clone(), above.clone()));
-            }
         }
+        separate_zones(&args.zone, &args.vertex_zone).map_err(ConfigError::Overlap)?;
         let is_encrypted = |url: &&String| url.starts_with("https://");
         if let Some(url) = args.etcd.iter().find(is_encrypted).filter(|_| args.etcd_ca.is_none()) {
             return Err(ConfigError::NoAuthority(url.clone()));
@@ -361,6 +359,10 @@ mod tests {
             (
                 &["--etcd", ETCD[1], "--zone", "b.a", "--vertex-zone", "a"],
                 "lies among the names of --vertex-zone a",
+            ),
+            (
+                &["--etcd", ETCD[1], "--zone", "a", "--vertex-zone", "svc.a"],
+                "--vertex-zone svc.a: lies among the services of --zone a",
             ),
             (&["--etcd", ETCD[1], "--ttl", "0"], "0 is not in 1..=3600"),
             (&["--etcd", ETCD[1], "--owner", "a b"], "without spaces"),

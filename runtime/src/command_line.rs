@@ -48,6 +48,34 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).map_err(|_| wrong())
 }
 
+/// Checks that no zone lies where another one has names: services below `svc`, and anything in a
+/// zone of vertices. Zones are in lower case, all with a trailing dot or all without one.
+///
+/// # Errors
+///
+/// A message that names both flags.
+pub fn separate_zones(zones: &[String], vertex_zones: &[String]) -> Result<(), String> {
+    let flagged = || {
+        let zones = zones.iter().map(|zone| (zone, "--zone"));
+        zones.chain(vertex_zones.iter().map(|zone| (zone, "--vertex-zone")))
+    };
+    let services =
+        zones.iter().map(|outer| (outer, &["svc.", "dns.", "dns-version."][..], "services of --zone"));
+    let vertices = vertex_zones.iter().map(|outer| (outer, &[""][..], "names of --vertex-zone"));
+    for (outer, labels, called) in services.chain(vertices) {
+        let is_taken = |inner: &str| {
+            inner != outer
+                && labels.iter().any(|label| format!(".{inner}").ends_with(&format!(".{label}{outer}")))
+        };
+        if let Some((inner, flag)) = flagged().find(|(inner, _)| is_taken(inner)) {
+            return Err(format!(
+                "{flag} {inner}: lies among the {called} {outer}; choose zones that do not overlap"
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +89,31 @@ mod tests {
     fn time(text: &str) -> Result<Duration, String> {
         let args = Args::try_parse_from(["program", &format!("--time={text}")]);
         args.map(|args| args.time).map_err(|error| one_line(&error, "program"))
+    }
+
+    #[test]
+    fn zones_do_not_lie_among_the_names_of_others() {
+        let check = |zones: &[&str], vertex_zones: &[&str]| {
+            let owned = |zones: &[&str]| zones.iter().map(ToString::to_string).collect::<Vec<_>>();
+            separate_zones(&owned(zones), &owned(vertex_zones))
+        };
+        for (zones, vertex_zones) in
+            [(&["a", "b.a", "xsvc.a"][..], &["c", "xc"][..]), (&["a"], &["b.a", "svc.b"])]
+        {
+            assert_eq!(check(zones, vertex_zones), Ok(()));
+        }
+        for (zones, vertex_zones, message) in [
+            (&["a", "svc.a"][..], &[][..], "--zone svc.a: lies among the services of --zone a;"),
+            (&["a"], &["b.svc.a"], "--vertex-zone b.svc.a: lies among the services of --zone a;"),
+            (&["a"], &["dns-version.a"], "--vertex-zone dns-version.a: lies among"),
+            (&["b.a"], &["a"], "--zone b.a: lies among the names of --vertex-zone a;"),
+            (&["z"], &["a", "b.a"], "--vertex-zone b.a: lies among the names of --vertex-zone a;"),
+        ] {
+            assert!(
+                check(zones, vertex_zones).unwrap_err().starts_with(message),
+                "{zones:?} {vertex_zones:?}"
+            );
+        }
     }
 
     #[test]
