@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use serde::{Deserialize, Serialize};
 
-/// Time by which the clocks of API servers may be behind.
+/// Time by which the clocks of API servers, and of other replicas, may be behind.
 const CLOCKS: Duration = Duration::from_secs(3600);
 
 /// Contents of the Secret: the certificate in use, and its successor.
@@ -59,8 +59,8 @@ impl Store {
     ///
     /// If no certificate can be made for `names`.
     pub fn step(&self, names: &[String], now: u64, lifetime: u64) -> Result<Option<Self>, rcgen::Error> {
-        let current =
-            self.current.as_ref().filter(|it| it.names == names && it.made <= now && now < it.end());
+        let is_valid = |it: &&Issued| it.made <= now.saturating_add(CLOCKS.as_secs()) && now < it.end();
+        let current = self.current.as_ref().filter(|it| it.names == names).filter(is_valid);
         let Some(current) = current else {
             let made = issue(names, now, lifetime)?;
             return Ok(Some(Self { trusted: made.certificate.clone(), current: Some(made), next: None }));
@@ -123,7 +123,9 @@ mod tests {
     fn a_certificate_that_does_not_serve_is_replaced_at_once() {
         let (here, start) = (names("a.svc"), 1_800_000_000);
         let store = Store::default().step(&here, start, LIFE).unwrap().unwrap();
-        for (names, now) in [(&here, start + LIFE), (&here, start - 1), (&names("b.svc"), start)] {
+        // The clock of the replica that made it may be ahead.
+        assert_eq!(store.step(&here, start - 3600, LIFE).unwrap(), None);
+        for (names, now) in [(&here, start + LIFE), (&here, start - 3601), (&names("b.svc"), start)] {
             let new = store.step(names, now, LIFE).unwrap().unwrap();
             assert_eq!(new.current.as_ref().map(|it| &it.names), Some(names));
             assert_ne!(new.current, store.current);
