@@ -156,16 +156,10 @@ impl Etcd {
         prefix: &str,
         mut each: impl FnMut(String, Vec<u8>, i64),
     ) -> Result<(), EtcdError> {
-        // The byte behind `/` ends the range.
-        let end = [&prefix.as_bytes()[..prefix.len() - 1], b"0"].concat();
-        let (mut key, mut revision) = (prefix.as_bytes().to_vec(), 0);
+        let mut request = first_page(prefix);
         loop {
-            let limit = PAGE as i64; // some hundreds
-            let request = RangeRequest { key, range_end: end.clone(), limit, revision };
-            let response: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
-            revision = response.header.map_or(0, |header| header.revision);
-            // The next page begins behind the last key of this one.
-            key = response.kvs.last().map(|last| [&*last.key, b"\0"].concat()).unwrap_or_default();
+            let response: RangeResponse = self.call("/etcdserverpb.KV/Range", request.clone()).await?;
+            request.turn(&response);
             for KeyValue { key, mod_revision, value } in response.kvs {
                 // Keys that are no text are none that DNS could lead to.
                 if let Ok(key) = String::from_utf8(key) {
@@ -244,6 +238,23 @@ impl Etcd {
     }
 }
 
+/// Returns the request for the first page of all keys below `prefix`, which ends in a slash.
+fn first_page(prefix: &str) -> RangeRequest {
+    // The byte behind `/` ends the range.
+    let range_end = [&prefix.as_bytes()[..prefix.len() - 1], b"0"].concat();
+    RangeRequest { key: prefix.into(), range_end, limit: PAGE as i64, revision: 0 } // some hundreds
+}
+
+impl RangeRequest {
+    /// Goes on to the page behind `response`, at the revision of the first page.
+    fn turn(&mut self, response: &RangeResponse) {
+        if self.revision == 0 {
+            self.revision = response.header.as_ref().map_or(0, |header| header.revision);
+        }
+        self.key = response.kvs.last().map(|last| [&*last.key, b"\0"].concat()).unwrap_or_default();
+    }
+}
+
 /// Compares a key's revision; 0 means that there is no such key.
 fn unchanged(key: &str, revision: i64) -> Compare {
     Compare {
@@ -267,4 +278,31 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     let mut all: Vec<String> = causes.collect();
     all.dedup();
     all.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::messages::ResponseHeader;
+    use super::*;
+
+    /// The header has the newest revision, also in answers about an older one.
+    #[test]
+    fn all_pages_are_of_the_first_ones_revision() {
+        let page = |key: &str, revision| RangeResponse {
+            header: Some(ResponseHeader { revision }),
+            kvs: vec![KeyValue { key: key.into(), mod_revision: 1, value: Vec::new() }],
+            more: true,
+        };
+        let mut request = first_page("/skydns/");
+        assert_eq!(
+            (request.key.as_slice(), request.range_end.as_slice()),
+            (&b"/skydns/"[..], &b"/skydns0"[..])
+        );
+        for (response, next) in
+            [(page("/skydns/a", 7), b"/skydns/a\0"), (page("/skydns/b", 9), b"/skydns/b\0")]
+        {
+            request.turn(&response);
+            assert_eq!((request.revision, request.key.as_slice()), (7, &next[..]));
+        }
+    }
 }
