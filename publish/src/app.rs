@@ -7,18 +7,21 @@ use anyhow::{Context as _, Result, anyhow};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
+use multinet_runtime::watch::Problem;
 use multinet_runtime::{
-    Admin, LeaseMetrics, LogLevel, Readiness, WatchConfig, WatchMetrics, client, drain, lease, log, page,
-    register_process_metrics, watch,
+    Admin, LeaseMetrics, LogLevel, Readiness, TerminalSafe, WatchConfig, WatchMetrics, client, drain, lease,
+    log, page, register_process_metrics, watch,
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Args, Config};
 use crate::index::ClusterIndex;
+use crate::limits::etcd::LONGEST_PAUSE;
 use crate::limits::process::DEADLINE;
 use crate::metrics::WriterMetrics;
 use crate::writer::{Writer, WriterConfig};
@@ -139,7 +142,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
 }
 
 /// Returns the name of the owner: the configured one, or the uid of the cluster's namespace
-/// kube-system, which is read once the API server has answered the watches.
+/// kube-system, which is read once the API server has answered the watches. Tries again while the
+/// API server fails.
 async fn owner(configured: Option<String>, client: &Client, readiness: &Readiness) -> Result<String> {
     if let Some(owner) = configured {
         return Ok(owner);
@@ -149,6 +153,51 @@ async fn owner(configured: Option<String>, client: &Client, readiness: &Readines
     let advice = || {
         format!("cannot read the namespace {CLUSTER}, whose uid names the owner of the keys: give --owner")
     };
-    let found = namespaces.get(CLUSTER).await.with_context(advice)?;
-    found.metadata.uid.with_context(advice)
+    loop {
+        let failed = match namespaces.get(CLUSTER).await {
+            Ok(found) => {
+                readiness.note(CLUSTER, None);
+                return found.metadata.uid.with_context(advice);
+            }
+            // Waiting does not help.
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+                return Err(kube::Error::Api(status)).with_context(advice);
+            }
+            Err(error) => Problem::from(error).message,
+        };
+        let problem = format!("cannot read the namespace {CLUSTER}: {failed}; trying again");
+        warn!("{}", TerminalSafe(&problem));
+        readiness.note(CLUSTER, Some(problem));
+        sleep(LONGEST_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use multinet_testing::fake_api::FakeApi;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_owner_is_asked_for_until_the_api_server_says_it() {
+        let readiness = Readiness::default();
+        let (client, mut api) = FakeApi::new();
+        let found = tokio::spawn({
+            let readiness = readiness.clone();
+            async move { owner(None, &client, &readiness).await }
+        });
+        for code in [429, 500, 503] {
+            api.next().await.status(code, "later");
+        }
+        let request = api.next().await;
+        assert!(readiness.notes()[0].1.contains("cannot read the namespace kube-system: "));
+        request.json(http::StatusCode::OK, &serde_json::json!({"metadata": {"name": CLUSTER, "uid": "u"}}));
+        assert_eq!(found.await.unwrap().unwrap(), "u");
+        assert!(readiness.notes().is_empty());
+
+        let (client, mut api) = FakeApi::new();
+        let refused = tokio::spawn(async move { owner(None, &client, &Readiness::default()).await });
+        api.next().await.status(403, "no");
+        assert!(refused.await.unwrap().unwrap_err().to_string().contains("give --owner"));
+    }
 }
