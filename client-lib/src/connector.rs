@@ -235,11 +235,13 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// [`FetchError`]. While the payload is not found, pods are asked again until
-    /// [`ConnectorBuilder::fetch_wait`] is over.
+    /// [`FetchError`]. While the payload is not found, pods are asked again until no byte of it has
+    /// come for [`ConnectorBuilder::fetch_wait`].
     pub async fn fetch(&self, name: &str, port: &str, reference: &Reference) -> Result<Received, FetchError> {
         let open = || (self.dialer(name, None, 0), Source::Dns(Box::new(self.resolver.watch(name, port))));
-        self.fetcher()?.fetch((name, port), open, reference, self.config.fetch_wait).await
+        let fetcher = self.fetcher()?;
+        let service = fetcher.service(name, port, open);
+        fetcher.fetch(&service, name, reference, self.config.fetch_wait).await
     }
 
     /// Fetches as [`fetch`](Self::fetch) does, from endpoints that the caller knows without DNS.
@@ -272,8 +274,10 @@ impl Connector {
         endpoints: Vec<Endpoint>,
         reference: &Reference,
     ) -> Result<Received, FetchError> {
-        let open = || (self.dialer(name, None, 0), Source::Given(endpoints));
-        self.fetcher()?.fetch((name, ""), open, reference, self.config.fetch_wait).await
+        let fetcher = self.fetcher()?;
+        let service = fetcher.service(name, "", || (self.dialer(name, None, 0), Source::Caller));
+        service.set(endpoints);
+        fetcher.fetch(&service, name, reference, self.config.fetch_wait).await
     }
 
     /// Closes the connections that payloads were fetched by, after the pods have been told of all

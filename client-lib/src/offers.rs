@@ -401,8 +401,10 @@ impl Drop for Offered {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             self.shared.with(|state| {
-                state.ledger.forget(key);
-                state.waiting.remove(&Wake::Ended(key));
+                // The id may have been offered again, and other handles wait for the end.
+                if state.ledger.forget(key) {
+                    state.waiting.remove(&Wake::Ended(key));
+                }
             });
         }
     }

@@ -411,8 +411,9 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Sets the limit on the time for which a fetch looks for a payload. Default: 150 s, which is
-    /// longer than it takes Numaflow to deliver a message of a dead pod again.
+    /// Sets the limit on the time for which a fetch looks for a payload, or waits for its next
+    /// bytes. Default: 150 s, which is longer than it takes Numaflow to deliver a message of a dead
+    /// pod again.
     ///
     /// ```
     /// # let builder = multinet_client::Connector::builder();

@@ -120,8 +120,9 @@ pub enum NotTaken {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// No pod has had the payload on offer within the time limit, nor knows that it was taken. Do
-    /// not acknowledge the message with the reference.
+    /// No pod has had the payload on offer within the time limit, nor knows that it was taken. The pod
+    /// that the reference names has said so, or is gone. Do not acknowledge the message with the
+    /// reference.
     #[error(
         "no pod has {reference} on offer ({asked} asked within {} s): it was taken, its deadline has passed, or its pod is gone; \
          the program that offered it has to offer it again",
@@ -134,6 +135,17 @@ pub enum FetchError {
         waited: Duration,
         /// Number of pods that answered that they do not have it.
         asked: usize,
+    },
+    /// The pod that the reference names has not answered within the time limit. Other pods do not
+    /// have the payload.
+    #[error("the pod that has {reference} has not answered within {} s: {last}", waited.as_secs())]
+    NoAnswer {
+        /// Reference to the payload.
+        reference: Reference,
+        /// Time waited for an answer.
+        waited: Duration,
+        /// Reason why the pod could not be connected, if known, in words.
+        last: String,
     },
     /// A pod answered that the payload was fetched and acknowledged before, and no pod offers it
     /// again: the message with its reference was delivered twice. It can be acknowledged.

@@ -29,6 +29,8 @@ pub(super) struct PayloadQuestion {
 
 /// A connection that is up. Questions are written by the tasks that ask them.
 pub(super) struct Up {
+    /// Number of the connection.
+    link: u64,
     asker: Asker,
     pod: SocketAddr,
     /// Places of the questions that the pod may be asked at a time.
@@ -49,6 +51,11 @@ impl Up {
         }
     }
 
+    /// Returns how many bytes have come by TCP, also of a payload that has not come in full.
+    pub(super) fn bytes(&self) -> u64 {
+        self.asker.bytes()
+    }
+
     fn ask(
         &self,
         parts: &Parts,
@@ -56,7 +63,7 @@ impl Up {
         place: OwnedSemaphorePermit,
     ) {
         let number = parts.numbers.fetch_add(1, Ordering::Relaxed);
-        parts.pending.add(number, Asked { pod: self.pod, reply, _place: place });
+        parts.pending.add(number, Asked { link: self.link, pod: self.pod, reply, _place: place });
         self.asker.ask(number, &id);
         *self.last.lock() = Instant::now();
         // The questions of a connection are dropped when it has ended. This one may have come after
@@ -75,6 +82,8 @@ pub(super) struct Parts {
     pub(super) pending: Arc<Pending>,
     /// Number of the next question.
     pub(super) numbers: Arc<AtomicU64>,
+    /// Number of the next connection.
+    pub(super) links: Arc<AtomicU64>,
     /// Cancelled when nothing is fetched any more.
     pub(super) end: CancellationToken,
 }
@@ -106,7 +115,8 @@ pub(super) async fn run(
     };
     let (asker, places) = (fetching.asker(), Arc::new(Semaphore::new(MAX_ASKS)));
     let last = Mutex::new(Instant::now());
-    let up = up.get_or_init(|| Up { asker, pod: peer, places: Arc::clone(&places), last });
+    let link = parts.links.fetch_add(1, Ordering::Relaxed);
+    let up = up.get_or_init(|| Up { link, asker, pod: peer, places: Arc::clone(&places), last });
     let mut receiving = std::pin::pin!(fetching.run());
     let (mut place, mut idle) = (None, Instant::now() + IDLE);
     loop {
@@ -131,5 +141,5 @@ pub(super) async fn run(
             }
         }
     }
-    parts.pending.forget(peer);
+    parts.pending.forget(link);
 }

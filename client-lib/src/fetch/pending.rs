@@ -24,6 +24,8 @@ pub(super) type PodOutcome = Result<PodReply, Arc<DialError>>;
 
 /// A question that a pod has been asked.
 pub(super) struct Asked {
+    /// Number of the connection.
+    pub(super) link: u64,
     pub(super) pod: SocketAddr,
     pub(super) reply: oneshot::Sender<PodOutcome>,
     /// Place among the questions that one pod is asked at a time.
@@ -45,10 +47,10 @@ impl Pending {
         drop(gone);
     }
 
-    /// Drops the questions to a pod, whose connection has ended.
-    pub(super) fn forget(&self, pod: SocketAddr) {
+    /// Drops the questions of a connection that has ended.
+    pub(super) fn forget(&self, link: u64) {
         let gone: Vec<Asked> =
-            self.0.lock().extract_if(|_, asked| asked.pod == pod).map(|(_, asked)| asked).collect();
+            self.0.lock().extract_if(|_, asked| asked.link == link).map(|(_, asked)| asked).collect();
         // Their tasks run at once, so no lock is held.
         drop(gone);
     }

@@ -29,8 +29,8 @@ pub(super) struct Known {
 /// Source of a service's endpoints.
 pub(crate) enum Source {
     Dns(Box<Watch>),
-    /// Endpoints that the caller knows.
-    Given(Vec<Endpoint>),
+    /// The caller knows them, and [`Service::set`] gets them.
+    Caller,
 }
 
 impl Known {
@@ -40,10 +40,10 @@ impl Known {
 }
 
 /// A service that payloads are fetched from.
-pub(super) struct Service {
+pub(crate) struct Service {
     dialer: Arc<Dialer>,
     parts: Parts,
-    known: watch::Receiver<Known>,
+    known: watch::Sender<Known>,
     /// Notified when DNS should be queried soon.
     soon: Arc<Notify>,
     /// Connections by the endpoint's name and port. A connection that has ended is made again by
@@ -62,21 +62,29 @@ struct PodLink {
 
 impl Service {
     pub(super) fn new(dialer: Dialer, source: Source, parts: Parts, tasks: TaskTracker) -> Self {
-        let (sender, known) = watch::channel(Known::default());
+        let known = watch::Sender::default();
         let soon = Arc::new(Notify::new());
-        match source {
-            Source::Given(endpoints) => sender.send_modify(|known| known.set(endpoints)),
-            Source::Dns(watch) => {
-                let following = follow(*watch, sender, Arc::clone(&soon));
-                tasks.spawn(parts.end.clone().run_until_cancelled_owned(following));
-            }
+        if let Source::Dns(watch) = source {
+            let following = follow(*watch, known.clone(), Arc::clone(&soon));
+            tasks.spawn(parts.end.clone().run_until_cancelled_owned(following));
         }
         Self { dialer: Arc::new(dialer), parts, known, soon, links: Mutex::default(), tasks }
     }
 
     /// Returns a view of the endpoints, which tells of changes, too.
     pub(super) fn known(&self) -> watch::Receiver<Known> {
-        self.known.clone()
+        self.known.subscribe()
+    }
+
+    /// Sets the endpoints, which the caller knows without DNS.
+    pub(crate) fn set(&self, endpoints: Vec<Endpoint>) {
+        self.known.send_modify(|known| known.set(endpoints));
+    }
+
+    /// Returns how many bytes have come from a pod by the present connection.
+    pub(super) fn bytes(&self, endpoint: &Endpoint) -> u64 {
+        let name = (endpoint.target.clone(), endpoint.port);
+        self.links.lock().get(&name).and_then(|link| link.up.get()).map_or(0, Up::bytes)
     }
 
     /// Has DNS queried soon, because a pod is missing.

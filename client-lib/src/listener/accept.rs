@@ -156,7 +156,7 @@ pub(super) struct Receiving {
     pub(super) connection: Arc<Connection>,
     membership: Membership,
     lane: (u16, u64),
-    reader: MessageReader,
+    pub(super) reader: MessageReader,
 }
 
 impl Receiving {

@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tracing::{info, warn};
 
@@ -57,6 +59,16 @@ impl Listener {
         }
     }
 
+    /// Logs that a fetcher is cut off because it holds a payload for so long after its deadline.
+    pub(crate) fn log_overdue(&self, after: Duration) {
+        if self.handle.shared.may_log(LineKind::Ended) {
+            warn!(
+                "the connection is closed: the fetcher has not acknowledged or dropped a payload {} s after its deadline",
+                after.as_secs()
+            );
+        }
+    }
+
     /// Ends the listener and its connections, as [`close`](Self::close) does, but does not wait.
     pub(crate) fn end(&self) {
         self.handle.shared.end();
@@ -83,11 +95,15 @@ impl Listener {
 pub(crate) struct Fetching(Receiving);
 
 /// Handle of such a connection that asks for payloads.
-pub(crate) struct Asker(Arc<Connection>);
+pub(crate) struct Asker {
+    connection: Arc<Connection>,
+    bytes: Arc<AtomicU64>,
+}
 
 impl Fetching {
     pub(crate) fn asker(&self) -> Asker {
-        Asker(Arc::clone(&self.0.connection))
+        let Receiving { connection, reader, .. } = &self.0;
+        Asker { connection: Arc::clone(connection), bytes: reader.count() }
     }
 
     /// Receives the answers until the connection ends.
@@ -99,21 +115,26 @@ impl Fetching {
 impl Asker {
     /// Asks for a payload. The answer names the question's number.
     pub(crate) fn ask(&self, number: u64, id: &OfferId) {
-        self.0.ask(number, id);
+        self.connection.ask(number, id);
+    }
+
+    /// Returns how many bytes have come by TCP, also of a payload that has not come in full.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns whether the program holds no payload, and the pod has been told of all that it held.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.is_idle() && self.0.is_quiet()
+        self.connection.is_idle() && self.connection.is_quiet()
     }
 
     /// Returns whether the connection has ended, or is about to.
     pub(crate) fn is_over(&self) -> bool {
-        self.0.is_over()
+        self.connection.is_over()
     }
 
     /// Ends the connection, because nothing more is fetched by it.
     pub(crate) fn close(&self) {
-        self.0.close_with(Ended::NotNeeded);
+        self.connection.close_with(Ended::NotNeeded);
     }
 }

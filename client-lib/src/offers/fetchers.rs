@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info_span};
 
@@ -22,6 +24,10 @@ use crate::peers::Sent;
 use crate::peers::shared::Ask;
 use crate::peers::single::{Answering, MAX_UNDECIDED, ONLY, SingleSender};
 use crate::wire::MAX_ASKS;
+
+/// Time after the deadline of its offer for which a fetcher may hold a payload, which counts against
+/// the budget: as long as the payload was on offer, but at most this. Then its connection is closed.
+const HELD_ON: Duration = Duration::from_secs(30);
 
 /// Serves each connection in a task of its own.
 pub(super) async fn accept(
@@ -50,7 +56,8 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
         Some(Err(error)) => return listener.log_turned_away(&error),
         None => return,
     };
-    let (queue, answers) = mpsc::channel(MAX_ASKS);
+    let (queue, answers) = AnswerQueue::new();
+    let overdue = CancellationToken::new();
     let asked = {
         let shared = Arc::clone(&shared);
         move |to: &Answering, ask| answer(&shared, to, ask, knows_taken, &queue)
@@ -59,11 +66,16 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
     let connected = shared.count_fetcher();
     let transport = if dialed.pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
     listener.log_connected(transport, dialed.instead_of_rdma.as_deref());
-    let mut answering = std::pin::pin!(follow(sender.answering(), answers));
+    let mut answering = std::pin::pin!(follow(sender.answering(), answers, &overdue));
     let mut running = std::pin::pin!(sender.run(dialed));
     let ended = tokio::select! {
         ended = &mut running => ended,
         never = &mut answering => match never {},
+        () = overdue.cancelled() => {
+            listener.log_overdue(HELD_ON.min(shared.deadline));
+            sender.close();
+            running.await
+        }
         () = shared.end.cancelled() => {
             sender.close();
             running.await
@@ -75,76 +87,113 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
     // more.
 }
 
-/// Answers a question by a frame. The rest is left to [`follow`]. Returns whether there is a place
-/// in its queue, which a fetcher that keeps to the limit on questions does not fill.
+/// Answers a question by a frame. The rest is left to [`follow`]. Returns whether an answer that has
+/// to wait for room has a place, which a fetcher that keeps to the limit on questions has.
 fn answer(
     shared: &Arc<OffersState>,
     to: &Answering,
     Ask { number, id }: Ask,
     knows_taken: bool,
-    queue: &mpsc::Sender<Given>,
+    queue: &AnswerQueue,
 ) -> bool {
-    let Ok(place) = queue.try_reserve() else { return false };
     let now = Instant::now().into_std();
-    let (frame, fetch) = match shared.with(|state| state.ledger.fetch(now, id.as_str())) {
+    let (fetched, deadline) = shared.with(|state| {
+        let fetched = state.ledger.fetch(now, id.as_str());
+        let deadline =
+            if let Fetched::Here(ticket, _) = &fetched { state.ledger.deadline(ticket) } else { None };
+        (fetched, deadline)
+    });
+    let (frame, fetch) = match fetched {
         Fetched::Here(ticket, frame) => {
-            let fetch = LiveFetch { shared: Arc::clone(shared), ticket: Some(ticket), sent: None };
+            let until = deadline.unwrap_or(now) + HELD_ON.min(shared.deadline);
+            let fetch = LiveFetch { shared: Arc::clone(shared), ticket: Some(ticket), until, sent: None };
             (with_answer(frame, number, Status::Here), Some(fetch))
         }
         Fetched::Taken if knows_taken => (with_answer(Frame::new(""), number, Status::Taken), None),
         Fetched::Taken | Fetched::Unknown => (with_answer(Frame::new(""), number, Status::Unknown), None),
     };
     match (to.try_send(frame), fetch) {
-        (Ok(sent), Some(fetch)) => place.send(Given::Sent(fetch.sent_by(sent))),
-        (Ok(_), None) => {}
-        (Err((frame, _)), fetch) => place.send(Given::Waiting { number, frame, fetch }),
+        (Ok(sent), Some(fetch)) => queue.sent.send(fetch.sent_by(sent)).is_ok(),
+        (Ok(_), None) => true,
+        (Err((frame, _)), fetch) => queue.waiting.try_send(WaitingAnswer { number, frame, fetch }).is_ok(),
     }
-    true
 }
 
-/// An answer that the connection has been given, or for which it had no room.
-enum Given {
-    Sent(LiveFetch),
-    Waiting { number: u64, frame: Frame, fetch: Option<LiveFetch> },
+/// Queue of answers to [`follow`].
+struct AnswerQueue {
+    /// Answers that the connection has been given. Its window bounds them.
+    sent: mpsc::UnboundedSender<LiveFetch>,
+    /// Answers for which the connection had no room.
+    waiting: mpsc::Sender<WaitingAnswer>,
+}
+
+/// The other end of a [`AnswerQueue`].
+struct QueuedAnswers {
+    sent: mpsc::UnboundedReceiver<LiveFetch>,
+    waiting: mpsc::Receiver<WaitingAnswer>,
+}
+
+struct WaitingAnswer {
+    number: u64,
+    frame: Frame,
+    fetch: Option<LiveFetch>,
+}
+
+impl AnswerQueue {
+    fn new() -> (Self, QueuedAnswers) {
+        let (sent, next_sent) = mpsc::unbounded_channel();
+        let (waiting, next_waiting) = mpsc::channel(MAX_ASKS);
+        (Self { sent, waiting }, QueuedAnswers { sent: next_sent, waiting: next_waiting })
+    }
 }
 
 /// Sends the answers that wait for room, and gives tickets back when the fetcher has decided on
-/// them.
-async fn follow(to: Answering, mut answers: mpsc::Receiver<Given>) -> std::convert::Infallible {
-    let mut followed = FuturesUnordered::new();
+/// them. Cancels `overdue` if it holds one for too long.
+async fn follow(
+    to: Answering,
+    mut answers: QueuedAnswers,
+    overdue: &CancellationToken,
+) -> std::convert::Infallible {
+    let mut sent = FuturesUnordered::new();
+    let mut waiting = FuturesUnordered::new();
     loop {
         tokio::select! {
+            Some(fetch) = answers.sent.recv() => sent.push(decided(fetch, overdue)),
             // A fetcher that holds many payloads waits until it has dealt with some.
-            Some(given) = answers.recv(), if followed.len() < MAX_UNDECIDED => {
-                followed.push(follow_one(&to, given));
+            Some(one) = answers.waiting.recv(), if waiting.len() < MAX_UNDECIDED => {
+                waiting.push(send(&to, one));
             }
-            Some(()) = followed.next() => {}
+            Some(fetch) = waiting.next() => sent.extend(fetch.map(|fetch| decided(fetch, overdue))),
+            Some(()) = sent.next() => {}
             // The connection has ended, too.
             else => std::future::pending().await,
         }
     }
 }
 
-async fn follow_one(to: &Answering, given: Given) {
-    let fetch = match given {
-        Given::Sent(fetch) => fetch,
-        Given::Waiting { number, frame, fetch } => {
-            let length = frame.len() as u64;
-            match (to.send(frame).await, fetch) {
-                (Ok(sent), Some(fetch)) => fetch.sent_by(sent),
-                (Err(SendError::TooLarge { .. }), fetch) => {
-                    drop(fetch);
-                    let answer = with_answer(Frame::new(""), number, Status::TooLarge(length));
-                    let _ = to.send(answer).await;
-                    return;
-                }
-                // There was no payload, or the connection has ended.
-                _ => return,
-            }
+/// Sends an answer once there is room. Returns the fetch that it began.
+async fn send(to: &Answering, WaitingAnswer { number, frame, fetch }: WaitingAnswer) -> Option<LiveFetch> {
+    let length = frame.len() as u64;
+    match (to.send(frame).await, fetch) {
+        (Ok(sent), Some(fetch)) => Some(fetch.sent_by(sent)),
+        (Err(SendError::TooLarge { .. }), fetch) => {
+            drop(fetch);
+            let answer = with_answer(Frame::new(""), number, Status::TooLarge(length));
+            let _ = to.send(answer).await;
+            None
         }
-    };
-    if let Some(sent) = &fetch.sent {
-        let _ = sent.acknowledged().await;
+        // There was no payload, or the connection has ended.
+        _ => None,
+    }
+}
+
+/// Waits until the fetcher has decided on a payload. If it holds it for too long, the ticket stays
+/// out until the connection has ended.
+async fn decided(fetch: LiveFetch, overdue: &CancellationToken) {
+    let Some(sent) = &fetch.sent else { return };
+    if timeout_at(fetch.until.into(), sent.acknowledged()).await.is_err() {
+        overdue.cancel();
+        std::future::pending::<()>().await;
     }
 }
 
@@ -159,6 +208,8 @@ fn with_answer(mut frame: Frame, number: u64, status: Status) -> Frame {
 struct LiveFetch {
     shared: Arc<OffersState>,
     ticket: Option<Ticket>,
+    /// Time by which the fetcher has to have decided.
+    until: std::time::Instant,
     /// The frame with the payload, once it has been given to the connection.
     sent: Option<Sent>,
 }

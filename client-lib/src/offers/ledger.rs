@@ -300,12 +300,19 @@ impl<P: Clone> Ledger<P> {
         self.offers.get(&key).map(|entry| entry.state)
     }
 
-    /// Gives back one handle of an offer. The offer itself stays as it is.
-    pub(crate) fn forget(&mut self, key: OfferKey) {
-        if let Some(entry) = self.offers.get_mut(&key) {
-            entry.handles = entry.handles.saturating_sub(1);
-            self.tidy(key);
-        }
+    /// Gives back one handle of an offer, and returns whether it was the last. The offer itself
+    /// stays as it is.
+    pub(crate) fn forget(&mut self, key: OfferKey) -> bool {
+        let Some(entry) = self.offers.get_mut(&key) else { return true };
+        entry.handles = entry.handles.saturating_sub(1);
+        let is_last = entry.handles == 0;
+        self.tidy(key);
+        is_last
+    }
+
+    /// Returns the deadline of the offer that a ticket is for.
+    pub(crate) fn deadline(&self, ticket: &Ticket) -> Option<Instant> {
+        self.offers.get(&ticket.0).map(|entry| entry.deadline)
     }
 
     /// Returns the next task to be woken. Each offer's end and each turn is returned once.

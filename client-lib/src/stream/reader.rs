@@ -1,6 +1,8 @@
 //! Reading of messages.
 
 use std::io::{self, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
@@ -14,13 +16,21 @@ pub(crate) struct MessageReader {
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Bytes that have come.
+    count: Arc<AtomicU64>,
 }
 
 impl MessageReader {
     /// Creates a reader that reads up to `ahead` bytes at a time: many small messages by one system
     /// call. Large payloads bypass the buffer.
     pub(crate) fn new(reader: ReadHalf, ahead: usize) -> Self {
-        Self { reader, ahead: vec![0; ahead.max(HEADER)].into_boxed_slice(), start: 0, end: 0 }
+        let ahead = vec![0; ahead.max(HEADER)].into_boxed_slice();
+        Self { reader, ahead, start: 0, end: 0, count: Arc::default() }
+    }
+
+    /// Returns the number of bytes that have come, which grows while a message is being read.
+    pub(crate) fn count(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.count)
     }
 
     /// Returns the next header, or `None` if the connection ends between two messages. Cancelling
@@ -37,6 +47,7 @@ impl MessageReader {
                 return if had == 0 { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
             self.end += read;
+            self.count.fetch_add(read as u64, Ordering::Relaxed);
         }
         let bytes = std::array::from_fn(|i| self.ahead[self.start + i]);
         self.start += HEADER;
@@ -57,6 +68,7 @@ impl MessageReader {
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            self.count.fetch_add(read as u64, Ordering::Relaxed);
             let inside = read.min(to.len());
             self.end = read - inside;
             to = &mut to[inside..];

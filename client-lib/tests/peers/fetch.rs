@@ -4,6 +4,7 @@ mod hostile;
 
 use std::time::Duration;
 
+use futures::{StreamExt as _, stream};
 use multinet_client::{
     Connector, Endpoint, FetchError, Frame, NotTaken, OfferError, Offers, OffersBuilder, Received, Reference,
     Transport,
@@ -99,6 +100,23 @@ async fn an_id_on_offer_gives_the_same_offer() {
 }
 
 #[tokio::test]
+async fn a_handle_that_waits_is_woken_after_another_one_of_the_id_is_dropped() {
+    let (offers, fetcher) = (bind(offers()).await, fetcher());
+    let offer = soon(offers.offer(id("a"), "payload")).await.unwrap();
+    let waiting = tokio::spawn({
+        let offer = offer.clone();
+        async move { offer.taken().await }
+    });
+    let again = soon(offers.offer(id("a"), "payload")).await.unwrap();
+    let given_up = tokio::spawn(async move { again.taken().await });
+    tokio::task::yield_now().await;
+    given_up.abort();
+    assert!(given_up.await.unwrap_err().is_cancelled());
+    fetch(&fetcher, &offers, &offer.reference()).await.unwrap().acknowledge();
+    soon(waiting).await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn an_offer_waits_until_the_budget_has_room() {
     let (offers, fetcher) = (bind(offers().budget(1000)).await, fetcher());
     let first = soon(offers.offer(id("first"), vec![1; 600])).await.unwrap();
@@ -187,6 +205,34 @@ async fn a_fetch_waits_for_a_payload_that_comes_later() {
 }
 
 #[tokio::test]
+async fn a_pod_that_hangs_does_not_keep_the_others_from_being_asked_again() {
+    let (offers, hanging) = (bind(offers()).await, std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let mut hung = Endpoint::at(hanging.local_addr().unwrap());
+    hung.host = "decode-1".to_owned();
+    let fetcher = connector().patience(Duration::from_secs(600)).build().unwrap();
+    let fetching = tokio::spawn({
+        let (fetcher, endpoints) = (fetcher.clone(), vec![hung, pod(&offers, "decode-0")]);
+        async move { fetcher.fetch_from(SERVICE, endpoints, &"decode-7/a".parse().unwrap()).await }
+    });
+    eventually(|| offers.statistics().unknown > 0).await;
+    let offer = offers.offer(id("a"), "a").await.unwrap();
+    soon(fetching).await.unwrap().unwrap().acknowledge();
+    soon(offer.taken()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fetch_asks_the_endpoints_that_it_is_given_not_those_of_an_earlier_one() {
+    let (offers, fetcher) = (bind(offers()).await, fetcher());
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let reference = "decode-0/a".parse().unwrap();
+    let error = soon(fetcher.fetch_from(SERVICE, vec![Endpoint::at(gone)], &reference)).await.unwrap_err();
+    assert!(matches!(error, FetchError::NoPeer { .. }), "{error}");
+    assert!(error.to_string().contains("nothing listens there"), "{error}");
+    let _offer = offers.offer(id("a"), "a").await.unwrap();
+    assert_eq!(fetch(&fetcher, &offers, &reference).await.unwrap().bytes(), b"a");
+}
+
+#[tokio::test]
 async fn a_payload_that_is_too_large_is_refused_and_stays_on_offer() {
     let (offers, fetcher) = (bind(offers()).await, fetcher());
     let offer = offers.offer(id("a"), vec![0; (1 << 20) + 1]).await.unwrap();
@@ -216,6 +262,21 @@ async fn more_fetches_than_slots_take_turns() {
         soon(fetch).await.unwrap();
     }
     assert_eq!(offers.statistics().taken, 64);
+}
+
+#[tokio::test]
+async fn a_fetcher_with_many_small_payloads_under_way_is_not_cut_off() {
+    let offers = bind(offers()).await;
+    let fetcher = connector().fetch_slots(400).build().unwrap();
+    let count = if rdma().is_some() { 500 } else { 5_000 };
+    let fetches = (0..count).map(async |number: u32| {
+        let offer = offers.offer(id(&number.to_string()), "small").await.unwrap();
+        let endpoints = vec![pod(&offers, "decode-0")];
+        fetcher.fetch_from(SERVICE, endpoints, &offer.reference()).await.unwrap().acknowledge();
+        offer.taken().await.unwrap();
+    });
+    soon(stream::iter(fetches).buffer_unordered(800).collect::<()>()).await;
+    assert_eq!((offers.statistics().taken, offers.statistics().fetchers), (count.into(), 1));
 }
 
 #[tokio::test]

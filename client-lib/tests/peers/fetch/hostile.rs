@@ -1,6 +1,7 @@
 //! Fetchers and pods that break the protocol. Each is cut off, and others are not affected.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use multinet_client::{Endpoint, FetchError, Offers};
 use serde_json::{Value, json};
@@ -77,6 +78,18 @@ async fn guessed_ids_and_fetches_without_end_do_not_hold_others_up() {
     assert_eq!(offers.statistics().bytes, 900 << 10, "they still read it");
     drop((silent, holding));
     eventually(|| offers.statistics().bytes == 0).await;
+}
+
+#[tokio::test]
+async fn a_fetcher_that_holds_a_payload_long_after_its_deadline_is_cut_off() {
+    let offers = offers().transport(multinet_client::Transport::Tcp).deadline(Duration::from_millis(300));
+    let offers = bind(offers).await;
+    let offer = offers.offer(id("a"), "payload").await.unwrap();
+    let mut holding = fetcher_by_hand(&offers, 1).await;
+    holding.write(&ask(1, b"a")).await;
+    assert_eq!(holding.message().await.unwrap().body.len(), 17 + 7);
+    assert!(soon(offer.taken()).await.is_err());
+    eventually(|| offers.statistics().bytes == 0 && offers.statistics().fetchers == 0).await;
 }
 
 #[tokio::test]
@@ -173,6 +186,31 @@ async fn a_pod_that_answers_what_was_not_asked_or_announces_more_than_it_has_is_
         soon(lying).await.unwrap();
     }
     drop(offer);
+}
+
+#[tokio::test]
+async fn a_payload_that_comes_slowly_is_waited_for_and_one_that_stops_is_not() {
+    let payload = [7; 60];
+    for pieces in [60, 20] {
+        let (pod, endpoint) = Pod::listen().await;
+        let fetching = tokio::spawn(async move {
+            fetcher().fetch_from(SERVICE, vec![endpoint], &"decode-0/a".parse().unwrap()).await
+        });
+        let mut raw = pod.asked().await;
+        let frame = answer(1, 0, &payload, payload.len());
+        let (head, body) = frame.split_at(frame.len() - payload.len());
+        raw.write(head).await;
+        // It takes more than the fetcher's wait.
+        for piece in body.chunks(3).take(pieces / 3) {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            raw.write(piece).await;
+        }
+        let fetched = soon(fetching).await.unwrap();
+        match fetched {
+            Ok(frame) => assert_eq!((pieces, frame.bytes()), (60, &payload[..])),
+            Err(error) => assert!(pieces == 20 && matches!(error, FetchError::NoPeer { .. }), "{error}"),
+        }
+    }
 }
 
 #[tokio::test]

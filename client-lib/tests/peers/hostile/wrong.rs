@@ -134,7 +134,9 @@ async fn service_names_match_by_whole_labels() {
         ("infer.visions", false),
         ("infer", false),
         ("", false),
-        ("track.infer.vision", false),
+        // A host of the service.
+        ("track.infer.vision", true),
+        ("a.track.infer.vision", false),
     ]
     .into_iter()
     .enumerate()

@@ -79,7 +79,9 @@ impl World {
                 self.model.leave(place);
                 self.ledger.leave(place);
             }
-            Offering::OnOffer(key) => self.ledger.forget(key),
+            Offering::OnOffer(key) => {
+                self.ledger.forget(key);
+            }
         }
         self.settle()
     }
