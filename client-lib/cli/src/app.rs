@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use multinet_client::{ResolveError, TlsError};
@@ -111,8 +112,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Send(args) => block_on(until_signal(transfer::send(args))),
         Command::Recv(args) => block_on(transfer::recv(args)),
-        Command::Put(args) => block_on(transfer::put(args)),
-        Command::Get(args) => block_on(until_signal(transfer::get(args))),
+        Command::Put(args) => block_on(transfer::put(args)).map_err(not_all_written),
+        Command::Get(args) => block_on(until_signal(transfer::get(args))).map_err(not_all_written),
     }
 }
 
@@ -122,6 +123,14 @@ fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::
     // A thread that still reads from a terminal must not delay the end.
     runtime.shutdown_background();
     outcome
+}
+
+/// Makes it a failure that the reader of standard output has gone: the reference or the file is lost.
+fn not_all_written(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<PipeClosed>() {
+        return anyhow!("the reader of standard output has gone before all was written");
+    }
+    error
 }
 
 fn exit_code(outcome: anyhow::Result<ExitCode>) -> ExitCode {

@@ -18,7 +18,12 @@ pub(super) struct Assembly {
 impl Assembly {
     /// Opens the output. What an earlier `multinet get` has left of the same file is continued.
     pub(super) fn open(destination: Destination, id: u128, manifest: Manifest) -> anyhow::Result<Self> {
-        let sink = Sink::open(&destination, id)?;
+        let mut sink = Sink::open(&destination, id)?;
+        if sink.stage() == Stage::Placed && sink.find(&destination).is_none() {
+            // The file has been moved away or removed, and is wanted again.
+            sink.finish();
+            sink = Sink::open(&destination, id)?;
+        }
         Ok(Self { destination, sink, manifest })
     }
 
@@ -104,12 +109,14 @@ mod tests {
 
     use super::*;
     use crate::transfer::Summary;
+    use crate::transfer::manifest::token;
 
     /// Content of the file in the tests below, which is cut into chunks of 4 bytes.
     const CONTENT: &[u8] = b"0123456789";
 
     fn manifest() -> Manifest {
-        Manifest::new(&Summary::new(10, &digest(&SHA256, CONTENT)), 4)
+        let summary = Summary::new(10, &digest(&SHA256, CONTENT));
+        Manifest::new(&summary, 4, "infer-0", token())
     }
 
     fn assembly(path: &Path) -> Assembly {

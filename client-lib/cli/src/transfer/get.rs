@@ -8,7 +8,7 @@
 //!
 //! No chunk is acknowledged, so that all of the file stays on offer until one `multinet get` has
 //! it. The manifest is fetched once more for its acknowledgement: the connection by which it came
-//! first may have broken since.
+//! first may have broken since. A third fetch shows that the acknowledgement has arrived.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -23,12 +23,12 @@ use multinet_client::{Connector, FetchError, Received, Reference};
 use multinet_stderr::write_line;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::assembly::Assembly;
 use super::destination::Destination;
 use super::ending::Stage;
-use super::manifest::{MARK, Manifest, chunk_id};
+use super::manifest::{MARK, Manifest};
 use super::progress::Progress;
 use super::{MAX_WAIT, NOT_CONFIRMED, put};
 use crate::bench::target::{Target, is_wrong_role};
@@ -37,6 +37,15 @@ use crate::output::{Usage, note, print};
 
 /// Most chunks that are asked for at a time, or have come and wait for one before them.
 const WINDOW: usize = 8;
+
+/// Most bytes of those chunks, unless `--memory` says otherwise. One chunk may have more.
+const WAITING: usize = 64 << 20;
+
+/// Pause after another pod has answered, which has a file with the same id on offer.
+const ELSEWHERE: Duration = Duration::from_secs(1);
+
+/// Pause before the next question whether the file was taken.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// How long the acknowledgement of the whole file may take.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -75,9 +84,9 @@ pub(crate) struct GetArgs {
     #[arg(long, value_name = "BYTES", env = "MULTINET_MEMORY")]
     memory: Option<usize>,
 
-    /// How long to look for the file before it counts as gone
+    /// How long to look for the file, or to wait for more of it, before it counts as gone
     #[arg(long, value_name = "SECONDS", default_value_t = 150,
-          value_parser = clap::value_parser!(u64).range(..=MAX_WAIT))]
+          value_parser = clap::value_parser!(u64).range(1..=MAX_WAIT))]
     wait: u64,
 
     #[command(flatten)]
@@ -117,8 +126,8 @@ pub(crate) async fn run(args: GetArgs) -> anyhow::Result<ExitCode> {
     output.finish();
     if is_stdout {
         write_line(line.trim_end());
-    } else {
-        print(&line)?;
+    } else if let Err(error) = print(&line) {
+        note(&format!("{}, but: {error:#}", line.trim_end()));
     }
     Ok(match is_told {
         Ok(()) => ExitCode::SUCCESS,
@@ -176,6 +185,9 @@ struct Remote {
     connector: Connector,
     target: Target,
     reference: Reference,
+    wait: Duration,
+    /// Most bytes of chunks that wait for one before them.
+    waiting: usize,
 }
 
 impl Remote {
@@ -188,7 +200,8 @@ impl Remote {
         if let Some(bytes) = args.memory {
             connector = connector.fetch_memory(bytes);
         }
-        Ok(Self { connector: connector.build()?, target, reference })
+        let (connector, wait) = (connector.build()?, Duration::from_secs(args.wait));
+        Ok(Self { connector, target, reference, wait, waiting: args.memory.unwrap_or(WAITING) })
     }
 
     async fn fetch(&self, reference: &Reference) -> anyhow::Result<Received> {
@@ -203,7 +216,20 @@ impl Remote {
 
     /// Fetches the manifest, which stays on offer.
     async fn manifest(&self) -> anyhow::Result<Manifest> {
-        self.decode(&self.fetch(&self.reference).await?)
+        let until = Instant::now() + self.wait;
+        loop {
+            let manifest = self.decode(&self.fetch(&self.reference).await?)?;
+            if manifest.host == self.reference.host() {
+                return Ok(manifest);
+            }
+            ensure!(
+                Instant::now() < until,
+                "{} is gone: only {} has a file with this id on offer, which may be another file",
+                self.reference,
+                manifest.host
+            );
+            sleep(ELSEWHERE).await;
+        }
     }
 
     fn decode(&self, frame: &Received) -> anyhow::Result<Manifest> {
@@ -222,9 +248,28 @@ impl Remote {
         let frame = frame.map_err(|_| anyhow!("no answer within {} s", GOODBYE.as_secs()))??;
         ensure!(self.decode(&frame)? == *manifest, "another file is on offer by now");
         frame.acknowledge();
-        // Until multinet put has been told.
-        let closed = timeout(GOODBYE, self.connector.close()).await;
-        closed.map_err(|_| anyhow!("the connection does not end within {} s", GOODBYE.as_secs()))
+        let told = timeout(GOODBYE, self.taken()).await;
+        let told = told.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", GOODBYE.as_secs())));
+        if told.is_ok() {
+            let end = manifest.end_id(&self.reference).parse()?;
+            if let Ok(Ok(end)) = timeout(GOODBYE, self.fetch(&end)).await {
+                end.acknowledge();
+            }
+        }
+        let _ = timeout(GOODBYE, self.connector.close()).await;
+        told
+    }
+
+    /// Waits until the file is no longer on offer, because it was taken.
+    async fn taken(&self) -> anyhow::Result<()> {
+        loop {
+            match self.fetch(&self.reference).await {
+                // The question may arrive before the acknowledgement.
+                Ok(_) => sleep(AGAIN).await,
+                Err(error) if matches!(error.downcast_ref(), Some(FetchError::Taken { .. })) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Fetches the chunks that the output lacks, and places the file.
@@ -234,12 +279,14 @@ impl Remote {
         }
         let progress = Progress::new(Some(manifest.bytes));
         let first = if output.missing() == 0 { manifest.chunks } else { manifest.chunk_at(output.written()) };
+        let window = (self.waiting / manifest.chunk_size as usize).clamp(1, WINDOW);
         let (chunks, inbox) = mpsc::channel(1);
         let writing = spawn_blocking(move || output.write_all(first, inbox));
         let fetching = async move {
             let numbers = first..manifest.chunks;
-            let mut coming =
-                pin!(stream::iter(numbers.clone()).map(|number| self.chunk(number)).buffered(WINDOW));
+            let mut coming = pin!(
+                stream::iter(numbers.clone()).map(|number| self.chunk(manifest, number)).buffered(window)
+            );
             for number in numbers {
                 let (offset, length) = manifest.extent(number);
                 let Manifest { bytes, .. } = manifest;
@@ -261,8 +308,8 @@ impl Remote {
 
     /// Fetches a chunk. It is copied, so that chunks which wait for one before them leave it a
     /// slot.
-    async fn chunk(&self, number: u64) -> anyhow::Result<Vec<u8>> {
-        let reference = chunk_id(&self.reference, number).parse()?;
+    async fn chunk(&self, manifest: &Manifest, number: u64) -> anyhow::Result<Vec<u8>> {
+        let reference = manifest.chunk_id(&self.reference, number).parse()?;
         Ok(self.fetch(&reference).await?.bytes().to_vec())
     }
 }

@@ -1,7 +1,10 @@
 //! The manifest of a file that `multinet put` has on offer, in JSON.
 //!
-//! A file is on offer as the chunks `ID.0`, `ID.1` and so on. The manifest, which has `ID` itself,
-//! tells `multinet get` what they are. Whoever acknowledges it has the file.
+//! A file is on offer as the chunks `ID.TOKEN.0`, `ID.TOKEN.1` and so on. The manifest, which has
+//! `ID` itself, tells `multinet get` what they are, and whose: another pod may have a file with the
+//! same id on offer. A `multinet get` that has the file acknowledges the manifest. When it knows
+//! that this has arrived, it acknowledges the empty payload `ID.TOKEN.end`, so that `multinet put`
+//! can end.
 
 use anyhow::{Context as _, ensure};
 use multinet_client::Reference;
@@ -14,10 +17,13 @@ use super::Summary;
 pub(super) const MARK: &[u8] = b"multinet put";
 
 /// The longest manifest, in bytes.
-pub(super) const MAX_LENGTH: usize = 256;
+pub(super) const MAX_LENGTH: usize = 512;
 
 /// Number of digits of a SHA-256 in hex.
 const DIGITS: usize = 64;
+
+/// Number of digits of a token in hex.
+const TOKEN: usize = 16;
 
 /// Size and checksum of a file on offer, and the chunks that it is cut into.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -25,14 +31,19 @@ pub(super) struct Manifest {
     pub(super) bytes: u64,
     pub(super) chunks: u64,
     /// Length of each chunk but the last, which may be shorter.
-    chunk_size: u32,
+    pub(super) chunk_size: u32,
     sha256: String,
+    /// Host name of the pod that offers the file.
+    pub(super) host: String,
+    /// Random part of the ids of the chunks.
+    token: String,
 }
 
 impl Manifest {
-    pub(super) fn new(summary: &Summary, chunk_size: u32) -> Self {
+    pub(super) fn new(summary: &Summary, chunk_size: u32, host: &str, token: String) -> Self {
         let Summary { bytes, sha256 } = summary.clone();
-        Self { bytes, chunks: bytes.div_ceil(chunk_size.into()), chunk_size, sha256 }
+        let (host, chunks) = (host.to_owned(), bytes.div_ceil(chunk_size.into()));
+        Self { bytes, chunks, chunk_size, sha256, host, token }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -48,18 +59,29 @@ impl Manifest {
     pub(super) fn decode(json: &[u8]) -> anyhow::Result<Self> {
         ensure!(json.len() <= MAX_LENGTH, "{} bytes, more than {MAX_LENGTH}", json.len());
         let manifest: Self = serde_json::from_slice(json).context("no JSON of the expected form")?;
-        let Self { bytes, chunks, chunk_size, sha256 } = &manifest;
+        let Self { bytes, chunks, chunk_size, sha256, token, .. } = &manifest;
         ensure!(
             *chunk_size > 0 && bytes.div_ceil((*chunk_size).into()) == *chunks,
             "{bytes} bytes are not {chunks} chunks of {chunk_size} bytes"
         );
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        ensure!(token.len() == TOKEN && token.bytes().all(is_digit), "a token has {TOKEN} digits");
         ensure!(sha256.len() == DIGITS && sha256.bytes().all(is_digit), "a SHA-256 has {DIGITS} digits");
         Ok(manifest)
     }
 
     pub(super) fn summary(&self) -> Summary {
         Summary { bytes: self.bytes, sha256: self.sha256.clone() }
+    }
+
+    /// Returns the id of a chunk of the file with this id, or reference with that id.
+    pub(super) fn chunk_id(&self, id: &impl std::fmt::Display, chunk: u64) -> String {
+        chunk_id(id, &self.token, chunk)
+    }
+
+    /// Returns the id of the payload that is acknowledged last.
+    pub(super) fn end_id(&self, id: &impl std::fmt::Display) -> String {
+        format!("{id}.{}.end", self.token)
     }
 
     /// Returns the number of the chunk that has the byte at an offset.
@@ -83,9 +105,14 @@ impl Manifest {
     }
 }
 
-/// Returns the id of a chunk of the file with this id.
-pub(super) fn chunk_id(id: &impl std::fmt::Display, chunk: u64) -> String {
-    format!("{id}.{chunk}")
+/// Returns a new token.
+pub(super) fn token() -> String {
+    format!("{:016x}", fastrand::u64(..))
+}
+
+/// Returns the id of a chunk of the file with this id and token.
+pub(super) fn chunk_id(id: &impl std::fmt::Display, token: &str, chunk: u64) -> String {
+    format!("{id}.{token}.{chunk}")
 }
 
 #[cfg(test)]
@@ -93,7 +120,7 @@ mod tests {
     use super::*;
 
     fn manifest(bytes: u64) -> Manifest {
-        Manifest::new(&Summary { bytes, sha256: "ab".repeat(32) }, 10)
+        Manifest::new(&Summary { bytes, sha256: "ab".repeat(32) }, 10, "infer-0", token())
     }
 
     #[test]
@@ -117,7 +144,8 @@ mod tests {
     fn a_manifest_that_contradicts_itself_is_refused() {
         let hex = "ab".repeat(32);
         let json = |bytes: u64, chunks: u64, size: u64, sha256: &str| {
-            format!(r#"{{"bytes":{bytes},"chunks":{chunks},"chunk_size":{size},"sha256":"{sha256}"}}"#)
+            let numbers = format!(r#""bytes":{bytes},"chunks":{chunks},"chunk_size":{size}"#);
+            format!(r#"{{{numbers},"sha256":"{sha256}","host":"infer-0","token":"0123456789abcdef"}}"#)
         };
         assert!(Manifest::decode(json(20, 2, 10, &hex).as_bytes()).is_ok());
         let cases = [
@@ -127,7 +155,8 @@ mod tests {
             (json(20, 2, 10, &"AB".repeat(32)), "a SHA-256 has 64 digits"),
             (json(20, 2, 1 << 32, &hex), "no JSON of the expected form"),
             ("a picture".to_owned(), "no JSON of the expected form"),
-            ("x".repeat(257), "257 bytes, more than 256"),
+            ("x".repeat(513), "513 bytes, more than 512"),
+            (json(20, 2, 10, &hex).replace("abcdef", "/.."), "a token has 16 digits"),
         ];
         for (json, expected) in cases {
             let error = Manifest::decode(json.as_bytes()).unwrap_err();

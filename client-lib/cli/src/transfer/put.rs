@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use super::manifest::{MARK, MAX_LENGTH, Manifest, chunk_id};
+use super::manifest::{MARK, MAX_LENGTH, Manifest, chunk_id, token};
 use super::progress::Progress;
 use super::source::{self, Part, Source};
 use super::{MAX_WAIT, Summary};
@@ -26,7 +26,7 @@ pub(super) const DEFAULT_PORT: u16 = 18516;
 /// How long peers have to close their connections at the end.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Longest id, in bytes. Those of chunks are longer, by a dot and a number.
+/// Longest id, in bytes. Those of chunks are longer, by a token and a number.
 const MAX_ID: usize = 230;
 
 /// Flags of `multinet put`.
@@ -134,21 +134,27 @@ impl PutArgs {
         if let Some(total) = source.total {
             self.fits(total, budget)?;
         }
-        let summary = self.offer_chunks(offers, id, source, budget).await?;
-        let manifest = Manifest::new(&summary, self.frame_size);
+        let token = token();
+        let summary = self.offer_chunks(offers, (id, &token), source, budget).await?;
+        let manifest = Manifest::new(&summary, self.frame_size, offers.host(), token);
         let frame = Frame::new(manifest.encode()).metadata(MARK);
-        let offer = offers.offer(id.clone(), frame).await?;
+        let not_offered = |error| self.not_offered(error);
+        let end = offers.offer(manifest.end_id(id).parse()?, "").await.map_err(not_offered)?;
+        let offer = offers.offer(id.clone(), frame).await.map_err(not_offered)?;
         let Summary { bytes, sha256 } = summary;
         say(&format!("offered {bytes} bytes, SHA-256 {sha256}"));
         print(&format!("{}\n", offer.reference()))?;
-        self.taken(&offer).await
+        self.taken(&offer).await?;
+        // The peer has the file, whether it hears that this process knows so or not.
+        let _ = timeout(GOODBYE, end.taken()).await;
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Offers all chunks of the file. Returns its size and checksum.
     async fn offer_chunks(
         &self,
         offers: &Offers,
-        id: &OfferId,
+        (id, token): (&OfferId, &str),
         mut source: Source,
         budget: u64,
     ) -> anyhow::Result<Summary> {
@@ -160,7 +166,7 @@ impl PutArgs {
                     offered += buffer.len() as u64;
                     // Nothing makes room, as all of the file is on offer at once.
                     self.fits(offered, budget)?;
-                    let id: OfferId = chunk_id(id, chunk).parse()?;
+                    let id: OfferId = chunk_id(id, token, chunk).parse()?;
                     offers.offer(id, Frame::new(buffer)).await.map_err(|error| self.not_offered(error))?;
                     chunk += 1;
                     progress.at(offered);
@@ -197,7 +203,8 @@ impl PutArgs {
         }
     }
 
-    async fn taken(&self, offer: &Offer) -> anyhow::Result<ExitCode> {
+    /// Waits until a peer has acknowledged the file.
+    async fn taken(&self, offer: &Offer) -> anyhow::Result<()> {
         let begin = Instant::now();
         match timeout(Duration::from_secs(self.wait), offer.taken()).await {
             Ok(taken) => taken?,
@@ -208,7 +215,7 @@ impl PutArgs {
             ),
         }
         say(&format!("received after {:.1} s", begin.elapsed().as_secs_f64()));
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 

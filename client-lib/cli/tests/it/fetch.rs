@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::NamedTempFile;
 
-use super::support::{Says, Server, finish, run, spawn, text, until};
+use super::support::{Says, Server, finish, host, reference, run, spawn, text, until};
 
 /// Returns bytes that do not repeat at multiples of any frame size.
 fn bytes(length: usize) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn put(content: &[u8], more: &[&str]) -> (Server, NamedTempFile) {
 }
 
 fn get(from: SocketAddr, more: &[&str]) -> Output {
-    run(&[&["get", &from.to_string(), "infer-0/file"], more].concat(), b"")
+    run(&[&["get", &from.to_string(), &reference("file")], more].concat(), b"")
 }
 
 /// Returns the size and the checksum that a program has printed.
@@ -45,10 +45,6 @@ fn said<'o>(output: &'o [u8], did: &str) -> &'o str {
     let line = line.unwrap_or_else(|| panic!("{}", text(output)));
     let (end, _) = line.match_indices(", ").nth(1).unwrap_or((line.len(), ""));
     &line[..end]
-}
-
-fn host() -> String {
-    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_ascii_lowercase()
 }
 
 #[test]
@@ -104,7 +100,8 @@ fn a_get_that_is_killed_leaves_the_file_to_the_next() {
     // Opened for both, so that neither side waits for the other.
     let reader = File::options().read(true).write(true).open(&pipe).unwrap();
     let (put, _file) = put(&content, &["--frame-size", "100000"]);
-    let mut first = spawn(&["get", &put.address.to_string(), "infer-0/file", "-o", pipe.to_str().unwrap()]);
+    let mut first =
+        spawn(&["get", &put.address.to_string(), &reference("file"), "-o", pipe.to_str().unwrap()]);
     until(|| is_readable(&reader));
     first.kill().unwrap();
     first.wait().unwrap();
@@ -125,7 +122,7 @@ fn of_two_gets_at_once_the_slower_one_says_that_the_file_is_gone() {
     let content = bytes(5_000_000);
     let folder = tempfile::tempdir().unwrap();
     let (put, _file) = put(&content, &["--frame-size", "100000"]);
-    let slow = spawn(&["get", &put.address.to_string(), "infer-0/file", "--wait", "1"]);
+    let slow = spawn(&["get", &put.address.to_string(), &reference("file"), "--wait", "1"]);
     let address = put.address;
     // Its first bytes are in the pipe.
     until(|| is_readable(slow.stdout.as_ref().unwrap()));
@@ -135,7 +132,7 @@ fn of_two_gets_at_once_the_slower_one_says_that_the_file_is_gone() {
     let slow = finish(slow, b"");
     let said = text(&slow.stderr).lines().last().unwrap_or_default().to_owned();
     assert_eq!(slow.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("multinet: infer-0/file after "), "{said}");
+    assert!(said.starts_with(&format!("multinet: {} after ", reference("file"))), "{said}");
     assert!(content.starts_with(&slow.stdout) && slow.stdout.len() < content.len());
 }
 
@@ -144,13 +141,16 @@ fn of_two_gets_at_once_the_slower_one_says_that_the_file_is_gone() {
 fn a_get_whose_put_has_died_says_that_it_could_not_be_told() {
     let content = bytes(200_000);
     let (put, _file) = put(&content, &[]);
-    let get = spawn(&["get", &put.address.to_string(), "infer-0/file"]);
+    let get = spawn(&["get", &put.address.to_string(), &reference("file")]);
     until(|| is_readable(get.stdout.as_ref().unwrap()));
     put.kill();
     let get = finish(get, b"");
     let said = text(&get.stderr).lines().last().unwrap_or_default();
     assert_eq!(get.status.code(), Some(3), "{said}");
-    assert!(said.starts_with("multinet: not confirmed: all of infer-0/file has been written"), "{said}");
+    assert!(
+        said.starts_with(&format!("multinet: not confirmed: all of {} has been written", reference("file"))),
+        "{said}"
+    );
     assert!(get.stdout == content);
 }
 
@@ -180,17 +180,17 @@ fn an_interrupt_ends_the_offer_quietly() {
 fn a_reference_that_leads_nowhere_is_named() {
     let (put, _file) = put(b"content", &[]);
     let address = put.address.to_string();
-    let wrong = run(&["get", &address, "infer-0/other", "--wait", "1"], b"");
+    let wrong = run(&["get", &address, &reference("other"), "--wait", "1"], b"");
     assert_eq!(wrong.status.code(), Some(1));
     let said = text(&wrong.stderr);
     assert!(
-        said.starts_with("multinet: ") && said.contains("infer-0/other") && said.lines().count() == 1,
+        said.starts_with("multinet: ") && said.contains(&*reference("other")) && said.lines().count() == 1,
         "{said}"
     );
     assert!(get(put.address, &[]).status.success());
     assert!(put.output().status.success());
     // It has ended, and its port is closed.
-    let gone = run(&["get", &address, "infer-0/file", "--wait", "1"], b"");
+    let gone = run(&["get", &address, &reference("file"), "--wait", "1"], b"");
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("nothing listens there"), "{}", text(&gone.stderr));
 }
@@ -219,7 +219,7 @@ fn a_file_that_cannot_be_offered_is_refused_at_once() {
     let cases: [(&[&str], &str); 3] = [
         (&[&path("missing")], "cannot read "),
         (&[&path("")], "is a folder: give a tar of it"),
-        (&large, "large has 20000 bytes or more, and at most 19744 can be on offer: raise --memory"),
+        (&large, "large has 20000 bytes or more, and at most 19488 can be on offer: raise --memory"),
     ];
     for (arguments, expected) in cases {
         let put = run(&[&["put", "--address", "127.0.0.1", "--port", "0"], arguments].concat(), b"");

@@ -3,7 +3,7 @@
 use multinet_testing::pki::{Certificate, FileAuthority};
 use tempfile::TempDir;
 
-use super::support::{Says, Server, run, text};
+use super::support::{Says, Server, reference, run, text};
 
 const SERVER: &str = "server.test";
 
@@ -54,7 +54,7 @@ fn only_a_peer_with_a_trusted_certificate_fetches() {
     let arguments = ["put", file.path().to_str().unwrap(), "--id", "file"];
     let put = Server::start(&with(&arguments, &files.flags(SERVER)), 0, Says::Stderr);
     let address = put.address.to_string();
-    let get = ["get", &address, "infer-0/file", "--tls-name", SERVER, "--wait", "5"];
+    let get = ["get", &address, &reference("file"), "--tls-name", SERVER, "--wait", "5"];
     let trust = ["--tls-ca".to_owned(), files.authority.ca().display().to_string()];
     let strange = [&others.flags("client.test")[..4], &trust].concat();
     let refused = run(&with(&get, &strange), b"");
@@ -62,7 +62,7 @@ fn only_a_peer_with_a_trusted_certificate_fetches() {
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("the peer refuses: our certificate "), "{said}");
     // Without TLS, it does not even hear the reference.
-    let plain = run(&["get", &address, "infer-0/file", "--wait", "1"], b"");
+    let plain = run(&["get", &address, &reference("file"), "--wait", "1"], b"");
     assert_eq!((plain.status.code(), plain.stdout.len()), (Some(1), 0), "{plain:?}");
     let fetched = run(&with(&get, &files.flags("client.test")), b"");
     assert_eq!((fetched.status.code(), text(&fetched.stdout)), (Some(0), "content"), "{fetched:?}");

@@ -203,3 +203,13 @@ fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
         all
     })
 }
+
+/// Returns the reference of a file that this host has on offer.
+pub(crate) fn reference(id: &str) -> String {
+    format!("{}/{id}", host())
+}
+
+/// Returns the host name in references.
+pub(crate) fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_ascii_lowercase()
+}
