@@ -127,8 +127,8 @@ async fn make_due(stage: &Stage, which: &str, part: f64) -> Result<()> {
     .await
 }
 
-/// Whatever fails while the vertices change, they end up with their plan. Each is reset no more
-/// often than there are plans and outages, and no Pipeline is blocked.
+/// The vertices end up with their plan, although everything around them fails while they change.
+/// Each is reset no more often than there are plans and outages, and no Pipeline is blocked.
 pub(crate) async fn outages_end_in_the_plan(stage: &mut Stage, outages: usize) -> Result<()> {
     let vertices = ["in", "decode", "infer"];
     let before = vertices.map(|vertex| stage.resets_of(vertex));
