@@ -1,11 +1,14 @@
 //! The keys follow the objects: killed at any moment, with etcd away, after changes by others.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::ask::ask_udp;
 use multinet_testing::coredns::CoreDns;
+use multinet_testing::manifests::SLICE;
 use multinet_testing::wait::eventually;
-
 use serde_json::json;
+use tokio::time::sleep;
 
 use super::rights::KEYS;
 use super::{BOUND, Stage, infer, moving, settled};
@@ -49,18 +52,57 @@ async fn a_publisher_that_is_killed_at_any_moment_leaves_nothing_wrong_behind() 
 }
 
 #[tokio::test]
+async fn after_a_thousand_random_changes_the_keys_are_those_of_the_slices() -> Result<()> {
+    let stage = Stage::start().await?;
+    stage.apply(&infer(NET + 4)).await?;
+    let publisher = stage.publisher().start_ready().await?;
+    settled(&publisher).await?;
+    let seed = fastrand::u64(..);
+    eprintln!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut exists = [false; 3];
+    for _ in 0..1000 {
+        let number = random.usize(..exists.len());
+        let name = format!("infer-moving-{number}");
+        if exists[number] && random.u8(..8) == 0 {
+            stage.namespace.delete(SLICE, &name).await?;
+            exists[number] = false;
+            continue;
+        }
+        let hosts: Vec<usize> = (20 * number..20 * number + 12).filter(|_| random.bool()).collect();
+        let mut slice = moving(NET + 4, &hosts)?;
+        slice.metadata.name = Some(name);
+        stage.namespace.apply(slice).await?;
+        exists[number] = true;
+    }
+    stage.is_up_to_date().await
+}
+
+#[tokio::test]
 async fn without_etcd_the_publisher_waits_and_then_catches_up() -> Result<()> {
+    etcd_is_away(NET + 1, Duration::ZERO).await
+}
+
+#[tokio::test]
+#[ignore = "takes more than a minute"]
+async fn soak_etcd_is_away_for_a_minute() -> Result<()> {
+    etcd_is_away(NET + 5, Duration::from_secs(60)).await
+}
+
+/// Etcd is away, and objects change meanwhile. Then another program changes keys.
+async fn etcd_is_away(net: u8, time: Duration) -> Result<()> {
     let mut stage = Stage::start().await?;
-    stage.apply(&infer(NET + 1)).await?;
+    stage.apply(&infer(net)).await?;
     let publisher = stage.publisher().start_ready().await?;
     settled(&publisher).await?;
 
     stage.etcd.kill()?;
-    stage.namespace.apply(moving(NET + 1, &[1, 2])?).await?;
+    sleep(time).await;
+    stage.namespace.apply(moving(net, &[1, 2])?).await?;
     publisher.shows("multinet_publish_etcd_connected", 0).await?;
     let (status, body) = publisher.readyz().await?;
     ensure!(status.is_success() && body.contains("etcd: "), "{status}: {body}");
-    stage.namespace.apply(moving(NET + 1, &[2, 3])?).await?;
+    stage.namespace.apply(moving(net, &[2, 3])?).await?;
     stage.etcd.start_again().await?;
     stage.is_up_to_date().await?;
     let lines = |needle: &str| publisher.log().matches(needle).count();
@@ -81,7 +123,7 @@ async fn without_etcd_the_publisher_waits_and_then_catches_up() -> Result<()> {
     let (one, two) = (ours.next().context("no key")?, ours.next().context("one key")?);
     stage.etcd.delete(one).await?;
     stage.etcd.put(two, keys[one].as_str()).await?;
-    stage.namespace.apply(moving(NET + 1, &[3, 4])?).await?;
+    stage.namespace.apply(moving(net, &[3, 4])?).await?;
     stage.is_up_to_date().await
 }
 
