@@ -59,7 +59,7 @@ async fn direct_edges_follow_their_pipeline() -> Result<()> {
 
 /// A replica, or all, or Numaflow, or the API server is killed during fifty rollouts.
 #[tokio::test]
-#[ignore = "takes a quarter of an hour"]
+#[ignore = "takes minutes"]
 async fn soak_outages_of_the_webhook_end_in_the_plan() -> Result<()> {
     sandboxed!();
     let mut stage = Stage::start().await.context("the start")?;
