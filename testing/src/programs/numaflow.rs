@@ -174,8 +174,7 @@ impl VertexPods {
     pub async fn run(&self) -> Result<()> {
         let labels = ListParams::default().labels("app.kubernetes.io/component=vertex");
         for pod in self.0.list(&labels).await? {
-            let phase = pod.status.and_then(|status| status.phase);
-            if phase.as_deref() != Some("Pending") {
+            if phase(&pod) != Some("Pending") {
                 continue;
             }
             let status = json!({"status": {
@@ -202,7 +201,7 @@ impl VertexPods {
     async fn report_again(&self) -> Result<()> {
         let labels = ListParams::default().labels("app.kubernetes.io/component=vertex");
         for pod in self.0.list(&labels).await? {
-            if pod.status.and_then(|status| status.phase).as_deref() != Some("Running") {
+            if phase(&pod) != Some("Running") {
                 continue;
             }
             let ready =
@@ -232,9 +231,15 @@ impl VertexPods {
             }
             let pods = self.list(pipeline, vertex).await?;
             ensure!(pods.len() == count, "there are {}", pods.len());
+            // One may have come since the others were run.
+            ensure!(pods.iter().all(|pod| phase(pod) == Some("Running")), "not all of them run");
             pods.iter().try_for_each(&check)?;
             Ok(pods)
         })
         .await
     }
+}
+
+fn phase(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
 }
