@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod env;
 pub mod gid;
 pub mod gpu;
 mod names;

@@ -29,8 +29,8 @@ pub struct Sources {
     /// Folder that has `sys`, `proc`, `dev`, `etc` and `var`: `/`.
     pub root: PathBuf,
     /// File with the pod's annotation `k8s.v1.cni.cncf.io/network-status`, as a volume of the
-    /// downward API has it: the annotation's value, or a list of annotations that has it. By default
-    /// [`DEFAULT_NETWORK_STATUS`](crate::DEFAULT_NETWORK_STATUS), if these exist.
+    /// downward API has it: the annotation's value, or a list of annotations that has it. By
+    /// default [`DEFAULT_NETWORK_STATUS`](crate::DEFAULT_NETWORK_STATUS), if these exist.
     pub network_status: Option<PathBuf>,
 }
 

@@ -146,8 +146,8 @@ impl Rail {
     /// ```no_run
     /// use multinet_rails::{Pod, Sources};
     ///
-    /// let names: Vec<_> =
-    ///     Pod::read(&Sources::default())?.rails.iter().map(|rail| rail.name().to_owned()).collect();
+    /// let pod = Pod::read(&Sources::default())?;
+    /// let names: Vec<&str> = pod.rails.iter().map(|rail| rail.name()).collect();
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn name(&self) -> &str {
