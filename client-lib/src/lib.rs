@@ -87,6 +87,7 @@ mod handshake;
 mod identity;
 mod inbound;
 mod listener;
+mod local;
 pub mod metrics;
 mod near;
 pub mod nic;
@@ -119,6 +120,7 @@ pub use frame::{Frame, FrameId};
 pub use handshake::{Delivery, HandshakeError, RefusalCode, TransportKind};
 pub use identity::Identity;
 pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, Received, Sender};
+pub use local::local;
 #[cfg(feature = "cuda")]
 pub use multinet_memory::{Cuda, CudaArray};
 pub use multinet_memory::{DmaBuf, Forced, Gpu, GpuError, GpuMemory, GpuSlice, HostMemory, Method};
@@ -130,7 +132,7 @@ pub use targets::{Target, Targets, TargetsError};
 pub use tls::{Tls, TlsError};
 pub use transport::{Rdma, Transport};
 
-pub use multinet_rails::{GpuDistance, NoRdma, Pod, Rail, Sources, by_number, gid, gpu, pci};
+pub use multinet_rails::{GpuDistance, NoRdma, Pod, Rail, Sources, by_number, env, gid, gpu, pci};
 #[cfg(feature = "rdma")]
 pub use multinet_verbs as verbs;
 
