@@ -57,7 +57,7 @@ arrows() {
 }
 
 status=0
-for sources in */src client-lib/*/src; do
+for sources in */src client-lib/*/src bindings/*/src; do
   all=$(arrows "$sources" | sed 's/^ /:: /')
   if [ "${1:-}" = --print ]; then
     while read -r arrow; do echo "$sources $arrow"; done <<<"$all"
