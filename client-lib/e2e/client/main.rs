@@ -10,6 +10,7 @@ mod matrix;
 mod memory;
 mod multinet;
 mod nics;
+mod numaflow;
 mod references;
 mod resolve;
 mod transfer;
