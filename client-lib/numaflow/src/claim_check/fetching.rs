@@ -7,11 +7,11 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use multinet_client::{Connector, FetchError, Received, Reference, ReferenceError, Target, TargetsError};
 use numaflow::sink::{Response, SinkRequest, Sinker};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tonic::async_trait;
 use tracing::warn;
 
-/// Number of payloads that are fetched and processed at a time, unless set.
+/// Number of payloads that are processed at a time, unless set.
 const AT_ONCE: usize = 8;
 
 /// Sink that fetches the payload of each reference, has it processed, and acknowledges it after
@@ -55,7 +55,8 @@ pub struct FetchingSink<F> {
     connector: Connector,
     sources: Vec<Target>,
     process: F,
-    at_once: usize,
+    /// Places of the payloads that are processed at a time.
+    places: Semaphore,
 }
 
 impl<F, E> FetchingSink<F>
@@ -88,10 +89,11 @@ where
         if sources.is_empty() {
             return Err(TargetsError::Missing { variable: "MULTINET_SOURCES" });
         }
-        Ok(Self { connector, sources: sources.to_vec(), process, at_once: AT_ONCE })
+        Ok(Self { connector, sources: sources.to_vec(), process, places: Semaphore::new(AT_ONCE) })
     }
 
-    /// Sets how many payloads are fetched and processed at a time. Default: 8.
+    /// Sets how many payloads are processed at a time. Default: 8. Others are fetched meanwhile, up
+    /// to the [slots](multinet_client::ConnectorBuilder::fetch_slots).
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -106,7 +108,7 @@ where
     /// ```
     #[must_use]
     pub fn at_once(mut self, count: usize) -> Self {
-        self.at_once = count.max(1);
+        self.places = Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS));
         self
     }
 
@@ -125,6 +127,8 @@ where
         let reference: Reference = text.parse().map_err(|error: ReferenceError| error.to_string())?;
         match self.fetch(&reference).await {
             Ok(frame) => {
+                // Not before the fetch: a payload that is not found would keep others waiting.
+                let _place = self.places.acquire().await;
                 (self.process)(&frame, request).await.map_err(|error| error.to_string())?;
                 frame.acknowledge();
                 Ok(())
@@ -175,7 +179,7 @@ where
         let mut is_open = true;
         loop {
             tokio::select! {
-                request = input.recv(), if is_open && working.len() < self.at_once => match request {
+                request = input.recv(), if is_open => match request {
                     Some(request) => working.push(self.handle(request)),
                     None => is_open = false,
                 },
