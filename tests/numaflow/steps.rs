@@ -161,7 +161,7 @@ pub(crate) async fn wrong_edges_are_reported(stage: &Stage) -> Result<()> {
     stage.annotate("plain", Some(&edges)).await?;
     eventually("an event about the number of edges", BOUND, async || {
         let events = events(stage, "plain").await?;
-        ensure!(events.iter().any(|(_, note)| note.contains("is the last edge that counts")), "{events:?}");
+        ensure!(events.iter().any(|(_, note)| note.contains("is one edge too many")), "{events:?}");
         Ok(())
     })
     .await?;
