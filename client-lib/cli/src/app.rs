@@ -12,7 +12,7 @@ use multinet_client::{ResolveError, TlsError};
 use crate::common::LogArgs;
 use crate::output::{PipeClosed, Usage, message, note};
 use crate::signals::until_signal;
-use crate::{bench, completions, doctor, hostfile, matrix, resolve, transfer};
+use crate::{bench, completions, doctor, env, exec, hostfile, matrix, resolve, transfer};
 
 const PROGRAM: &str = "multinet";
 
@@ -45,6 +45,10 @@ enum Command {
     Resolve(resolve::ResolveArgs),
     /// Find out what is wrong with names, networks and the way to a service's pods
     Doctor(doctor::DoctorArgs),
+    /// Print the variables by which NCCL, UCX, vLLM and others use this pod's second NICs
+    Env(env::EnvArgs),
+    /// Start a program with these variables
+    Exec(exec::ExecArgs),
     /// Measure the network between two pods: bandwidth or latency
     Bench(bench::BenchArgs),
     /// Send a file or standard input to the pods of a service
@@ -97,6 +101,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(_) | Command::Matrix(_) => {
             "multinet_client::resolve=off,multinet_client::peers::dial=off,multinet_client::peers::ends=off"
         }
+        // These say themselves what is missing.
+        Command::Env(_) | Command::Exec(_) => "multinet_client::resolve=off",
         Command::Send(_) | Command::Get(_) => "multinet_client::resolve=off,multinet_client::peers::dial=off",
         _ => "",
     };
@@ -107,6 +113,14 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => completions::man(&dir, Cli::command()),
         Command::Resolve(args) => block_on(until_signal(resolve::run(args))),
         Command::Doctor(args) => block_on(until_signal(doctor::run(args))),
+        Command::Env(args) => block_on(until_signal(env::run(args))),
+        Command::Exec(args) => match block_on(until_signal(exec::prepare(args)))? {
+            exec::Prepared::Start(command) => {
+                multinet_stderr::flush(LAST_LINES);
+                Ok(exec::start(command))
+            }
+            exec::Prepared::End(status) => Ok(status),
+        },
         Command::Matrix(args) => block_on(until_signal(matrix::run(args))),
         Command::Hostfile(args) => block_on(until_signal(hostfile::run(args))),
         Command::Bench(args) => block_on(bench::run(args)),
@@ -117,7 +131,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(command);
     // A thread that still reads from a terminal must not delay the end.

@@ -31,15 +31,15 @@ impl Signals {
 }
 
 /// Runs a command until it ends, or until a signal.
-pub(crate) async fn until_signal(
-    command: impl Future<Output = anyhow::Result<ExitCode>>,
-) -> anyhow::Result<ExitCode> {
+pub(crate) async fn until_signal<T: From<ExitCode>>(
+    command: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
     if process::id() != 1 {
         return command.await;
     }
     let mut signals = Signals::new()?;
     tokio::select! {
         outcome = command => outcome,
-        status = signals.next() => Ok(status),
+        status = signals.next() => Ok(status.into()),
     }
 }

@@ -5,6 +5,7 @@ mod dependencies;
 mod docs;
 mod doctor;
 mod examples;
+mod frameworks;
 mod hostfile;
 mod matrix;
 mod memory;

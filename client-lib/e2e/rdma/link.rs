@@ -15,7 +15,10 @@ const SCRIPT: &str = r#"
     echo "--- perftest"
     trap 'echo "--- its server"; cat /tmp/server' EXIT
     options="-F -d rxe0 -s 65536 -n 50"
-    ib_write_bw $options -x "$(gid_row 10.9.0.1)" >/tmp/server 2>&1 &
+    # The row and the device that multinet prints are those with which others connect.
+    row=$($MULTINET env --value gid)
+    [ "$row $($MULTINET env --value rdma)" = "$(gid_row 10.9.0.1) rxe0" ]
+    ib_write_bw $options -x "$row" >/tmp/server 2>&1 &
     # It listens on its port, 18515.
     until grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do
       kill -0 $!

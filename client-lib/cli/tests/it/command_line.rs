@@ -6,8 +6,21 @@ use std::process::{Command, Output};
 use super::support::run;
 
 /// Every subcommand.
-const SUBCOMMANDS: [&str; 11] =
-    ["resolve", "doctor", "bench", "send", "recv", "put", "get", "hostfile", "matrix", "completions", "man"];
+const SUBCOMMANDS: [&str; 13] = [
+    "resolve",
+    "doctor",
+    "env",
+    "exec",
+    "bench",
+    "send",
+    "recv",
+    "put",
+    "get",
+    "hostfile",
+    "matrix",
+    "completions",
+    "man",
+];
 
 fn multinet(arguments: &[&str]) -> Output {
     run(arguments, b"")

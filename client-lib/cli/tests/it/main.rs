@@ -7,6 +7,7 @@
 mod bench;
 mod command_line;
 mod endings;
+mod exec;
 mod fetch;
 mod messages;
 mod raw;

@@ -1,0 +1,148 @@
+//! `multinet env` and `multinet exec` in a pod with a second NIC, which is a sandbox, and with a
+//! service in a real multinet-dns.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use multinet_testing::multus::ip;
+use multinet_testing::process;
+use multinet_testing::sandboxed;
+use multinet_testing::server::{Flags, Manifests};
+use multinet_testing::wait::eventually_blocking;
+
+use crate::multinet::{CHANGEABLE, Outcome, SERVICE, multinet, own_sys, slice};
+
+const PRINT: &str = "env | grep -E '^(NCCL|UCX|GLOO)_' | sort";
+
+/// Adds a NIC with an address, whose link is up.
+fn add_nic(name: &str, address: &str) -> Result<()> {
+    ip(&["link", "add", name, "type", "veth", "peer", "name", &format!("{name}-peer")])?;
+    ip(&["link", "set", &format!("{name}-peer"), "up"])?;
+    ip(&["link", "set", name, "up"])?;
+    eventually_blocking("a carrier", || {
+        let link = process::run(Command::new("ip").args(["link", "show", "dev", name]))?;
+        ensure!(link.contains("state UP"), "{link}");
+        Ok(())
+    })?;
+    ip(&["address", "add", address, "dev", name])
+}
+
+fn run(arguments: &[&str]) -> Result<Outcome> {
+    let mut command = multinet()?;
+    for name in ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "LOCAL_RANK"] {
+        command.env_remove(name);
+    }
+    Outcome::of(command.args(arguments))
+}
+
+#[tokio::test]
+async fn exec_sets_what_is_unset_and_waits_for_what_is_missing() -> Result<()> {
+    sandboxed!();
+    own_sys()?;
+    add_nic("eth0", "10.244.0.9/24")?;
+
+    // The NIC comes while it is waited for.
+    let mut waiting = multinet()?;
+    waiting.args(["exec", "--wait", "60s", "--for", "nccl,gloo", "--", "sh", "-c", PRINT]);
+    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    add_nic("net1", "192.168.111.5/24")?;
+    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\nNCCL_SOCKET_IFNAME==net1\n", "{outcome:?}");
+    let line = "multinet: sets NCCL_SOCKET_IFNAME='=net1' GLOO_SOCKET_IFNAME=net1; NCCL_IB_HCA is left out: ";
+    ensure!(outcome.stderr.starts_with(line) && outcome.stderr.lines().count() == 1, "{outcome:?}");
+
+    // Variables that are set stay.
+    let mut command = multinet()?;
+    command
+        .args(["exec", "--", "sh", "-c", PRINT])
+        .env("NCCL_SOCKET_IFNAME", "eth0")
+        .env("UCX_NET_DEVICES", "");
+    let outcome = Outcome::of(&mut command)?;
+    ensure!(
+        outcome.stdout == "GLOO_SOCKET_IFNAME=net1\nNCCL_SOCKET_IFNAME=eth0\nUCX_NET_DEVICES=\n",
+        "{outcome:?}"
+    );
+
+    // A shell reads back what env prints.
+    let program = multinet()?.get_program().to_owned();
+    let script = format!("eval \"$({} env --for gloo,ucx)\"; {PRINT}", program.display());
+    let outcome = Outcome::of(Command::new("sh").args(["-c", &script]))?;
+    ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\nUCX_NET_DEVICES=net1\n", "{outcome:?}");
+    for (fact, expected) in [("ip", "192.168.111.5\n"), ("interface", "net1\n")] {
+        let outcome = run(&["env", "--value", fact])?;
+        ensure!(outcome.stdout == expected && outcome.stderr.is_empty(), "{outcome:?}");
+    }
+    let outcome = run(&["env", "--value", "rdma"])?;
+    ensure!(outcome.status == Some(1) && outcome.stderr.starts_with("multinet: net1: "), "{outcome:?}");
+
+    // Two NICs in one subnet.
+    add_nic("net2", "192.168.111.6/24")?;
+    let outcome = run(&["env", "--for", "gloo"])?;
+    let warning = "multinet: net1 and net2 are in one subnet, 192.168.111.0/24: the kernel sends its TCP traffic by one of them";
+    ensure!(outcome.stderr.starts_with(warning) && outcome.status == Some(0), "{outcome:?}");
+    ensure!(outcome.stdout.contains("GLOO_SOCKET_IFNAME=net1,net2\n"), "{outcome:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_service_tells_aliases_and_the_own_name() -> Result<()> {
+    sandboxed!();
+    own_sys()?;
+    add_nic("eth0", "10.244.0.9/24")?;
+    add_nic("net1", "192.168.111.5/24")?;
+    let manifests = Manifests::new()?;
+    manifests.write("service.yaml", CHANGEABLE)?;
+    manifests.write("slice.yaml", &slice(&[("infer-0", "192.168.111.4", "node-1")]))?;
+    let server = Flags::new().start(manifests.path())?;
+    let dns = server.dns().to_string();
+    let with_service =
+        |arguments: &[&str]| run(&[arguments, &["--service", SERVICE, "--server", &dns]].concat());
+
+    // The service does not have this pod.
+    let missing =
+        "has 1 endpoints, and none with an address of this pod (192.168.111.5): aliases of networks";
+    let outcome = with_service(&["env", "--for", "mooncake"])?;
+    ensure!(outcome.status == Some(0) && outcome.stderr.contains(missing), "{outcome:?}");
+    ensure!(outcome.stdout.contains("export MOONCAKE_LOCAL_HOSTNAME=192.168.111.5\n"), "{outcome:?}");
+    let outcome = with_service(&["env", "--for", "gloo", "--strict"])?;
+    ensure!(outcome.status == Some(1) && outcome.stderr.contains(missing), "{outcome:?}");
+
+    // It gets this pod while exec waits.
+    let mut waiting = multinet()?;
+    waiting.args([
+        "exec",
+        "--wait",
+        "60s",
+        "--for",
+        "gloo",
+        "--network",
+        "rail0",
+        "--service",
+        SERVICE,
+        "--server",
+        &dns,
+    ]);
+    waiting.args(["--", "sh", "-c", PRINT]);
+    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    manifests.write(
+        "slice.yaml",
+        &slice(&[("infer-0", "192.168.111.4", "node-1"), ("infer-1", "192.168.111.5", "node-2")]),
+    )?;
+    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\n", "{outcome:?}");
+
+    let outcome = with_service(&["env", "--for", "mooncake,mpi"])?;
+    ensure!(outcome.stderr.is_empty(), "{outcome:?}");
+    ensure!(outcome.stdout.starts_with("# rail0: net1 192.168.111.5/24, "), "{outcome:?}");
+    let own_name = format!("export MOONCAKE_LOCAL_HOSTNAME=infer-1.{SERVICE}\n");
+    ensure!(outcome.stdout.contains(&own_name), "{outcome:?}");
+    ensure!(outcome.stdout.contains("export OMPI_MCA_btl_tcp_if_include=192.168.111.0/24\n"), "{outcome:?}");
+    let outcome = with_service(&["env", "--network", "rail7"])?;
+    ensure!(
+        outcome.status == Some(1)
+            && outcome.stderr
+                == "multinet: --network rail7: this pod has no rail on it, only on rail0 (net1)\n",
+        "{outcome:?}"
+    );
+    Ok(())
+}
