@@ -12,7 +12,7 @@ use multinet_client::{ResolveError, TlsError};
 use crate::common::LogArgs;
 use crate::output::{PipeClosed, Usage, message, note};
 use crate::signals::until_signal;
-use crate::{bench, completions, doctor, env, exec, hostfile, matrix, resolve, transfer};
+use crate::{bench, completions, doctor, env, exec, hostfile, matrix, resolve, torchrun, transfer};
 
 const PROGRAM: &str = "multinet";
 
@@ -61,6 +61,8 @@ enum Command {
     Get(transfer::GetArgs),
     /// Print the hosts of a service for a launcher, such as mpirun, once enough of them are there
     Hostfile(hostfile::HostfileArgs),
+    /// Start torchrun with this pod's rank among the hosts of a service, on its second NICs
+    Torchrun(torchrun::TorchrunArgs),
     /// Measure the bandwidth between all pairs of a service's pods
     Matrix(matrix::MatrixArgs),
     /// Print the script by which a shell completes this program's command lines
@@ -102,7 +104,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             "multinet_client::resolve=off,multinet_client::peers::dial=off,multinet_client::peers::ends=off"
         }
         // These say themselves what is missing.
-        Command::Env(_) | Command::Exec(_) => "multinet_client::resolve=off",
+        Command::Env(_) | Command::Exec(_) | Command::Torchrun(_) => "multinet_client::resolve=off",
         Command::Send(_) | Command::Get(_) => "multinet_client::resolve=off,multinet_client::peers::dial=off",
         _ => "",
     };
@@ -114,13 +116,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Resolve(args) => block_on(until_signal(resolve::run(args))),
         Command::Doctor(args) => block_on(until_signal(doctor::run(args))),
         Command::Env(args) => block_on(until_signal(env::run(args))),
-        Command::Exec(args) => match block_on(until_signal(exec::prepare(args)))? {
-            exec::Prepared::Start(command) => {
-                multinet_stderr::flush(LAST_LINES);
-                Ok(exec::start(command))
-            }
-            exec::Prepared::End(status) => Ok(status),
-        },
+        Command::Exec(args) => become_program(exec::prepare(args)),
+        Command::Torchrun(args) => become_program(torchrun::prepare(args)),
         Command::Matrix(args) => block_on(until_signal(matrix::run(args))),
         Command::Hostfile(args) => block_on(until_signal(hostfile::run(args))),
         Command::Bench(args) => block_on(bench::run(args)),
@@ -128,6 +125,18 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Recv(args) => block_on(transfer::recv(args)),
         Command::Put(args) => block_on(transfer::put(args)).map_err(not_all_written),
         Command::Get(args) => block_on(until_signal(transfer::get(args))).map_err(not_all_written),
+    }
+}
+
+fn become_program(
+    preparing: impl Future<Output = anyhow::Result<exec::Prepared>>,
+) -> anyhow::Result<ExitCode> {
+    match block_on(until_signal(preparing))? {
+        exec::Prepared::Start(command) => {
+            multinet_stderr::flush(LAST_LINES);
+            Ok(exec::start(command))
+        }
+        exec::Prepared::End(status) => Ok(status),
     }
 }
 

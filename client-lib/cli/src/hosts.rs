@@ -169,7 +169,8 @@ pub(crate) fn own_place(hosts: &[Endpoint], own: &BTreeSet<IpAddr>) -> Option<us
 pub(crate) fn own_addresses() -> anyhow::Result<BTreeSet<IpAddr>> {
     let interfaces = local_interfaces().context("cannot read this pod's interfaces")?;
     let addresses = interfaces.iter().flat_map(|interface| &interface.addresses).map(|address| address.ip);
-    Ok(addresses.filter(|ip| !ip.is_loopback()).collect())
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    Ok(addresses.filter(|ip| !ip.is_loopback() && !is_link_local(ip)).collect())
 }
 
 /// Returns the hosts, each once, in the order of their names: numbers in names compare as numbers.

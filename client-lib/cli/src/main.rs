@@ -17,6 +17,7 @@ mod own_view;
 mod rendezvous;
 mod resolve;
 mod signals;
+mod torchrun;
 mod transfer;
 
 use std::process::ExitCode;

@@ -14,4 +14,5 @@ mod nics;
 mod numaflow;
 mod references;
 mod resolve;
+mod torchrun;
 mod transfer;

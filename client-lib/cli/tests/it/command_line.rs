@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use super::support::run;
 
 /// Every subcommand.
-const SUBCOMMANDS: [&str; 13] = [
+const SUBCOMMANDS: [&str; 14] = [
     "resolve",
     "doctor",
     "env",
@@ -18,6 +18,7 @@ const SUBCOMMANDS: [&str; 13] = [
     "get",
     "hostfile",
     "matrix",
+    "torchrun",
     "completions",
     "man",
 ];
@@ -57,7 +58,7 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 
 #[test]
 fn a_mistake_is_named_in_one_line() {
-    let cases: [(&[&str], &str); 27] = [
+    let cases: [(&[&str], &str); 30] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
         (&["resolve", "a", "--frob"], "--frob"),
@@ -83,6 +84,9 @@ fn a_mistake_is_named_in_one_line() {
         (&["hostfile", "a._net.train", "--network", "b"], "is one network already: leave out --network b"),
         (&["matrix", "train", "--expect", "fast"], "give a number of gigabits per second"),
         (&["matrix", "train", "-D", "11"], "11 is not in 1..=10"),
+        (&["torchrun", "train", "--", "train.py"], "--count <N>"),
+        (&["torchrun", "train", "--count", "2"], "<ARGS>"),
+        (&["torchrun", "train:rdma", "--count", "2", "--", "train.py"], "\"rdma\" is not a port"),
         (&["put"], "<FILE>"),
         (&["put", "infer.vision.svc.multinet", "model.bin"], "multinet put takes a file alone"),
         (&["get", "infer-0/a"], "multinet get SERVICE infer-0/a"),

@@ -1,0 +1,101 @@
+//! `multinet torchrun`: finds this pod's place among the hosts of a service, and becomes torchrun.
+
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use multinet_client::env::{Framework, Plan, Request, Service};
+use multinet_client::{Endpoint, Pod, Sources};
+
+use crate::bench::target::Target;
+use crate::common::{DnsArgs, time};
+use crate::exec::Prepared;
+use crate::hosts::{AddressKind, WAIT};
+use crate::output::note;
+use crate::rendezvous::{self, Nodes, Rendezvous};
+
+/// Flags of `multinet torchrun`.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct TorchrunArgs {
+    /// Service whose hosts are the nodes. The first one listens on the port [default: 29500]
+    #[arg(value_name = "SERVICE[:PORT]")]
+    service: String,
+
+    /// Number of nodes: wait until the service has exactly so many hosts, this pod among them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: u32,
+
+    /// How long to wait for the hosts, such as 90s, 5m or 1h [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    wait: Option<Duration>,
+
+    #[command(flatten)]
+    dns: DnsArgs,
+
+    /// Further flags for torchrun, the program, and its arguments
+    #[arg(last = true, required = true, value_name = "ARGS")]
+    arguments: Vec<OsString>,
+}
+
+const HELP: &str = "\
+The command line is the same on every pod. The first host by name, with numbers compared as numbers, is the master of a \
+static rendezvous, and a pod's place in that order is its rank. torchrun gets the variables that `multinet env --for \
+torchrun` prints; those that are set already stay.
+
+Example:
+  multinet torchrun train.vision.svc.multinet --count 4 -- --nproc-per-node=8 train.py
+
+Exit status: that of torchrun; 1 if the service does not have --count hosts in time, or this pod is none of them; 2 if \
+the command line is wrong; 126 or 127 if torchrun cannot be started or does not exist.";
+
+/// torchrun, and its module, which some packages have without the script.
+const SCRIPT: &str = "torchrun";
+const MODULE: [&str; 3] = ["python3", "-m", "torch.distributed.run"];
+
+/// Waits for the hosts, and returns torchrun with its flags and variables.
+///
+/// # Errors
+///
+/// If not all hosts are there in time, or this pod's facts cannot be read.
+pub(crate) async fn prepare(args: TorchrunArgs) -> anyhow::Result<Prepared> {
+    let (service, port) = Target::service(&args.service)?;
+    let port = rendezvous::port(port)?;
+    let wait = args.wait.unwrap_or(WAIT);
+    let nodes = Rendezvous { service, count: args.count, wait }.nodes(&args.dns.resolver()?).await?;
+    let pod = tokio::task::spawn_blocking(|| Pod::read(&Sources::default())).await?;
+    let plan = plan(&pod.context("cannot read the facts about this pod")?, &nodes);
+    let flags = nodes.flags(port, AddressKind::Name);
+    let words = if is_in_path(SCRIPT) { &[SCRIPT][..] } else { &MODULE };
+    note(&summary(&plan, &words.join(" "), &flags));
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args(flags).args(args.arguments).envs(plan.values());
+    Ok(Prepared::Start(command))
+}
+
+/// Returns the one line about the start.
+fn summary(plan: &Plan, program: &str, flags: &[String]) -> String {
+    let variables: String = plan.values().map(|(name, value)| format!("{name}={value} ")).collect();
+    let left_out: String =
+        plan.left_out().map(|(name, reason)| format!("; {name} is left out: {reason}")).collect();
+    format!("starts {variables}{program} {}{left_out}", flags.join(" "))
+}
+
+/// Returns the variables for torchrun and its backends.
+fn plan(pod: &Pod, nodes: &Nodes) -> Plan {
+    let addresses = nodes.hosts.iter().flat_map(|host| &host.addresses);
+    let service = Service {
+        own_name: nodes.hosts.get(nodes.rank).map(|own: &Endpoint| own.target.clone()),
+        addresses: addresses.map(|address| (address.network.clone(), address.ip)).collect(),
+    };
+    let set = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let (rails, service) = (pod.rails.iter().collect(), Some(&service));
+    Plan::of(&Request { frameworks: &[Framework::Torchrun], rails, pod, service, set: &set })
+}
+
+fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
