@@ -2,6 +2,7 @@
 //! the operators' kinds validates them. The tests check what no API server does: that service,
 //! network and pods of a folder refer to each other.
 
+mod commands;
 mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
