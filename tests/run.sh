@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test: installs the tools, builds the tests, runs them, and runs those of multinet-verbs again with AddressSanitizer. Then
 # prints times, and how many tests passed, failed or were skipped, and why. The exit status is 0 only if nothing failed.
-#   tests/run.sh [SUITE…]   only these suites of pure, conformance, cluster, node, numaflow, client and rdma
+#   tests/run.sh [SUITE…]   only these suites of pure, conformance, cluster, node, numaflow, client, frameworks and rdma
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -30,16 +30,17 @@ if wants cluster; then
   timed 'definitions' tests/tools/definitions.sh >/dev/null || exit 1
 fi
 if wants numaflow; then timed 'numaflow' tests/tools/numaflow.sh >/dev/null || exit 1; fi
+if wants frameworks; then timed 'frameworks' tests/tools/frameworks.sh >/dev/null || exit 1; fi
 if wants rdma; then timed 'guest' tests/tools/guest.sh >/dev/null || exit 1; fi
 # One build for the tests, and for the programs and examples that they start. A separate build would enable other features of their
 # dependencies, and compile those twice.
 timed 'build tests' cargo test --workspace --no-run || exit 1
-if wants node; then timed 'build image programs' tests/tools/image-programs.sh || exit 1; fi
+if wants node frameworks; then timed 'build image programs' tests/tools/image-programs.sh || exit 1; fi
 
 # The cluster, node, numaflow and client suites mostly wait for control planes, nodes and pods; the others compute. The two kinds run at the same
 # time. The guest of the rdma suite emulates its processor, so it runs alone afterwards.
 waiting=(cluster node numaflow client)
-apart=("${waiting[@]}" conformance rdma soak)
+apart=("${waiting[@]}" conformance frameworks rdma soak)
 mapfile -t pure < <(cargo test --workspace --no-run 2>&1 |
   sed -nE 's#^ *Executable tests?/.*/deps/(.*)-[0-9a-f]+\)$#\1#p' | sort -u | grep -vxF "$(printf '%s\n' "${apart[@]}")")
 
@@ -70,6 +71,7 @@ if wants pure; then
   keep sanitizer timed 'sanitizer' tests/sanitize.sh
 fi
 if wants conformance; then keep conformance suites --test conformance; fi
+if wants frameworks; then keep frameworks suites --test frameworks; fi
 wait
 if wants rdma; then keep rdma suites --test rdma; fi
 

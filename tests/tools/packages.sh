@@ -47,6 +47,9 @@ needed=(
   "iptables   iptables"
   "conntrack  conntrack"
   "chromium   chromium"
+  "iperf3       iperf3"
+  "ucx_perftest ucx-utils"
+  "pip3         python3-pip"
 )
 
 case "${1:-}" in

@@ -38,6 +38,12 @@ pub fn definitions() -> Result<Vec<PathBuf>> {
     folder.read_dir()?.map(|entry| Ok(entry?.path())).collect()
 }
 
+/// Returns the folder of PyTorch, MPI and the other programs of `tests/frameworks`. The first call
+/// downloads them, which takes half a minute.
+pub fn frameworks() -> Result<PathBuf> {
+    built_by("frameworks.sh")
+}
+
 /// Runs a script of `tests/tools`, which builds a program. Returns the path that it prints.
 fn built_by(script: &str) -> Result<PathBuf> {
     let script = repository().join("tests/tools").join(script);
