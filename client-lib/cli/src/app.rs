@@ -148,7 +148,8 @@ fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resu
     outcome
 }
 
-/// Makes it a failure that the reader of standard output has gone: the reference or the file is lost.
+/// Makes it a failure that the reader of standard output has gone, since the reference or the file
+/// is lost.
 fn not_all_written(error: anyhow::Error) -> anyhow::Error {
     if error.is::<PipeClosed>() {
         return anyhow!("the reader of standard output has gone before all was written");

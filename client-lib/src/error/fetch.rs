@@ -120,9 +120,9 @@ pub enum NotTaken {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// No pod has had the payload on offer within the time limit, nor knows that it was taken. The pod
-    /// that the reference names has said so, or is gone. Do not acknowledge the message with the
-    /// reference.
+    /// No pod has had the payload on offer within the time limit, nor knows that it was taken. The
+    /// pod that the reference names has said so, or is gone. Do not acknowledge the message with
+    /// the reference.
     #[error(
         "no pod has {reference} on offer ({asked} asked within {} s): it was taken, its deadline has passed, or its pod is gone; \
          the program that offered it has to offer it again",

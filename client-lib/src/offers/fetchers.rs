@@ -25,8 +25,8 @@ use crate::peers::shared::Ask;
 use crate::peers::single::{Answering, MAX_UNDECIDED, ONLY, SingleSender};
 use crate::wire::MAX_ASKS;
 
-/// Time after the deadline of its offer for which a fetcher may hold a payload, which counts against
-/// the budget: as long as the payload was on offer, but at most this. Then its connection is closed.
+/// Longest time after the deadline of its offer for which a fetcher may hold a payload, which counts
+/// against the budget. It is also bounded by the time on offer. Then its connection is closed.
 const HELD_ON: Duration = Duration::from_secs(30);
 
 /// Serves each connection in a task of its own.
@@ -87,8 +87,8 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
     // more.
 }
 
-/// Answers a question by a frame. The rest is left to [`follow`]. Returns whether an answer that has
-/// to wait for room has a place, which a fetcher that keeps to the limit on questions has.
+/// Answers a question by a frame. The rest is left to [`follow`]. Returns whether an answer that
+/// waits for room has a place, as it has if the fetcher keeps to the limit on questions.
 fn answer(
     shared: &Arc<OffersState>,
     to: &Answering,
