@@ -25,8 +25,9 @@ use crate::peers::shared::Ask;
 use crate::peers::single::{Answering, MAX_UNDECIDED, ONLY, SingleSender};
 use crate::wire::MAX_ASKS;
 
-/// Longest time after the deadline of its offer for which a fetcher may hold a payload, which counts
-/// against the budget. It is also bounded by the time on offer. Then its connection is closed.
+/// Longest time after the deadline of its offer for which a fetcher may hold a payload. It is also
+/// bounded by the time on offer. Then the connection is closed: the payload counts against the
+/// budget.
 const HELD_ON: Duration = Duration::from_secs(30);
 
 /// Serves each connection in a task of its own.
