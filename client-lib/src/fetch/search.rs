@@ -88,8 +88,8 @@ impl<'s> Search<'s> {
         let begin = Instant::now();
         let (mut until, mut head_start) = (begin + self.wait, begin + HEAD_START);
         let (mut is_over, mut asks_others) = (false, false);
+        self.read_endpoints()?;
         loop {
-            self.read_endpoints()?;
             let now = Instant::now();
             if until <= now {
                 // A payload that is on its way may arrive, but no pod is asked any more.
@@ -124,7 +124,7 @@ impl<'s> Search<'s> {
                         return found;
                     }
                 }
-                _ = self.known.changed() => {}
+                _ = self.known.changed() => self.read_endpoints()?,
                 () = sleep_until(next) => {}
             }
         }
@@ -132,9 +132,6 @@ impl<'s> Search<'s> {
 
     /// Takes over the endpoints that DNS names. New and changed ones are asked at once.
     fn read_endpoints(&mut self) -> Result<(), FetchError> {
-        if !self.known.has_changed().unwrap_or(true) && !self.pods.is_empty() {
-            return Ok(());
-        }
         let Known { endpoints, error } = self.known.borrow_and_update().clone();
         if let Some(source) = error.filter(|error| endpoints.is_empty() && error.is_permanent()) {
             return Err(FetchError::Resolve { name: self.name.to_owned(), source });
@@ -143,7 +140,9 @@ impl<'s> Search<'s> {
         for endpoint in endpoints {
             let key = (endpoint.target.clone(), endpoint.port);
             let pod = match before.remove(&key) {
-                Some(pod) if pod.due.is_none() || pod.endpoint == endpoint => pod,
+                Some(pod) if pod.endpoint == endpoint => pod,
+                // Its connection answers, or ends, before the new address can be asked.
+                Some(pod) if pod.due.is_none() => Pod { endpoint, ..pod },
                 _ => Pod {
                     is_named: is_named(&endpoint, self.reference),
                     endpoint,

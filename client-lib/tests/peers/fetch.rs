@@ -221,6 +221,30 @@ async fn a_pod_that_hangs_does_not_keep_the_others_from_being_asked_again() {
 }
 
 #[tokio::test]
+async fn a_pod_that_moves_while_it_is_asked_is_asked_at_its_new_address() {
+    let offers = bind(offers()).await;
+    let _offer = offers.offer(id("a"), "a").await.unwrap();
+    let moved = pod(&offers, "decode-0");
+    let hanging = tokio::net::TcpListener::bind(("127.0.0.2", moved.port)).await.unwrap();
+    let mut before = moved.clone();
+    before.addresses = Endpoint::at(hanging.local_addr().unwrap()).addresses;
+    let fetcher = connector().patience(Duration::from_millis(500)).build().unwrap();
+    let reference: Reference = "decode-0/a".parse().unwrap();
+    let fetching = tokio::spawn({
+        let (fetcher, reference) = (fetcher.clone(), reference.clone());
+        async move { fetcher.fetch_from(SERVICE, vec![before], &reference).await }
+    });
+    // Until it has connected. The connection stays open, and nothing answers.
+    let (_hung, hanging) = soon(hanging.accept()).await.map(|(hung, _)| (hung, hanging)).unwrap();
+    // Another fetch that knows the new address, and is given up before it is answered.
+    let mut other = Box::pin(fetcher.fetch_from(SERVICE, vec![moved], &reference));
+    assert!(futures::poll!(other.as_mut()).is_pending());
+    drop(other);
+    assert_eq!(soon(fetching).await.unwrap().unwrap().bytes(), b"a");
+    drop(hanging);
+}
+
+#[tokio::test]
 async fn a_fetch_asks_the_endpoints_that_it_is_given_not_those_of_an_earlier_one() {
     let (offers, fetcher) = (bind(offers()).await, fetcher());
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
