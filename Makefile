@@ -37,6 +37,7 @@ lint:
 
 docs:
 	@tests/tools/limits.sh
+	@tests/bench-page.sh --check
 	@RUSTDOCFLAGS='-D warnings' $(TIMED) 'docs' $(CARGO) doc --workspace --no-deps --lib --bins --examples --quiet
 
 deny:
