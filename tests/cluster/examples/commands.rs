@@ -50,6 +50,7 @@ fn is_accepted(call: &[&str]) -> Result<()> {
 #[test]
 fn the_program_accepts_the_command_lines_of_examples_and_page() -> Result<()> {
     let mut texts = vec![fs::read_to_string(repository().join("docs/frameworks.md"))?];
+    let mut copies = 0;
     for expected in &EXAMPLES {
         for (template, _) in example(expected.folder)?.iter().flat_map(pods) {
             let lists = ["initContainers", "containers"];
@@ -57,12 +58,14 @@ fn the_program_accepts_the_command_lines_of_examples_and_page() -> Result<()> {
             for container in all {
                 texts.push(command_line(container));
                 let image = container["image"].as_str().unwrap_or_default();
-                if let Some(tag) = image.strip_prefix("multinet-static:") {
+                if let Some((_, tag)) = image.split_once("multinet-static:") {
                     ensure!(tag == env!("CARGO_PKG_VERSION"), "{}: {image}", expected.folder);
+                    copies += 1;
                 }
             }
         }
     }
+    ensure!(copies == 7, "{copies} containers copy the small program");
     let all: Vec<_> = texts.iter().flat_map(|text| calls(text)).collect();
     ensure!(all.len() >= 12, "only {all:?}");
     all.iter().try_for_each(|call| is_accepted(call))
