@@ -1,7 +1,7 @@
 //! All limits of multinet-numaflow and the defaults of its flags, with their units and reasons.
 //! Durations state their unit, sizes are in bytes.
 //!
-//! docs/operations.md lists them; `tests/tools/limits.sh --write` writes that list.
+//! docs/reference.md lists them; `tests/tools/limits.sh --write` writes that list.
 
 /// Defaults of the command-line flags.
 pub(crate) mod flags {

@@ -1,7 +1,7 @@
 //! Limits of this crate, which the servers share, with their units and reasons. Durations state
 //! their unit, sizes are in bytes.
 //!
-//! docs/operations.md lists them; `tests/tools/limits.sh --write` writes that list.
+//! docs/reference.md lists them; `tests/tools/limits.sh --write` writes that list.
 
 /// The API server.
 pub(crate) mod api {
