@@ -122,7 +122,8 @@ pub struct Args {
     )]
     pub(crate) transfer_to: Vec<AllowedClient>,
 
-    /// Secondary to notify of every change (NOTIFY), signed if a key is named; may be repeated
+    /// Secondary to notify of every change (NOTIFY) over UDP, by default on port 53, signed if a
+    /// key is named; may be repeated
     #[arg(
         long,
         value_name = "ADDR[:PORT][@KEY]",

@@ -201,17 +201,8 @@ fn forwarding(plugins: &str, replica: &Replica) -> Result<String> {
 }
 
 #[test]
-fn files_named_in_the_documentation_exist() -> Result<()> {
-    // Links from docs/ into the repository, and folders that commands name.
+fn the_page_names_every_example_and_kind() -> Result<()> {
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
-    let links = text.split("](../").skip(1).filter_map(|rest| rest.split(')').next());
-    let mut count = 0;
-    for path in links {
-        ensure!(repository().join(path).exists(), "docs/install.md links to {path}");
-        count += 1;
-    }
-    ensure!(count > 5, "only {count} links");
-    // The page mentions every folder of examples.
     for entry in fs::read_dir(repository().join("deploy/examples"))? {
         let folder = entry?.file_name().into_string().unwrap_or_default();
         ensure!(
@@ -219,7 +210,6 @@ fn files_named_in_the_documentation_exist() -> Result<()> {
             "docs/install.md does not mention {folder}"
         );
     }
-    // The page mentions the short names of the kinds.
     for crd in parse_folder("deploy/crds")? {
         let short = crd.data["spec"]["names"]["shortNames"][0].as_str().context("no short name")?;
         ensure!(text.contains(&format!("`{short}`")), "docs/install.md does not mention {short}");

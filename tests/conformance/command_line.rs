@@ -1,4 +1,4 @@
-//! The command line: `--help`, error messages, and the end of the program.
+//! The command line: error messages, and the end of the program.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
@@ -33,27 +33,6 @@ fn fail_with(flags: &[&str], needles: &[&str]) -> Result<()> {
     }
     let output = run_to_end(command.args(flags)).with_context(|| format!("{flags:?}"))?;
     check_failure(&output, needles).with_context(|| format!("{flags:?}"))
-}
-
-#[test]
-fn help_names_every_flag_and_its_variable() -> Result<()> {
-    let output = run_to_end(command()?.arg("--help"))?;
-    ensure!(output.status.success() && output.stderr.is_empty(), "{}", output.status);
-    let help = String::from_utf8(output.stdout)?;
-    // clap begins each flag's paragraph with its name, short form first.
-    let named: Vec<&str> = help
-        .lines()
-        .filter_map(|line| {
-            line.trim_start().trim_start_matches("-h, ").trim_start_matches("-V, ").strip_prefix("--")
-        })
-        .filter_map(|line| line.split([' ', '=']).next())
-        .collect();
-    ensure!(named.contains(&"manifests") && named.contains(&"log-level"), "--help names {named:?}");
-    for flag in named.into_iter().filter(|flag| !["help", "version"].contains(flag)) {
-        let variable = format!("[env: MULTINET_{}=", flag.to_uppercase().replace('-', "_"));
-        ensure!(help.contains(&variable), "--help does not name {variable}] for --{flag}");
-    }
-    Ok(())
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod admin;
 mod clients;
 mod command_line;
 mod dnstap;
+mod documentation;
 mod fast_open;
 mod fixtures;
 mod incremental;
