@@ -1,7 +1,7 @@
-//! docs/reference.md lists the flags of all programs as their help has them, and links between the
-//! pages lead somewhere. `UPDATE=1` writes the lists of flags anew.
+//! docs/reference.md lists the flags of all programs as their help has them, the other pages name no
+//! others, and links between the pages lead somewhere. `UPDATE=1` writes the lists of flags anew.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,20 @@ use multinet_testing::tools::repository;
 /// The programs. Each flag of a server has an environment variable.
 const SERVERS: [&str; 4] = ["multinet-dns", "multinet-controller", "multinet-publish", "multinet-numaflow"];
 const COMMAND_LINE: &str = "multinet";
+
+/// Flags of other programs that the pages name: Helm, Docker, etcd, torchrun, SGLang and Kubernetes'.
+const FOREIGN: [&str; 10] = [
+    "--set",
+    "--env-file",
+    "--max-txn-ops",
+    "--nnodes",
+    "--node_rank",
+    "--disaggregation-ib-device",
+    "--feature-gates",
+    "--runtime-config",
+    "--kube-api-qps",
+    "--kube-api-burst",
+];
 
 /// Beginnings of what clap adds to the help of a flag.
 const NOTES: [&str; 5] = [" [default: ", " [env: ", " [possible values: ", " [alias: ", " [aliases: "];
@@ -232,6 +246,31 @@ fn pages() -> Result<Vec<PathBuf>> {
     }
     ensure!(pages.len() > 12, "only {pages:?}");
     Ok(pages)
+}
+
+/// Returns the flags in a text, from the two dashes on.
+fn flags_in(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_');
+    words.filter(|word| word.strip_prefix("--").is_some_and(|name| name.starts_with(char::is_alphabetic)))
+}
+
+/// Flags in commands are tested with the commands.
+#[test]
+fn the_pages_name_only_flags_that_exist() -> Result<()> {
+    let reference = fs::read_to_string(repository().join("docs/reference.md"))?;
+    let known: HashSet<&str> = flags_in(&reference).chain(FOREIGN).collect();
+    let mut count = 0;
+    for page in pages()? {
+        let text = prose(&page)?;
+        for code in text.split('`').skip(1).step_by(2).filter(|code| code.starts_with("--")) {
+            for flag in flags_in(code) {
+                ensure!(known.contains(flag), "{} names {flag}, which no program has", page.display());
+                count += 1;
+            }
+        }
+    }
+    ensure!(count > 100, "only {count} flags");
+    Ok(())
 }
 
 #[test]
