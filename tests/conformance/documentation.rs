@@ -1,5 +1,6 @@
-//! docs/reference.md lists the flags of all programs as their help has them, the other pages name no
-//! others, and links between the pages lead somewhere. `UPDATE=1` writes the lists of flags anew.
+//! docs/reference.md lists the flags of all programs as their help has them, the other pages name
+//! no others, and links between the pages lead somewhere. `UPDATE=1` writes the lists of flags
+//! anew.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -15,7 +16,7 @@ use multinet_testing::tools::repository;
 const SERVERS: [&str; 4] = ["multinet-dns", "multinet-controller", "multinet-publish", "multinet-numaflow"];
 const COMMAND_LINE: &str = "multinet";
 
-/// Flags of other programs that the pages name: Helm, Docker, etcd, torchrun, SGLang and Kubernetes'.
+/// Flags of other programs that the pages name: Helm, Docker, etcd, torchrun, SGLang, Kubernetes.
 const FOREIGN: [&str; 10] = [
     "--set",
     "--env-file",
