@@ -59,9 +59,9 @@ many rails it has: its name leads to all of them, or to that of --network. With 
 first network by alias, IPv4 before IPv6, or on that of --network.
 
 Examples:
-  mpirun --hostfile <(multinet hostfile train.vision.svc.multinet --count 4) -np 32 ./train
+  multinet hostfile train.vision.svc.multinet --count 4 > hosts && multinet exec --for mpi -- mpirun --hostfile hosts ./train
   multinet hostfile train.vision.svc.multinet --count 4 --format deepspeed > /job/hostfile
-  torchrun $(multinet hostfile train.vision.svc.multinet --count 4 --format torchrun) --nproc-per-node=8 train.py
+  flags=$(multinet hostfile train.vision.svc.multinet --count 4 --format torchrun) && torchrun $flags train.py
 
 Exit status: 0 if the hosts are printed; 1 if there are fewer than --count, with their names, or DNS fails; 2 if the \
 command line is wrong.";
