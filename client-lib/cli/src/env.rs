@@ -42,7 +42,7 @@ Examples:
   eval \"$(multinet env)\"
   eval \"$(multinet env --for nccl,nvshmem --network rail0)\"
   multinet env --format nccl.conf > /etc/nccl.conf
-  ray start --address head:6379 --node-ip-address \"$(multinet env --value ip)\"
+  ip=$(multinet env --value ip) && ray start --address head:6379 --node-ip-address \"$ip\"
 
 Exit status: 0 if all went well; 1 if the facts cannot be read, the pod has no such network or GPU, or with --strict a \
 variable cannot be known; 2 if the command line is wrong.";
