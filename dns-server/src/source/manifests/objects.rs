@@ -3,11 +3,11 @@
 use std::fmt;
 
 use multinet_crds::labels;
+pub(super) use multinet_crds::manifest::Kind;
 use multinet_crds::manifest::{self, Manifest, Object};
 use multinet_crds::validate::Violation;
 use multinet_runtime::ObjectKey;
 use serde_json::Value;
-use strum::{Display, EnumString};
 
 use super::documents::{self, Document};
 
@@ -17,15 +17,6 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// The API group and version that are served.
 const GROUP: &str = "multinetwork.numaproj.io";
 const VERSION: &str = "v1alpha1";
-
-/// Kinds of objects that are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString)]
-pub(super) enum Kind {
-    #[strum(to_string = "MultiNetworkService")]
-    Service,
-    #[strum(to_string = "MultiNetworkEndpointSlice")]
-    Slice,
-}
 
 /// Identity of an object, whichever file defines it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,8 +113,8 @@ fn parse_object(kind: Kind, mut value: Value, path: &str) -> Candidate {
         Err(fault) => return Candidate::Bad(None, vec![with_prefix(path, fault)]),
     };
     let fault = |field: &str, message: &str| with_prefix(path, Violation::new(field, message));
-    match manifest::admit(value) {
-        Ok(Some(Manifest { object, ignored })) => {
+    match manifest::admit(kind, value) {
+        Ok(Manifest { object, ignored }) => {
             let doubt =
                 |field: &String| fault(field, "is no field of the API and is ignored; is it misspelt?");
             let mut doubts: Vec<Violation> = ignored.iter().map(doubt).collect();
@@ -133,11 +124,9 @@ fn parse_object(kind: Kind, mut value: Value, path: &str) -> Candidate {
             }
             Candidate::Good(id, object, doubts)
         }
-        // The group was checked before, so this cannot happen.
-        Ok(None) => Candidate::Bad(Some(id), vec![fault("apiVersion", "is not known")]),
-        Err(rejected) => {
-            let violations = rejected.violations.into_iter();
-            Candidate::Bad(Some(id), violations.map(|violation| with_prefix(path, violation)).collect())
+        Err(violations) => {
+            let violations = violations.into_iter().map(|violation| with_prefix(path, violation));
+            Candidate::Bad(Some(id), violations.collect())
         }
     }
 }
