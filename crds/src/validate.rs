@@ -12,7 +12,6 @@ mod slice;
 
 use std::fmt;
 
-use crate::{MultiNetworkEndpointSlice, MultiNetworkService};
 use check::Check;
 
 /// Violation of a rule.
@@ -41,23 +40,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Kind of object that has rules. Sealed: only the kinds of this crate implement it.
-pub trait Validate: sealed::Rules {}
-
-impl Validate for MultiNetworkService {}
-impl Validate for MultiNetworkEndpointSlice {}
-
-mod sealed {
-    use super::Check;
-
-    /// Rules of a kind of object.
-    pub trait Rules {
-        /// Checks an object by itself. Adds the violations to `check`.
-        fn check(&self, check: &mut Check);
-
-        /// Checks the change from `old`, apart from the new object by itself.
-        fn check_change(&self, _old: &Self, _check: &mut Check) {}
-    }
+/// Kind of object that has rules. Only the kinds of this crate can implement it.
+pub trait Validate {
+    /// Checks an object. Adds the violations to `check`.
+    fn check(&self, check: &mut Check);
 }
 
 /// Checks an object as the API server does on create. Returns all violations, in the order of the
@@ -68,17 +54,5 @@ mod sealed {
 pub fn validate<T: Validate>(object: &T) -> Result<(), Vec<Violation>> {
     let mut check = Check::default();
     object.check(&mut check);
-    check.finish()
-}
-
-/// Checks an object as the API server does on an update of `old`: the rules of [`validate`], and
-/// that no immutable field changes.
-///
-/// Unlike the API server, this function also refuses invalid values that the update does not
-/// change.
-pub fn validate_update<T: Validate>(old: &T, new: &T) -> Result<(), Vec<Violation>> {
-    let mut check = Check::default();
-    new.check(&mut check);
-    new.check_change(old, &mut check);
     check.finish()
 }

@@ -5,10 +5,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::check::{Check, quote};
 use crate::syntax::{DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, TextKind};
 
-/// Number of characters that the API server keeps of generateName. With its five random characters,
-/// names have at most 63.
-const GENERATED_PREFIX: usize = 58;
-
 /// Checks metadata. The object's name has to be of the kind `name`, which may be narrower than
 /// Kubernetes' own rule.
 pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &TextKind) {
@@ -34,19 +30,12 @@ pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &TextKind) {
 }
 
 fn name(check: &mut Check, metadata: &ObjectMeta, kind: &TextKind) {
-    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    if let Some(name) = given(&metadata.name) {
+    match metadata.name.as_deref() {
+        None | Some("") => check.field("name", |check| check.fail("must be set")),
         // Kubernetes' own rule comes first, then that of this kind.
-        check.text("name", &name, if DNS_SUBDOMAIN.accepts(&name) { kind } else { &DNS_SUBDOMAIN });
-    } else if let Some(prefix) = given(&metadata.generate_name) {
-        let kept: String = prefix.chars().take(GENERATED_PREFIX).collect();
-        if !kind.accepts(&format!("{kept}xxxxx")) {
-            check.field("generateName", |check| {
-                check.fail(format!("must be the beginning of {kind}; {} is not", quote(&prefix)));
-            });
+        Some(name) => {
+            check.text("name", name, if DNS_SUBDOMAIN.accepts(name) { kind } else { &DNS_SUBDOMAIN });
         }
-    } else {
-        check.field("name", |check| check.fail("must be set"));
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use super::check::{Check, quote};
-use super::{common, metadata, sealed::Rules};
+use super::{Validate, common, metadata};
 use crate::schema::{SELECTOR_ITEMS, TTL_SECONDS};
 use crate::syntax::{DNS_LABEL, LABEL_VALUE, QUALIFIED_NAME};
 use crate::{IpFamily, MultiNetworkService, MultiNetworkServiceSpec, NetworkReference};
@@ -13,7 +13,7 @@ use crate::{IpFamily, MultiNetworkService, MultiNetworkServiceSpec, NetworkRefer
 /// Maximum number of networks of a service.
 const MAX_NETWORKS: usize = 16;
 
-impl Rules for MultiNetworkService {
+impl Validate for MultiNetworkService {
     fn check(&self, check: &mut Check) {
         metadata::check(check, &self.metadata, &DNS_LABEL);
         let own = self.metadata.namespace.as_deref().unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::check::{Check, quote};
-use super::{common, metadata, sealed::Rules};
+use super::{Validate, common, metadata};
 use crate::schema::{ADDRESS_LENGTH, NUMA_NODES};
 use crate::syntax::{
     DNS_LABEL, DNS_SUBDOMAIN, INTERFACE, KIND, LABEL_VALUE, MAC, PCI_ADDRESS, RDMA_DEVICE, UID,
@@ -13,7 +13,7 @@ use crate::{Device, Endpoint, IpFamily, MultiNetworkEndpointSlice, TargetReferen
 /// Maximum number of endpoints of a slice.
 const MAX_ENDPOINTS: usize = 1000;
 
-impl Rules for MultiNetworkEndpointSlice {
+impl Validate for MultiNetworkEndpointSlice {
     fn check(&self, check: &mut Check) {
         metadata::check(check, &self.metadata, &DNS_SUBDOMAIN);
         let spec = &self.spec;
@@ -25,21 +25,6 @@ impl Rules for MultiNetworkEndpointSlice {
                 self::endpoint(check, endpoint, spec.address_type);
             });
         });
-    }
-
-    fn check_change(&self, old: &Self, check: &mut Check) {
-        let (before, after) = (old.spec.address_type, self.spec.address_type);
-        if before != after {
-            check.field("spec", |check| {
-                check.field("addressType", |check| {
-                    check.fail(format!(
-                        "is immutable: it was {} and cannot become {}; delete the slice and create another",
-                        before.as_str(),
-                        after.as_str()
-                    ));
-                });
-            });
-        }
     }
 }
 

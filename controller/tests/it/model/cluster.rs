@@ -6,7 +6,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use multinet_controller::slices::SliceId;
-use multinet_crds::validate::{Validate, validate, validate_update};
+use multinet_crds::validate::validate;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::ObjectKey;
 
@@ -283,11 +283,11 @@ pub(crate) trait OwnedSlice: Object + Resource<DynamicType = ()> {
 
 impl OwnedSlice for MultiNetworkEndpointSlice {
     fn check(&self, old: Option<&Self>) {
-        fn accept<T: Validate + std::fmt::Debug>(slice: &T, old: Option<&T>) {
-            let verdict = old.map_or_else(|| validate(slice), |old| validate_update(old, slice));
-            assert!(verdict.is_ok(), "{verdict:?}: {slice:?}");
+        let verdict = validate(self);
+        assert!(verdict.is_ok(), "{verdict:?}: {self:?}");
+        if let Some(old) = old {
+            assert_eq!(self.spec.address_type, old.spec.address_type, "immutable");
         }
-        accept(self, old);
     }
 
     fn service(&self) -> Option<ObjectKey> {
