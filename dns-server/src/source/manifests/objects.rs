@@ -7,7 +7,7 @@ pub(super) use multinet_crds::manifest::Kind;
 use multinet_crds::manifest::{self, Manifest, Object};
 use multinet_crds::validate::Violation;
 use multinet_runtime::ObjectKey;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::documents::{self, Document};
 
@@ -142,29 +142,22 @@ fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Violation> {
         .get_mut("metadata")
         .and_then(Value::as_object_mut)
         .ok_or_else(|| Violation::new("metadata", "must be set"))?;
-    let name = match metadata.get("name") {
-        Some(Value::String(name)) if !name.is_empty() => name.clone(),
-        Some(Value::String(_) | Value::Null) | None => {
-            return Err(Violation::new("metadata.name", "must be set"));
-        }
-        Some(other) => {
-            return Err(Violation::new("metadata.name", format!("must be a string, is {other}; quote it")));
-        }
-    };
-    let namespace = match metadata.get("namespace") {
-        Some(Value::String(namespace)) if !namespace.is_empty() => namespace.clone(),
-        Some(Value::String(_) | Value::Null) | None => {
-            metadata.insert("namespace".to_owned(), DEFAULT_NAMESPACE.into());
-            DEFAULT_NAMESPACE.to_owned()
-        }
-        Some(other) => {
-            return Err(Violation::new(
-                "metadata.namespace",
-                format!("must be a string, is {other}; quote it"),
-            ));
-        }
-    };
+    let name = text(metadata, "name")?.ok_or_else(|| Violation::new("metadata.name", "must be set"))?;
+    let namespace = text(metadata, "namespace")?.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+    metadata.insert("namespace".to_owned(), namespace.as_str().into());
     Ok(ObjectId { kind, key: ObjectKey { namespace, name } })
+}
+
+/// Returns a text of the metadata; `None` if it is absent, null or empty.
+fn text(metadata: &Map<String, Value>, field: &str) -> Result<Option<String>, Violation> {
+    match metadata.get(field) {
+        Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
+        Some(Value::Null) | None => Ok(None),
+        Some(other) => {
+            let message = format!("must be a string, is {other}; quote it");
+            Err(Violation::new(format!("metadata.{field}"), message))
+        }
+    }
 }
 
 /// Puts the path of a list's item in front of a fault's field.
