@@ -5,11 +5,12 @@
 #![expect(clippy::print_stdout, reason = "a table for the page of benchmarks")]
 
 use std::hint::black_box;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use multinet_dns::answer::limit::Limiter;
-use multinet_dns::answer::peer::Proto;
+use multinet_dns::answer::proto::Proto;
 use multinet_dns::net::engine::{Engine, Settings, Worker};
 use multinet_dns::ops::dnstap::{self, TapMetrics};
 use multinet_dns::ops::metrics::Tallies;
@@ -70,7 +71,7 @@ fn measure(worker: &mut Worker, packet: &[u8]) -> u128 {
         let begun = Instant::now();
         for _ in 0..TIMES {
             out.clear();
-            let _ = black_box(worker.answer(black_box(packet), PEER, &mut out));
+            let _ = black_box(worker.answer(black_box(packet), SocketAddr::new(PEER, 53), &mut out));
         }
         begun.elapsed().as_nanos() / u128::from(TIMES)
     };

@@ -4,6 +4,6 @@ mod compose;
 pub mod cookie;
 mod edns;
 pub mod limit;
-pub mod peer;
+pub mod proto;
 pub mod query;
 pub mod slow;

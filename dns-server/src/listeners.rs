@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::answer::peer::Proto;
+use crate::answer::proto::Proto;
 use crate::config::Config;
 use crate::limits::https::HTTPS_SHARE;
 use crate::limits::process::OTHER_FILES;

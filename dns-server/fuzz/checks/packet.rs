@@ -4,14 +4,14 @@
 //! packet that is signed with a known key is recovered unchanged.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
 use hickory_proto::op::{Message, MessageType};
 use hickory_proto::rr::RData;
 use hickory_proto::rr::rdata::opt::EdnsCode;
 use multinet_dns::answer::cookie::CookieSigner;
-use multinet_dns::answer::peer::Proto;
+use multinet_dns::answer::proto::Proto;
 use multinet_dns::answer::query::{self, Declined, Edns, Query, Rcode, Style};
 use multinet_dns::answer::slow::TransferKind;
 use multinet_dns::answer::slow::{self, PacketAction};
@@ -156,7 +156,7 @@ fn check_server(packet: &[u8]) {
     WORKERS.with_borrow_mut(|workers| {
         for (datagram, worker) in workers {
             let mut reply = Vec::new();
-            let handled = worker.answer(packet, IpAddr::from([127, 0, 0, 1]), &mut reply);
+            let handled = worker.answer(packet, SocketAddr::from(([127, 0, 0, 1], 53)), &mut reply);
             if matches!(handled, Handled::Reply) {
                 let action = slow::classify(packet).expect("there is a reply");
                 check_reply(packet, &reply, datagram.then_some(&action));

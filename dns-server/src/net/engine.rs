@@ -7,7 +7,7 @@
 
 mod slow_path;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use tracing::info;
 
 use crate::answer::cookie::{CookieSigner, CookieStatus};
 use crate::answer::limit::Limiter;
-use crate::answer::peer::{Peer, Proto};
+use crate::answer::proto::Proto;
 use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::ops::dnstap::Tap;
 use crate::ops::metrics::{Sampler, Tallies, TallyHandle};
@@ -161,20 +161,19 @@ pub struct Worker {
 
 impl Worker {
     /// Answers `packet`, which came from `peer`, and appends the whole reply to `out`.
-    pub fn answer(&mut self, packet: &[u8], peer: impl Into<Peer>, out: &mut Vec<u8>) -> Handled {
-        let peer = peer.into();
+    pub fn answer(&mut self, packet: &[u8], peer: SocketAddr, out: &mut Vec<u8>) -> Handled {
         if self.tap.is_some() {
             self.answer_tapped(packet, peer, out)
         } else {
-            self.handle(packet, peer.ip, out)
+            self.handle(packet, peer.ip(), out)
         }
     }
 
     /// Answers a packet, and passes query and reply on to the dnstap collector.
     #[cold]
-    fn answer_tapped(&mut self, packet: &[u8], peer: Peer, out: &mut Vec<u8>) -> Handled {
+    fn answer_tapped(&mut self, packet: &[u8], peer: SocketAddr, out: &mut Vec<u8>) -> Handled {
         let (asked_at, start) = (SystemTime::now(), out.len());
-        let handled = self.handle(packet, peer.ip, out);
+        let handled = self.handle(packet, peer.ip(), out);
         let reply = match handled {
             Handled::Reply => out.get(start..).unwrap_or_default(),
             Handled::Ignore | Handled::Transfer(_) => &[],

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,7 +28,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::peer::Peer;
 use crate::limits::https::{
     IDLE_TIME, MAX_HEAD, PING, REPLIES, REQUEST_TIME, STREAM_WINDOW, STREAMS, WINDOW,
 };
@@ -54,7 +54,7 @@ const MAX_QUERY: usize = 65_535;
 pub async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     is_http2: bool,
-    peer: Peer,
+    peer: SocketAddr,
     worker: Worker,
     permit: &ConnectionPermit,
     shutdown: CancellationToken,
@@ -121,7 +121,7 @@ impl AsRef<[u8]> for Reply {
 /// Answers one HTTP request with a DNS reply, or with an HTTP error.
 async fn answer(
     request: Request<Incoming>,
-    peer: Peer,
+    peer: SocketAddr,
     worker: &Mutex<Worker>,
     replies: Arc<Semaphore>,
     memory: MemoryAccount,
@@ -152,7 +152,7 @@ fn without_body(response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
 async fn respond(
     head: &Parts,
     body: &mut Incoming,
-    (peer, worker): (Peer, &Mutex<Worker>),
+    (peer, worker): (SocketAddr, &Mutex<Worker>),
     replies: Arc<Semaphore>,
     mut memory: MemoryAccount,
 ) -> Result<Response<Full<Bytes>>, HttpError> {

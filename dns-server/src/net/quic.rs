@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
-use crate::answer::peer::Proto;
+use crate::answer::proto::Proto;
 use crate::limits::quic::{
     CLOSE_TIME, GRACE, HANDSHAKE_TIME, IDLE_TIME, MAX_PENDING, MAX_UNVALIDATED, PENDING_BYTES, STREAM_WINDOW,
     STREAMS, WINDOW,

@@ -13,6 +13,7 @@ mod handshakes;
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ use tracing::{debug, warn};
 pub use connection::serve;
 use handshakes::Handshakes;
 
-use crate::answer::peer::{Peer, Proto};
+use crate::answer::proto::Proto;
 use crate::limits::tcp::{ACCEPT_PAUSE, GUARANTEED, WARN_INTERVAL};
 use crate::net::connections::{ConnectionPermit, Connections};
 use crate::net::engine::Engine;
@@ -105,7 +106,7 @@ impl StreamListener {
                     let permit = self.connections.admit(peer.ip());
                     // A child token per connection: waiting on the shared one would contend for its
                     // lock.
-                    tasks.spawn(self.serve_connection(stream, peer.into(), permit, shutdown.child_token()));
+                    tasks.spawn(self.serve_connection(stream, peer, permit, shutdown.child_token()));
                 }
                 Err(error) if is_about_one_connection(&error) => {
                     debug!(%error, "connection lost before it was accepted");
@@ -135,7 +136,7 @@ impl StreamListener {
     fn serve_connection(
         &self,
         stream: TcpStream,
-        peer: Peer,
+        peer: SocketAddr,
         permit: ConnectionPermit,
         shutdown: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
@@ -147,10 +148,10 @@ impl StreamListener {
             // connections.
             select! {
                 biased;
-                () = permit.place.evicted() => debug!(%peer, "connection evicted in favor of another"),
+                () = permit.place.evicted() => debug!(peer = %peer.ip(), "connection evicted in favor of another"),
                 ended = serve_as(protocol, stream, peer, &engine, &permit, shutdown) => {
                     if let Err(error) = ended {
-                        debug!(%peer, %error, "connection failed");
+                        debug!(peer = %peer.ip(), %error, "connection failed");
                     }
                 }
             }
@@ -161,7 +162,7 @@ impl StreamListener {
 async fn serve_as(
     protocol: Protocol,
     stream: TcpStream,
-    peer: Peer,
+    peer: SocketAddr,
     engine: &Engine,
     permit: &ConnectionPermit,
     shutdown: CancellationToken,
@@ -171,7 +172,7 @@ async fn serve_as(
         // Boxed, so that a plain TCP connection does not reserve memory for the state of TLS and
         // HTTPS.
         Protocol::Secured(acceptor, proto, handshakes) => {
-            let handshake = async move { handshakes.perform(&acceptor, stream, peer.ip).await };
+            let handshake = async move { handshakes.perform(&acceptor, stream, peer.ip()).await };
             Box::pin(serve_secured(handshake, proto, peer, engine, permit, shutdown)).await
         }
     }
@@ -180,7 +181,7 @@ async fn serve_as(
 async fn serve_secured(
     handshake: impl Future<Output = io::Result<TlsStream<TcpStream>>>,
     proto: Proto,
-    peer: Peer,
+    peer: SocketAddr,
     engine: &Engine,
     permit: &ConnectionPermit,
     shutdown: CancellationToken,

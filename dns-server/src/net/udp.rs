@@ -44,7 +44,7 @@ use batch::{Slot, Wait};
 use overload::{Overload, TimestampSwitch};
 use send::ReplySender;
 
-use crate::answer::peer::Proto;
+use crate::answer::proto::Proto;
 use crate::limits::udp::{FAILURE_PAUSE, SEND_TIME};
 use crate::net::engine::{Engine, Handled, Worker};
 

@@ -27,7 +27,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 
-use crate::answer::peer::{Peer, Proto};
+use crate::answer::proto::Proto;
 use crate::limits::dnstap::{QUEUE, QUEUE_BYTES};
 pub use writer::Writer;
 
@@ -83,7 +83,7 @@ impl TapMetrics {
 #[derive(Debug)]
 struct Exchange {
     proto: Proto,
-    peer: Peer,
+    peer: SocketAddr,
     asked_at: SystemTime,
     answered_at: SystemTime,
     /// The query's bytes, followed by the reply's.
@@ -116,7 +116,7 @@ pub struct Tap {
 
 impl Tap {
     /// Queues a query and its reply, which may be empty. Never waits: what does not fit is dropped.
-    pub fn send(&self, proto: Proto, peer: Peer, asked_at: SystemTime, query: &[u8], reply: &[u8]) {
+    pub fn send(&self, proto: Proto, peer: SocketAddr, asked_at: SystemTime, query: &[u8], reply: &[u8]) {
         let size = query.len() + reply.len();
         let place = self.queue.try_reserve().ok().filter(|_| {
             // Relaxed suffices: the sum only bounds memory. Another thread may briefly see too much
@@ -174,7 +174,7 @@ mod tests {
     fn a_message_that_does_not_fit_is_dropped_and_counted() {
         let metrics = TapMetrics::default();
         let (tap, _writer) = tap("unix:/nowhere".parse().unwrap(), &metrics);
-        let peer = Peer::from(std::net::IpAddr::from([192, 0, 2, 1]));
+        let peer = SocketAddr::from(([192, 0, 2, 1], 5353));
         let send = |reply: &[u8]| tap.send(Proto::Tcp, peer, SystemTime::now(), b"query", reply);
         for _ in 0..QUEUE {
             send(b"reply");
@@ -189,7 +189,7 @@ mod tests {
     fn large_replies_are_bounded_by_their_size() {
         let metrics = TapMetrics::default();
         let (tap, _writer) = tap("unix:/nowhere".parse().unwrap(), &metrics);
-        let peer = Peer::from(std::net::IpAddr::from([192, 0, 2, 1]));
+        let peer = SocketAddr::from(([192, 0, 2, 1], 5353));
         let reply = vec![0; 1 << 16];
         for _ in 0..1000 {
             tap.send(Proto::Tcp, peer, SystemTime::now(), b"", &reply);

@@ -1,6 +1,6 @@
 //! Cookies, the rate limit, and the size of replies over UDP, on a worker without a socket.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use hickory_proto::op::Message;
 use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
 use multinet_dns::answer::cookie::{Cookie, CookieStatus};
 use multinet_dns::answer::limit::Limiter;
-use multinet_dns::answer::peer::Proto;
+use multinet_dns::answer::proto::Proto;
 use multinet_dns::net::engine::{Engine, Handled, Settings, Worker};
 use multinet_dns::ops::metrics::Tallies;
 use multinet_dns::secondary::tsig::{self, Algorithm, Signer, TsigKey};
@@ -37,7 +37,7 @@ fn limited(proto: Proto) -> Worker {
 
 fn ask(worker: &mut Worker, packet: &[u8], peer: IpAddr) -> Option<Vec<u8>> {
     let mut reply = Vec::new();
-    matches!(worker.answer(packet, peer, &mut reply), Handled::Reply).then_some(reply)
+    matches!(worker.answer(packet, SocketAddr::new(peer, 53), &mut reply), Handled::Reply).then_some(reply)
 }
 
 /// Returns the cookie of a reply.

@@ -1,6 +1,7 @@
 //! DNS over HTTPS with HTTP/2 in memory, without TLS.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -13,7 +14,7 @@ use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use multinet_dns::answer::peer::Proto;
+use multinet_dns::answer::proto::Proto;
 use multinet_dns::net::connections::Connections;
 use multinet_dns::net::https;
 use multinet_dns::ops::metrics::ConnectionMetrics;
@@ -70,7 +71,7 @@ where
     let (client, server) = duplex(1 << 16);
     let (worker, permit) = (engine().worker(Proto::Https), connections.admit(PEER));
     tokio::spawn(async move {
-        https::serve(server, true, PEER.into(), worker, &permit, CancellationToken::new()).await
+        https::serve(server, true, SocketAddr::new(PEER, 53), worker, &permit, CancellationToken::new()).await
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).initial_stream_window_size(window);

@@ -2,7 +2,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use multinet_dns::answer::peer::Proto;
+use multinet_dns::answer::proto::Proto;
 use multinet_dns::net::connections::Connections;
 use multinet_dns::net::engine::Engine;
 use multinet_dns::net::listen::bind_dns;
@@ -41,7 +41,10 @@ impl Wire {
         let shutdown = CancellationToken::new();
         let (worker, stopping) = (engine.worker(Proto::Tcp), shutdown.clone());
         let permit = connections.admit(PEER);
-        let server = tokio::spawn(async move { serve(server, PEER, worker, &permit, stopping).await });
+        let server =
+            tokio::spawn(
+                async move { serve(server, SocketAddr::new(PEER, 53), worker, &permit, stopping).await },
+            );
         Self { client, shutdown, server }
     }
 

@@ -2,7 +2,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use multinet_dns::answer::peer::Proto;
+use multinet_dns::answer::proto::Proto;
 use multinet_dns::net::connections::Connections;
 use multinet_dns::net::listen::bind_tcp;
 use multinet_dns::net::tcp::StreamListener;

@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::{AnsweredQuery, Handled, Shared, Worker};
 use crate::answer::cookie::CookieStatus;
-use crate::answer::peer::Proto;
+use crate::answer::proto::Proto;
 use crate::answer::query::{self, Declined, Edns, Query, Question, Rcode, Style};
 use crate::answer::slow::{self, PacketAction, TransferKind};
 use crate::secondary::transfer::Transfer;

@@ -1,5 +1,6 @@
 //! One stream: reads a query, writes its reply.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,7 +11,6 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::EXCESSIVE_LOAD;
-use crate::answer::peer::Peer;
 use crate::limits::quic::STREAM_TIME;
 use crate::net::connections::MemoryAccount;
 use crate::net::engine::{Handled, Worker};
@@ -45,7 +45,7 @@ pub(super) async fn serve_stream(
     mut memory: MemoryAccount,
 ) {
     let peer = connection.remote_address();
-    match respond(&worker, peer.into(), &mut to, &mut from, &mut memory).await {
+    match respond(&worker, peer, &mut to, &mut from, &mut memory).await {
         Ok(()) => {}
         Err(StreamError::Stream(code, reason)) => {
             debug!(%peer, reason, "a query over QUIC gets no reply");
@@ -62,7 +62,7 @@ pub(super) async fn serve_stream(
 
 async fn respond(
     worker: &Mutex<Worker>,
-    peer: Peer,
+    peer: SocketAddr,
     to: &mut SendStream,
     from: &mut RecvStream,
     memory: &mut MemoryAccount,
@@ -132,7 +132,7 @@ fn message(request: &[u8]) -> Result<&[u8], &'static str> {
 
 /// Returns the reply with its length in front. The engine refuses zone transfers over this
 /// transport.
-fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, StreamError> {
+fn answer(worker: &Mutex<Worker>, peer: SocketAddr, query: &[u8]) -> Result<Vec<u8>, StreamError> {
     let mut reply = Vec::with_capacity(512);
     reply.extend([0; 2]);
     let handled = {

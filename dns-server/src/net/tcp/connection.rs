@@ -26,6 +26,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
@@ -35,7 +36,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::buffers::{Inbox, Outbox};
-use crate::answer::peer::Peer;
 use crate::limits::tcp::{CLOSE_TIME, HIGH_WATER, IDLE_TIME, LOW_WATER, MESSAGE_TIME, QUIET_TIME, TRANSFERS};
 use crate::net::connections::{ConnectionPermit, MemoryAccount};
 use crate::net::engine::{Handled, Worker};
@@ -56,12 +56,12 @@ const LAST_READS: u32 = 16;
 /// If the connection breaks, or the client is too slow to send or to read.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    peer: impl Into<Peer>,
+    peer: SocketAddr,
     worker: Worker,
     permit: &ConnectionPermit,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let mut connection = Connection::new(stream, peer.into(), worker, permit);
+    let mut connection = Connection::new(stream, peer, worker, permit);
     let mut cancelled = pin!(shutdown.cancelled());
     let mut timer = pin!(sleep_until(connection.deadline()));
     let mut is_stopping = false;
@@ -101,7 +101,7 @@ struct Connection<'s, S> {
     permit: &'s ConnectionPermit,
     memory: MemoryAccount,
     stream: S,
-    peer: Peer,
+    peer: SocketAddr,
     worker: Worker,
     inbox: Inbox,
     outbox: Outbox,
@@ -128,7 +128,7 @@ enum Reads {
 }
 
 impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
-    fn new(stream: S, peer: Peer, worker: Worker, permit: &'s ConnectionPermit) -> Self {
+    fn new(stream: S, peer: SocketAddr, worker: Worker, permit: &'s ConnectionPermit) -> Self {
         let now = Instant::now();
         Self {
             permit,

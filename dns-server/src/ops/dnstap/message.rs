@@ -68,7 +68,7 @@ impl Encoder {
     /// Appends one data frame for the query, and one for the reply if there is one.
     pub(super) fn write(&self, exchange: &Exchange, out: &mut Vec<u8>) {
         let asked = since_epoch(exchange.asked_at);
-        let (family, address) = match exchange.peer.ip.to_canonical() {
+        let (family, address) = match exchange.peer.ip().to_canonical() {
             IpAddr::V4(ip) => (1, Bytes::copy_from_slice(&ip.octets())),
             IpAddr::V6(ip) => (2, Bytes::copy_from_slice(&ip.octets())),
         };
@@ -77,7 +77,7 @@ impl Encoder {
             socket_family: Some(family),
             socket_protocol: Some(exchange.proto.dnstap_number()),
             query_address: Some(address),
-            query_port: exchange.peer.port.map(u32::from),
+            query_port: Some(exchange.peer.port().into()),
             query_time_sec: Some(asked.0),
             query_time_nsec: Some(asked.1),
             ..Message::default()
@@ -117,12 +117,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::answer::peer::{Peer, Proto};
+    use crate::answer::proto::Proto;
 
     #[test]
     fn an_exchange_is_two_frames() {
         let at = |nanos| SystemTime::UNIX_EPOCH + Duration::new(7, nanos);
-        let peer = Peer { ip: "::ffff:192.0.2.1".parse().unwrap(), port: Some(5353) };
+        let peer = "[::ffff:192.0.2.1]:5353".parse().unwrap();
         let bytes = Bytes::from_static(b"queryreply");
         let exchange =
             Exchange { proto: Proto::Quic, peer, asked_at: at(5), answered_at: at(6), bytes, query_len: 5 };

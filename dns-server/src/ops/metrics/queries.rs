@@ -14,7 +14,7 @@ use strum::VariantArray as _;
 use super::histogram::{BYTES, Histogram, NANOSECONDS};
 use super::tallies::Tallies;
 use super::tally::{COOKIES, FAMILIES, TYPES, Tally};
-use crate::answer::peer::Proto;
+use crate::answer::proto::Proto;
 use crate::answer::query::Rcode;
 
 /// Collector of the query metrics: it sums the threads' tallies at each scrape.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use strum::VariantArray as _;
 
 use super::tally::Tally;
-use crate::answer::peer::Proto;
+use crate::answer::proto::Proto;
 use crate::ops::top::{self, SketchSnapshot};
 
 /// Number of threads with tallies of their own. Further threads share one by atomic additions. The

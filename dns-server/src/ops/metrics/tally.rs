@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::histogram::{BYTES, Histogram, NANOSECONDS, bucket_of_size, bucket_of_time};
 use crate::answer::cookie::CookieStatus;
-use crate::answer::peer::Proto;
+use crate::answer::proto::Proto;
 use crate::answer::query::{self, Rcode};
 use crate::ops::top::{Sketch, SketchSnapshot};
 use crate::store::rrset::rtype;

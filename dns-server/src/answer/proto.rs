@@ -1,36 +1,6 @@
-//! The client of a query, and the transport that it uses.
-
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+//! The transport that a query came by.
 
 use strum::{IntoStaticStr, VariantArray};
-
-/// Address of the client that sent a query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    /// IP address that the query came from.
-    pub ip: IpAddr,
-    /// Source port of the query. `None` if the caller does not know it.
-    pub port: Option<u16>,
-}
-
-impl From<SocketAddr> for Peer {
-    fn from(address: SocketAddr) -> Self {
-        Self { ip: address.ip(), port: Some(address.port()) }
-    }
-}
-
-impl From<IpAddr> for Peer {
-    fn from(ip: IpAddr) -> Self {
-        Self { ip, port: None }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ip.fmt(f)
-    }
-}
 
 /// Transport protocol that a query came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
