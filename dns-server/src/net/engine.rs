@@ -19,7 +19,7 @@ use crate::answer::limit::Limiter;
 use crate::answer::proto::Proto;
 use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::ops::dnstap::Tap;
-use crate::ops::metrics::{Sampler, Tallies, TallyHandle};
+use crate::ops::metrics::{PacketEvent, Sampler, Tallies, TallyHandle};
 use crate::secondary::transfer::Transfer;
 use crate::secondary::transfer::allow::AllowedClient;
 use crate::secondary::transfer::metrics::TransferMetrics;
@@ -204,7 +204,7 @@ impl Worker {
 
     /// Counts packets that the listener dropped unanswered under overload.
     pub fn shed(&mut self, packets: u64) {
-        self.tally.shed(packets);
+        self.tally.count(PacketEvent::Shed, packets);
     }
 
     /// Tells whether the caller should measure the next batch of queries and report it by
@@ -252,7 +252,7 @@ impl Worker {
         peer: IpAddr,
         out: &mut Vec<u8>,
     ) -> Handled {
-        self.tally.limited();
+        self.tally.count(PacketEvent::Limited, 1);
         let start = out.len();
         let Some(question) = question else { return Handled::Ignore };
         let rcode = if edns.is_some_and(|edns| edns.cookie.is_some()) {
@@ -280,7 +280,7 @@ impl Worker {
         let AnsweredQuery { packet, qtype, edns, rcode, .. } = query;
         self.tally.answered(query.is_ipv6(), *qtype, *rcode, packet.len(), reply);
         if edns.is_some_and(|edns| edns.dnssec_ok) {
-            self.tally.dnssec_ok();
+            self.tally.count(PacketEvent::DnssecOk, 1);
         }
         if self.records_details {
             self.record_details(query, Some(reply.len()));

@@ -25,7 +25,7 @@ use crate::store::state::State;
 use queries::QueryMetrics;
 pub use sample::Sampler;
 pub use tallies::{Tallies, TallyHandle};
-pub use tally::Tally;
+pub use tally::{PacketEvent, Tally};
 
 /// Metrics of the files that are given by `--manifests`.
 #[derive(Debug, Clone, Default)]

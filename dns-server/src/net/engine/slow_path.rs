@@ -11,6 +11,7 @@ use crate::answer::cookie::CookieStatus;
 use crate::answer::proto::Proto;
 use crate::answer::query::{self, Declined, Edns, Query, Question, Rcode, Style};
 use crate::answer::slow::{self, PacketAction, TransferKind};
+use crate::ops::metrics::PacketEvent;
 use crate::secondary::transfer::Transfer;
 use crate::secondary::tsig::{self, Signer, TsigRefusal, VerifiedQuery};
 use crate::store::answers::Freshness;
@@ -34,7 +35,7 @@ impl Worker {
         peer: IpAddr,
         out: &mut Vec<u8>,
     ) -> Handled {
-        self.tally.slow();
+        self.tally.count(PacketEvent::SlowPath, 1);
         let action = match declined {
             Declined::Question => Some(slow::classify_malformed(packet)),
             Declined::Unusual => slow::classify(packet),
@@ -44,7 +45,7 @@ impl Worker {
         let is_fit =
             |edns: Option<Edns>| self.proto != Proto::Quic || edns.is_none_or(|edns| !edns.keepalive);
         let Some(mut action) = action.filter(|action| is_fit(action.edns())) else {
-            self.tally.ignored();
+            self.tally.count(PacketEvent::Ignored, 1);
             return Handled::Ignore;
         };
         let standing = self.complete_edns(action.edns_mut(), peer);

@@ -13,7 +13,7 @@ use strum::VariantArray as _;
 
 use super::histogram::{BYTES, Histogram, NANOSECONDS};
 use super::tallies::Tallies;
-use super::tally::{COOKIES, FAMILIES, TYPES, Tally};
+use super::tally::{COOKIES, EVENTS, FAMILIES, TYPES, Tally};
 use crate::answer::proto::Proto;
 use crate::answer::query::Rcode;
 
@@ -63,20 +63,12 @@ impl Collector for QueryMetrics {
                 ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
             }
         }
-        type Pick = fn(&Tally) -> &AtomicU64;
-        let single: [(&str, &str, Pick); 6] = [
-            ("shed", "Packets dropped under overload because they had waited too long", |tally| &tally.shed),
-            ("limited", "Queries over the rate limit", |tally| &tally.limited),
-            ("ignored", "Packets without a reply: not queries", |tally| &tally.ignored),
-            ("do_requests", "Queries with the DO bit", |tally| &tally.dnssec_ok),
-            ("truncated_responses", "Replies with the TC bit", |tally| &tally.truncated),
-            ("slow_path_requests", "Packets that the fast path declined", |tally| &tally.slow),
-        ];
-        for (name, help, pick) in single {
+        for (event, (name, help)) in EVENTS.iter().enumerate() {
             let mut metric = encoder.encode_descriptor(name, help, None, counter)?;
             for proto in protos() {
+                let count = total(proto, &|tally| &tally.events[event]);
                 let labels = [("proto", proto.name())];
-                ConstCounter::new(total(proto, &pick)).encode(metric.encode_family(&labels)?)?;
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
             }
         }
         self.encode_histograms(&mut encoder, &tallies)

@@ -152,6 +152,7 @@ mod tests {
 
     use super::*;
     use crate::answer::query::Rcode;
+    use crate::ops::metrics::PacketEvent;
     use crate::store::rrset::rtype;
 
     fn total(tallies: &Tallies, pick: fn(&Tally) -> u64) -> u64 {
@@ -162,16 +163,19 @@ mod tests {
     fn a_worker_has_a_tally_and_connections_share_that_of_their_thread() {
         let tallies = Tallies::default();
         let workers = [tallies.handle(Proto::Udp), tallies.handle(Proto::Udp)];
-        workers.iter().for_each(|worker| worker.ignored());
+        workers.iter().for_each(|worker| worker.count(PacketEvent::Ignored, 1));
         let connections: Vec<_> = (0..20_000).map(|_| tallies.handle(Proto::Tcp)).collect();
-        connections.iter().for_each(|connection| connection.ignored());
+        connections.iter().for_each(|connection| connection.count(PacketEvent::Ignored, 1));
         std::thread::scope(|scope| {
-            scope.spawn(|| connections[0].ignored());
+            scope.spawn(|| connections[0].count(PacketEvent::Ignored, 1));
         });
         // One tally per thread, or one for both if all are taken.
         let expected = total(&tallies, |_| 1);
         assert!((3..=4).contains(&expected), "{expected}");
-        assert_eq!(total(&tallies, |tally| tally.ignored.load(Ordering::Relaxed)), 2 + 20_001);
+        assert_eq!(
+            total(&tallies, |tally| tally.events[PacketEvent::Ignored as usize].load(Ordering::Relaxed)),
+            2 + 20_001
+        );
         drop(workers);
         let _again = [tallies.handle(Proto::Udp), tallies.handle(Proto::Udp)];
         assert_eq!(total(&tallies, |_| 1), expected);

@@ -44,6 +44,33 @@ pub(super) const FAMILIES: [&str; 2] = ["1", "2"];
 /// Values of the metrics' label `cookie`, in the order of [`CookieStatus`].
 pub(super) const COOKIES: [&str; 3] = ["proven", "new", "wrong"];
 
+/// Events in the life of a packet, beside its answer. Each has a counter.
+#[derive(Debug, Clone, Copy)]
+pub enum PacketEvent {
+    /// A UDP worker dropped the packet under overload.
+    Shed,
+    /// The packet is a query over the rate limit.
+    Limited,
+    /// The packet got no reply because it is no query.
+    Ignored,
+    /// The packet is a query with the DO bit, which asks for DNSSEC records.
+    DnssecOk,
+    /// The reply has the TC bit.
+    Truncated,
+    /// The packet needed the slow path.
+    SlowPath,
+}
+
+/// Name and help of the metric of each [`PacketEvent`], in their order.
+pub(super) const EVENTS: [(&str, &str); 6] = [
+    ("shed", "Packets dropped under overload because they had waited too long"),
+    ("limited", "Queries over the rate limit"),
+    ("ignored", "Packets without a reply: not queries"),
+    ("do_requests", "Queries with the DO bit"),
+    ("truncated_responses", "Replies with the TC bit"),
+    ("slow_path_requests", "Packets that the fast path declined"),
+];
+
 /// Number of response codes, from 0 to the highest that the server sends.
 const RCODES: usize = Rcode::BadCookie as usize + 1;
 
@@ -55,13 +82,8 @@ pub struct Tally {
     is_shared: bool,
     pub(super) requests: [[AtomicU64; TYPES.len()]; FAMILIES.len()],
     pub(super) responses: [AtomicU64; RCODES],
-    pub(super) ignored: AtomicU64,
-    pub(super) dnssec_ok: AtomicU64,
-    pub(super) truncated: AtomicU64,
-    pub(super) slow: AtomicU64,
     pub(super) cookies: [AtomicU64; COOKIES.len()],
-    pub(super) limited: AtomicU64,
-    pub(super) shed: AtomicU64,
+    pub(super) events: [AtomicU64; EVENTS.len()],
     pub(super) request_size: Histogram<{ BYTES.len() }>,
     pub(super) response_size: Histogram<{ BYTES.len() }>,
     pub(super) duration: Histogram<{ NANOSECONDS.len() }>,
@@ -88,13 +110,8 @@ impl Tally {
             is_shared,
             requests: [const { [const { AtomicU64::new(0) }; TYPES.len()] }; FAMILIES.len()],
             responses: [const { AtomicU64::new(0) }; RCODES],
-            ignored: AtomicU64::new(0),
-            dnssec_ok: AtomicU64::new(0),
-            truncated: AtomicU64::new(0),
-            slow: AtomicU64::new(0),
             cookies: [const { AtomicU64::new(0) }; COOKIES.len()],
-            limited: AtomicU64::new(0),
-            shed: AtomicU64::new(0),
+            events: [const { AtomicU64::new(0) }; EVENTS.len()],
             request_size: Histogram::default(),
             response_size: Histogram::default(),
             duration: Histogram::default(),
@@ -124,7 +141,7 @@ impl Tally {
             counters.iter().for_each(|&(counter, by)| add_own(counter, by));
         }
         if query::is_truncated(reply) {
-            self.add(&self.truncated, 1);
+            self.count(PacketEvent::Truncated, 1);
         }
     }
 
@@ -137,34 +154,14 @@ impl Tally {
         self.add(&self.request_size.sum, request as u64);
     }
 
-    /// Counts a packet that got no reply because it is no query.
-    pub fn ignored(&self) {
-        self.add(&self.ignored, 1);
-    }
-
-    /// Counts a query with the DO bit, which asks for DNSSEC records.
-    pub fn dnssec_ok(&self) {
-        self.add(&self.dnssec_ok, 1);
-    }
-
-    /// Counts a packet that needed the slow path.
-    pub fn slow(&self) {
-        self.add(&self.slow, 1);
+    /// Counts packets to which this has happened.
+    pub fn count(&self, event: PacketEvent, packets: u64) {
+        self.add(&self.events[event as usize], packets);
     }
 
     /// Counts a query that has a cookie, by the cookie's validity.
     pub fn cookie(&self, standing: CookieStatus) {
         self.add(&self.cookies[standing as usize], 1);
-    }
-
-    /// Counts a query over the rate limit.
-    pub fn limited(&self) {
-        self.add(&self.limited, 1);
-    }
-
-    /// Counts packets that a UDP worker dropped under overload.
-    pub fn shed(&self, packets: u64) {
-        self.add(&self.shed, packets);
     }
 
     pub(super) fn snapshot(&self) -> Option<SketchSnapshot> {
