@@ -116,7 +116,8 @@ impl CookieSigner {
     /// Makes a signer that signs with `signing`, and accepts cookies signed with either secret.
     pub fn new(signing: [u8; 16], other: Option<[u8; 16]>) -> Self {
         let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
-        CookieSecrets { signing: hasher(signing), other: other.map(hasher) }.into()
+        let secrets = CookieSecrets { signing: hasher(signing), other: other.map(hasher) };
+        Self(Arc::new(ArcSwap::from_pointee(secrets)))
     }
 
     /// Makes a signer with a random secret.
@@ -137,7 +138,15 @@ impl CookieSigner {
     ///
     /// Fails if the file cannot be read or has another content.
     pub fn load(file: &Path) -> Result<Self> {
-        CookieSecrets::load(file).map(Self::from)
+        let flag = || format!("--cookie-secret-file {}", file.display());
+        let text = multinet_pem::read_text(file).map_err(|problem| anyhow!("{}: {problem}", flag()))?;
+        // The message does not repeat the content, which may be a part of a secret.
+        signer(&text).ok_or_else(|| {
+            anyhow!(
+                "{}: write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them",
+                flag()
+            )
+        })
     }
 
     /// Reads the file again and replaces the secrets.
@@ -146,7 +155,7 @@ impl CookieSigner {
     ///
     /// Fails like [`load`](Self::load); the secrets then stay unchanged.
     pub fn reload(&self, file: &Path) -> Result<()> {
-        self.0.store(Arc::new(CookieSecrets::load(file)?));
+        self.0.store(Self::load(file)?.0.load_full());
         Ok(())
     }
 
@@ -167,25 +176,7 @@ impl CookieSigner {
     }
 }
 
-impl From<CookieSecrets> for CookieSigner {
-    fn from(secrets: CookieSecrets) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(secrets)))
-    }
-}
-
 impl CookieSecrets {
-    fn load(file: &Path) -> Result<Self> {
-        let flag = || format!("--cookie-secret-file {}", file.display());
-        let text = multinet_pem::read_text(file).map_err(|problem| anyhow!("{}: {problem}", flag()))?;
-        // The message does not repeat the content, which may be a part of a secret.
-        secrets(&text).ok_or_else(|| {
-            anyhow!(
-                "{}: write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them",
-                flag()
-            )
-        })
-    }
-
     /// Checks a client's server cookie. Returns `None` if it is forged, expired or of another
     /// address.
     fn check(
@@ -242,15 +233,14 @@ fn digest(secret: &SipHasher24, client: &[u8; CLIENT], stem: &[u8], peer: IpAddr
 }
 
 /// Parses one or two secrets, each a line of 32 hexadecimal digits. Ignores empty lines.
-fn secrets(text: &str) -> Option<CookieSecrets> {
+fn signer(text: &str) -> Option<CookieSigner> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(secret);
     let signing = lines.next()??;
     let other = match lines.next() {
         None => None,
         Some(other) => Some(other?),
     };
-    let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
-    lines.next().is_none().then(|| CookieSecrets { signing: hasher(signing), other: other.map(hasher) })
+    lines.next().is_none().then(|| CookieSigner::new(signing, other))
 }
 
 fn secret(line: &str) -> Option<[u8; 16]> {
@@ -412,7 +402,7 @@ mod tests {
     #[test]
     fn a_cookie_of_the_other_secret_is_valid_and_replaced() {
         let [one, two] = ["00112233445566778899aabbccddeeff", "FFEEDDCCBBAA99887766554433221100"];
-        let signer = |text: &str| CookieSigner::from(secrets(text).unwrap());
+        let signer = |text: &str| super::signer(text).unwrap();
         let peer = PEER.parse().unwrap();
         let mut made = cookie("2464c4abcf10c957");
         signer(&format!("{one}\n")).check_and_sign(&mut made, peer, MADE);
