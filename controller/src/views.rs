@@ -26,6 +26,7 @@ mod tests;
 use std::borrow::Cow;
 use std::fmt::Debug;
 
+use k8s_openapi::Resource as Named;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use multinet_runtime::ObjectKey;
@@ -42,16 +43,11 @@ use crate::sources::dra::nullable;
 
 /// A kind of Kubernetes object, and the parts of it that the controller reads.
 pub trait Kind: Clone + Debug + Send + Sync + 'static {
-    /// API group; empty for the core group.
-    const GROUP: &'static str;
+    /// Type that has the kind's names and scope.
+    type Object: Named;
+
     /// Version of the API group, such as `v1`.
-    const VERSION: &'static str;
-    /// Name of the kind.
-    const KIND: &'static str;
-    /// Plural of the kind's name, as in URLs.
-    const PLURAL: &'static str;
-    /// Marker type of the crate kube that tells whether the kind is namespaced.
-    type Scope;
+    const VERSION: &'static str = Self::Object::VERSION;
 
     /// Whether only metadata is read, so that the API server need not send the rest.
     const METADATA_ONLY: bool = false;
@@ -90,14 +86,14 @@ impl<K: Kind> From<View<K>> for ObjectKey {
 
 impl<K: Kind> Resource for View<K> {
     type DynamicType = ();
-    type Scope = K::Scope;
+    type Scope = <K::Object as Named>::Scope;
 
     fn kind((): &()) -> Cow<'_, str> {
-        K::KIND.into()
+        K::Object::KIND.into()
     }
 
     fn group((): &()) -> Cow<'_, str> {
-        K::GROUP.into()
+        K::Object::GROUP.into()
     }
 
     fn version((): &()) -> Cow<'_, str> {
@@ -105,7 +101,7 @@ impl<K: Kind> Resource for View<K> {
     }
 
     fn plural((): &()) -> Cow<'_, str> {
-        K::PLURAL.into()
+        K::Object::URL_PATH_SEGMENT.into()
     }
 
     fn metadata_api() -> bool {

@@ -1,6 +1,7 @@
 //! Views of nodes, core Services and NetworkAttachmentDefinitions.
 
-use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::{NamespaceResourceScope, Resource as Named};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -19,11 +20,7 @@ pub type NodeView = View<NodeKind>;
 pub struct NodeKind;
 
 impl Kind for NodeKind {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "Node";
-    const PLURAL: &'static str = "nodes";
-    type Scope = ClusterResourceScope;
+    type Object = Node;
     const METADATA_ONLY: bool = true;
     type Spec = IgnoredAny;
     type Status = IgnoredAny;
@@ -44,12 +41,17 @@ pub type NetworkAttachmentDefinition = View<NetworkAttachmentDefinitionKind>;
 #[derive(Clone, Debug)]
 pub struct NetworkAttachmentDefinitionKind;
 
-impl Kind for NetworkAttachmentDefinitionKind {
+impl Named for NetworkAttachmentDefinitionKind {
+    const API_VERSION: &'static str = "k8s.cni.cncf.io/v1";
     const GROUP: &'static str = "k8s.cni.cncf.io";
     const VERSION: &'static str = "v1";
     const KIND: &'static str = "NetworkAttachmentDefinition";
-    const PLURAL: &'static str = "network-attachment-definitions";
+    const URL_PATH_SEGMENT: &'static str = "network-attachment-definitions";
     type Scope = NamespaceResourceScope;
+}
+
+impl Kind for NetworkAttachmentDefinitionKind {
+    type Object = Self;
     const METADATA_ONLY: bool = true;
     type Spec = IgnoredAny;
     type Status = IgnoredAny;
@@ -63,11 +65,7 @@ pub type ServiceView = View<ServiceKind>;
 pub struct ServiceKind;
 
 impl Kind for ServiceKind {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "Service";
-    const PLURAL: &'static str = "services";
-    type Scope = NamespaceResourceScope;
+    type Object = Service;
     type Spec = ServiceSpec;
     type Status = IgnoredAny;
 }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use k8s_openapi::api::resource::v1;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -11,9 +11,6 @@ use serde_json::value::RawValue;
 use super::{Kind, View};
 use crate::model;
 use crate::sources::dra::{self, SliceSpec};
-
-/// API group of all kinds in this module.
-const GROUP: &str = "resource.k8s.io";
 
 /// A version of `resource.k8s.io`.
 pub trait Version: Clone + Debug + Send + Sync + 'static {
@@ -53,11 +50,8 @@ pub type DeviceClass<V> = View<DeviceClassKind<V>>;
 pub struct DeviceClassKind<V>(PhantomData<V>);
 
 impl<V: Version> Kind for DeviceClassKind<V> {
-    const GROUP: &'static str = GROUP;
+    type Object = v1::DeviceClass;
     const VERSION: &'static str = V::NAME;
-    const KIND: &'static str = "DeviceClass";
-    const PLURAL: &'static str = "deviceclasses";
-    type Scope = ClusterResourceScope;
     const METADATA_ONLY: bool = true;
     type Spec = IgnoredAny;
     type Status = IgnoredAny;
@@ -71,11 +65,8 @@ pub type ResourceClaimTemplate<V> = View<ResourceClaimTemplateKind<V>>;
 pub struct ResourceClaimTemplateKind<V>(PhantomData<V>);
 
 impl<V: Version> Kind for ResourceClaimTemplateKind<V> {
-    const GROUP: &'static str = GROUP;
+    type Object = v1::ResourceClaimTemplate;
     const VERSION: &'static str = V::NAME;
-    const KIND: &'static str = "ResourceClaimTemplate";
-    const PLURAL: &'static str = "resourceclaimtemplates";
-    type Scope = NamespaceResourceScope;
     const METADATA_ONLY: bool = true;
     type Spec = IgnoredAny;
     type Status = IgnoredAny;
@@ -89,11 +80,8 @@ pub type ResourceClaim<V> = View<ResourceClaimKind<V>>;
 pub struct ResourceClaimKind<V>(PhantomData<V>);
 
 impl<V: Version> Kind for ResourceClaimKind<V> {
-    const GROUP: &'static str = GROUP;
+    type Object = v1::ResourceClaim;
     const VERSION: &'static str = V::NAME;
-    const KIND: &'static str = "ResourceClaim";
-    const PLURAL: &'static str = "resourceclaims";
-    type Scope = NamespaceResourceScope;
     type Spec = Unread;
     type Status = Unread;
 }
@@ -118,11 +106,8 @@ pub type ResourceSlice<V> = View<ResourceSliceKind<V>>;
 pub struct ResourceSliceKind<V>(PhantomData<V>);
 
 impl<V: Version> Kind for ResourceSliceKind<V> {
-    const GROUP: &'static str = GROUP;
+    type Object = v1::ResourceSlice;
     const VERSION: &'static str = V::NAME;
-    const KIND: &'static str = "ResourceSlice";
-    const PLURAL: &'static str = "resourceslices";
-    type Scope = ClusterResourceScope;
     type Spec = SliceSpec;
     type Status = IgnoredAny;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use multinet_crds::syntax::DNS_LABEL;
 use serde::Deserialize;
@@ -21,11 +21,7 @@ pub type PodView = View<PodKind>;
 pub struct PodKind;
 
 impl Kind for PodKind {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "Pod";
-    const PLURAL: &'static str = "pods";
-    type Scope = NamespaceResourceScope;
+    type Object = Pod;
     type Spec = PodSpec;
     type Status = PodStatus;
 }
