@@ -85,23 +85,23 @@ pub(crate) struct AddressClaim<'a> {
     side: &'a Side,
 }
 
-/// The pods of a namespace that are in conflict over an address.
+/// Conflict over an address between pods of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rivals<'a> {
+pub(crate) struct Conflict {
     /// The pod that holds the address.
-    pub holder: &'a ObjectKey,
+    pub holder: ObjectKey,
     /// Whether DNS answers with the address: its holder is selected and ready.
     pub is_answered: bool,
     /// The other pods that have the address, for which it is not published.
     pub left_out: NameSummary,
-    /// Whether the holder and all left-out pods have the address from the same ResourceClaim.
-    pub share_claim: bool,
+    /// The ResourceClaim that all of these pods have the address from, if they share one.
+    pub claim: Option<String>,
 }
 
-impl<'a> AddressClaim<'a> {
-    /// Returns the pods that are in conflict over the address; `None` if there is no conflict.
-    pub(crate) fn rivals(&self) -> Option<Rivals<'a>> {
-        self.side.rivals()
+impl AddressClaim<'_> {
+    /// Returns the conflict over the address, if there is one.
+    pub(crate) fn conflict(&self) -> Option<Conflict> {
+        self.side.conflict()
     }
 }
 

@@ -9,10 +9,9 @@ use multinet_crds::{
     Device, Endpoint, EndpointConditions, IpFamily, MultiNetworkEndpointSlice, MultiNetworkServiceSpec,
     NetworkReference, TargetReference,
 };
-use multinet_runtime::ObjectKey;
 
 use crate::caps::{Capped, Room, choose};
-use crate::conflicts::{AddressClaim, AddressLedger, Role};
+use crate::conflicts::{AddressClaim, AddressLedger, Conflict, Role};
 use crate::missing::{Missing, missing_reason};
 use crate::model::{Attachment, Member, Network, Pod};
 use crate::name_summary::NameSummary;
@@ -52,19 +51,6 @@ pub(crate) struct Collected {
     pub refused: NameSummary,
     /// Number of selected pods that have not ended.
     pub pods: usize,
-}
-
-/// Conflict over an address between pods of one namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Conflict {
-    /// The pod that holds the address.
-    pub holder: ObjectKey,
-    /// Whether DNS answers with the address: its holder is selected and ready.
-    pub is_answered: bool,
-    /// The other pods that have the address, for which it is not published.
-    pub left_out: NameSummary,
-    /// The ResourceClaim that all of these pods have the address from, if they share one.
-    pub claim: Option<String>,
 }
 
 /// Whether a pod has endpoints on one network of the service, and why it lacks addresses there.
@@ -223,7 +209,7 @@ struct PodAddresses<'a> {
     /// Number of addresses left out because of the limit per pod.
     beyond: usize,
     /// Addresses of the pod that other pods have too.
-    contested: Vec<(IpAddr, &'a Attachment)>,
+    contested: Vec<IpAddr>,
     is_handed_over: bool,
     is_other_family: bool,
     /// Reason why another pod holds an address of this pod; `None` if that is not so.
@@ -244,7 +230,7 @@ impl NetworkEndpoints {
             let role = match cache.inputs.ledger.contest(&self.network, address, &pod.key) {
                 None => Role::Holds,
                 Some(claim) => {
-                    classified.contested.push((address, attachment));
+                    classified.contested.push(address);
                     claim.role
                 }
             };
@@ -278,9 +264,9 @@ impl NetworkEndpoints {
         let pod = member.pod;
         let mut presence = NetworkPresence::default();
         let classified = self.classify(member, cache);
-        for (address, attachment) in classified.contested {
+        for address in classified.contested {
             if let Some(claim) = cache.inputs.ledger.contest(&self.network, address, &pod.key) {
-                collected.note_contest(&self.network, address, attachment, claim);
+                collected.note_contest(&self.network, address, claim);
             }
         }
         let mut is_capped = classified.beyond > 0;
@@ -357,33 +343,17 @@ impl Collected {
     }
 
     /// Records that other pods have the same address as one of the service's pods.
-    fn note_contest(
-        &mut self,
-        network: &Network,
-        address: IpAddr,
-        attachment: &Attachment,
-        claim: AddressClaim<'_>,
-    ) {
+    fn note_contest(&mut self, network: &Network, address: IpAddr, claim: AddressClaim<'_>) {
         let place = (network.clone(), address);
         if claim.is_elsewhere && claim.role == Role::Holds {
             self.elsewhere.insert(place.clone());
         }
         // This is called for each of the pods, with the same result.
-        if self.conflicts.contains_key(&place) {
-            return;
+        if !self.conflicts.contains_key(&place)
+            && let Some(conflict) = claim.conflict()
+        {
+            self.conflicts.insert(place, conflict);
         }
-        let Some(rivals) = claim.rivals() else { return };
-        let conflict = Conflict {
-            holder: rivals.holder.clone(),
-            is_answered: rivals.is_answered,
-            left_out: rivals.left_out,
-            claim: attachment
-                .claimed
-                .as_ref()
-                .filter(|_| rivals.share_claim)
-                .map(|device| device.claim.clone()),
-        };
-        self.conflicts.insert(place, conflict);
     }
 
     /// Returns the endpoints of the service's mirror: the ready ones of the network `alias`, or of

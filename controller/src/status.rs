@@ -13,7 +13,8 @@ use multinet_crds::{
     EndpointCounts, MultiNetworkService, MultiNetworkServiceStatus, NetworkCounts, NetworkKind,
 };
 
-use crate::endpoints::{Collected, Conflict};
+use crate::conflicts::Conflict;
+use crate::endpoints::Collected;
 use crate::model::Network;
 use crate::name_summary::{MAX_NAMED, NameSummary};
 use crate::tally::Tally;

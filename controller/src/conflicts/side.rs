@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
-use super::{Holder, HolderState, Rivals, Role};
+use super::{Conflict, Holder, HolderState, Role};
 use crate::limits::pods::MAX_SCANNED;
 use crate::name_summary::{MAX_NAMED, NameSummary};
 
@@ -166,8 +166,8 @@ impl Side {
         self.staying.len() - siblings.unwrap_or_else(|| usize::from(!state.is_terminating))
     }
 
-    /// Returns the pods that are in conflict over the address; `None` if there is no conflict.
-    pub(super) fn rivals(&self) -> Option<Rivals<'_>> {
+    /// Returns the conflict over the address, if there is one.
+    pub(super) fn conflict(&self) -> Option<Conflict> {
         let (holder, state) = self.held()?;
         let count = self.left_out();
         if count == 0 {
@@ -177,12 +177,12 @@ impl Side {
             self.staying.iter().take(MAX_SCANNED).filter_map(|other| Some((other, self.pods.get(other)?)));
         let others = others.filter(|(other, facts)| *other != holder && !facts.is_sibling(state));
         let names = others.clone().take(MAX_NAMED).map(|(other, _)| other.pod.to_string()).collect();
-        let shares = |claim: &Option<String>| claim.is_some() && *claim == state.claim;
-        Some(Rivals {
-            holder: &holder.pod,
+        let share_claim = others.clone().all(|(_, facts)| facts.claim == state.claim);
+        Some(Conflict {
+            holder: holder.pod.clone(),
             is_answered: state.is_selected() && state.is_ready,
             left_out: NameSummary { names, count },
-            share_claim: others.clone().all(|(_, facts)| shares(&facts.claim)),
+            claim: state.claim.clone().filter(|_| share_claim),
         })
     }
 

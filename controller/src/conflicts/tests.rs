@@ -224,8 +224,8 @@ fn the_best_of_many_pods_holds_the_address_and_three_are_named() {
     let best = |ledger: &mut AddressLedger, name: &str, state: HolderState| {
         ledger.update(&network, ADDRESS, &Arc::new(holder(name)), |_| state.clone());
         let claim = ledger.contest(&network, ADDRESS, &holder("pod-000").pod)?;
-        let rivals = claim.rivals()?;
-        Some((rivals.holder.name.clone(), rivals.left_out.count))
+        let conflict = claim.conflict()?;
+        Some((conflict.holder.name, conflict.left_out.count))
     };
     for name in &names {
         best(&mut ledger, name, HolderState { is_ready: false, ..ready(1) });
@@ -238,7 +238,7 @@ fn the_best_of_many_pods_holds_the_address_and_three_are_named() {
     );
     let claim = ledger.contest(&network, ADDRESS, &holder("pod-000").pod).unwrap();
     assert_eq!(
-        claim.rivals().unwrap().left_out.names,
+        claim.conflict().unwrap().left_out.names,
         ["vision/pod-000", "vision/pod-001", "vision/pod-002"]
     );
     names.iter().for_each(|name| drop(ledger.release(&network, ADDRESS, &holder(name))));

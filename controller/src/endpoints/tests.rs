@@ -1,5 +1,6 @@
 use jiff::Timestamp;
 use multinet_crds::{Device, EndpointCounts, NetworkKind};
+use multinet_runtime::ObjectKey;
 use serde_json::json;
 
 use super::*;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::caps::Capped;
-use crate::endpoints::Conflict;
+use crate::conflicts::Conflict;
 use crate::missing::Missing;
 
 fn network(name: &str) -> Network {
