@@ -219,11 +219,7 @@ impl Manifests {
         let mut wanted = Vec::new();
         for step in steps {
             match step {
-                Step::Read(key) => {
-                    if let Some(FileState::File(stamp)) = self.tracker.state(&key) {
-                        wanted.push((key, stamp.clone()));
-                    }
-                }
+                Step::Read(key, stamp) => wanted.push((key, stamp)),
                 Step::Unreadable(key, reason) => self.set(&key, Content::Unreadable(reason), None),
                 Step::Remove(key) => {
                     self.contents.remove(&key);

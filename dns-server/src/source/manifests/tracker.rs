@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::files::FileKey;
-use super::scan::FileState;
+use super::scan::{FileStamp, FileState};
 use crate::limits::manifests::{COARSE, LONGEST, QUIET};
 
 /// Action that is due for the file at a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Read the file again.
-    Read(FileKey),
+    /// Read the file again, which has this stamp.
+    Read(FileKey, FileStamp),
     /// Store that the path cannot be read, for this reason.
     Unreadable(FileKey, String),
     /// Remove the file, which is gone.
@@ -85,7 +85,7 @@ impl Tracker {
                 return true;
             }
             steps.push(match &state {
-                Some(FileState::File(_)) => Step::Read(key.clone()),
+                Some(FileState::File(stamp)) => Step::Read(key.clone(), stamp.clone()),
                 Some(FileState::Unreadable(reason)) => Step::Unreadable(key.clone(), reason.clone()),
                 None => Step::Remove(key.clone()),
             });
@@ -102,11 +102,6 @@ impl Tracker {
         {
             tracked.again = Some(now + COARSE);
         }
-    }
-
-    /// Returns the state in which a path was last handled; `None` for an unknown path.
-    pub(super) fn state(&self, key: &FileKey) -> Option<&FileState> {
-        self.paths.get(key)?.done.as_ref()
     }
 
     /// Notes that a file must be read again: it changed while it was read, or its objects were not

@@ -49,7 +49,7 @@ impl Simulation {
     fn steps_at(&mut self, is_first: bool) -> Vec<String> {
         let steps = self.tracker.due(self.seen.clone(), &self.unknown, self.now, is_first);
         let steps = steps.into_iter().map(|step| match step {
-            Step::Read(key) => format!("read {}", key.path().display()),
+            Step::Read(key, _) => format!("read {}", key.path().display()),
             Step::Unreadable(key, reason) => format!("unreadable {} {reason}", key.path().display()),
             Step::Remove(key) => format!("remove {}", key.path().display()),
         });
