@@ -44,9 +44,8 @@ pub async fn prepare(
 ) -> Result<Prepared> {
     Ok(match source {
         Source::Manifests(paths) => {
-            let mut manifests = manifests::load(paths, readiness, metrics.manifests.clone())?;
             // A server with manifests has answers before it has listeners.
-            manifests.publish(state);
+            let manifests = manifests::load(paths, state, readiness, metrics.manifests.clone())?;
             Prepared::Manifests(Box::new(manifests))
         }
         Source::Kubernetes => Prepared::Kubernetes(Box::new(kube::connect(readiness, watch_metrics).await?)),

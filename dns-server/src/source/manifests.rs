@@ -73,15 +73,19 @@ pub struct Manifests {
     devices: BTreeMap<usize, u64>,
     readiness: Readiness,
     metrics: ManifestMetrics,
-    /// Changes of the first reading, to publish first; `None` once they are published.
-    loaded: Option<Vec<Update>>,
 }
 
-/// Reads all manifests in files and folders; blocks. Bad manifests are logged and counted. A given
-/// path that cannot be read is an error.
+/// Reads all manifests in files and folders, and applies them to `index`, which is in sync
+/// afterwards; blocks. Bad manifests are logged and counted. A given path that cannot be read is an
+/// error.
 ///
 /// If a path becomes unreadable later, its objects are still served, and `readiness` shows that.
-pub fn load(paths: &[PathBuf], readiness: &Readiness, metrics: ManifestMetrics) -> Result<Manifests> {
+pub fn load(
+    paths: &[PathBuf],
+    index: &impl ObjectIndex,
+    readiness: &Readiness,
+    metrics: ManifestMetrics,
+) -> Result<Manifests> {
     let mut scan = scan::scan(paths);
     for _ in 0..MAX_WAITS {
         let is_young = |seen: &FileState| matches!(seen, FileState::File(stamp) if stamp.age() < YOUNG);
@@ -100,7 +104,6 @@ pub fn load(paths: &[PathBuf], readiness: &Readiness, metrics: ManifestMetrics) 
         devices: BTreeMap::new(),
         readiness: readiness.clone(),
         metrics,
-        loaded: None,
     };
     let updates = manifests.process(scan, true);
     let count = |wanted: Kind| manifests.files.served().filter(|id| id.kind == wanted).count();
@@ -111,7 +114,7 @@ pub fn load(paths: &[PathBuf], readiness: &Readiness, metrics: ManifestMetrics) 
         bad = manifests.files.count_bad(),
         "manifests read"
     );
-    manifests.loaded = Some(updates);
+    manifests.publish(updates, index);
     Ok(manifests)
 }
 
@@ -146,10 +149,8 @@ pub fn count_served(bytes: &[u8]) -> usize {
 }
 
 impl Manifests {
-    /// Applies everything that was read to `index`, which is in sync afterwards. Later calls do
-    /// nothing.
-    pub fn publish(&mut self, index: &impl ObjectIndex) {
-        let Some(updates) = self.loaded.take() else { return };
+    /// Applies the first updates to `index`, which is in sync afterwards.
+    fn publish(&self, updates: Vec<Update>, index: &impl ObjectIndex) {
         let (mut services, mut slices) = (HashSet::new(), HashSet::new());
         for id in self.files.served() {
             match id.kind {
@@ -169,8 +170,7 @@ impl Manifests {
         roots.join(",")
     }
 
-    /// Publishes everything, and then every change, until `shutdown` or until the future is
-    /// dropped.
+    /// Publishes every change, until `shutdown` or until the future is dropped.
     pub async fn follow(
         mut self,
         index: Arc<impl ObjectIndex + 'static>,
@@ -183,7 +183,6 @@ impl Manifests {
         std::thread::Builder::new()
             .name("manifests".to_owned())
             .spawn(move || {
-                self.publish(&*index);
                 self.run(&*index, &followed);
                 // The receiver may be gone after a shutdown.
                 let _ = ended.send(());

@@ -77,6 +77,11 @@ impl Index<MultiNetworkEndpointSlice> for RecordingIndex {
     fn commit(&self) {}
 }
 
+/// Loads files for an index that the test does not look at.
+fn load(paths: &[PathBuf], readiness: &Readiness, metrics: ManifestMetrics) -> Result<Manifests> {
+    super::load(paths, &RecordingIndex::default(), readiness, metrics)
+}
+
 /// A folder that is being followed.
 struct Followed {
     folder: TempDir,
@@ -99,8 +104,7 @@ impl Followed {
         let index = Arc::new(RecordingIndex::default());
         let (metrics, readiness) = (ManifestMetrics::default(), Readiness::default());
         let shutdown = CancellationToken::new();
-        let mut manifests = load(paths, &readiness, metrics.clone()).unwrap();
-        manifests.publish(&*index);
+        let manifests = super::load(paths, &*index, &readiness, metrics.clone()).unwrap();
         assert_eq!(index.lock().resets, 2);
         let following = manifests.follow(Arc::clone(&index), shutdown.clone());
         tokio::spawn(following);
