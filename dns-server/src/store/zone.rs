@@ -77,10 +77,10 @@ impl Zones {
     /// Adds zones of vertices with these apexes.
     #[must_use]
     pub fn with_vertices(mut self, apexes: Vec<Name>) -> Self {
-        let first = self.zones.iter().find(|zone| zone.apex == self.forward[0]);
-        let of_first = |apex| first.map(|first| first.with_apex(apex, ZoneKind::Vertices));
-        let more: Vec<Zone> = apexes.iter().filter_map(of_first).collect();
-        self.zones.extend(more);
+        // All zones have the same settings.
+        let (first, settings) = (&self.forward[0], self.zones[0].settings.clone());
+        let zone = |apex| Zone::new(apex, first, ZoneKind::Vertices, &settings);
+        self.zones.extend(apexes.iter().filter_map(zone));
         Self { vertices: apexes, ..self }.sorted()
     }
 
@@ -156,11 +156,6 @@ impl Zone {
             hostmaster: home.child("hostmaster")?,
             settings: settings.clone(),
         })
-    }
-
-    /// Makes another zone with this zone's name server and host master.
-    fn with_apex(&self, apex: &Name, kind: ZoneKind) -> Self {
-        Self { apex: apex.clone(), labels: label_starts(apex.as_wire()).len(), kind, ..self.clone() }
     }
 
     /// Returns the name of the zone's apex.
