@@ -13,7 +13,9 @@
 mod merge;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher};
+use std::hash::BuildHasher as _;
+
+use foldhash::fast::RandomState;
 
 pub(crate) use merge::merge;
 
@@ -26,13 +28,12 @@ use crate::store::name::MAX_NAME;
 pub(crate) struct Sketch {
     capacity: usize,
     total: u64,
-    hasher: foldhash::fast::RandomState,
     counters: Vec<Counter>,
     /// Indices of the counters, by falling count.
     order: Vec<u16>,
     /// Counters by the hash of their query. Two names have the same hash once in 2⁶⁴ pairs; they
     /// are then counted as one.
-    index: HashMap<u64, u16, BuildHasherDefault<IdentityHasher>>,
+    index: HashMap<u64, u16, RandomState>,
 }
 
 /// Counter of one query. It holds the name inline, since counters change hands often.
@@ -87,11 +88,10 @@ impl Sketch {
         Self {
             capacity,
             total: 0,
-            hasher: foldhash::fast::RandomState::default(),
             counters: Vec::with_capacity(capacity),
             order: Vec::with_capacity(capacity),
             // With twice the room, the map cleans up removed keys in place and never grows.
-            index: HashMap::with_capacity_and_hasher(2 * capacity + 2, BuildHasherDefault::default()),
+            index: HashMap::with_capacity_and_hasher(2 * capacity + 2, RandomState::default()),
         }
     }
 
@@ -101,7 +101,7 @@ impl Sketch {
             return;
         }
         self.total += 1;
-        let hash = self.hasher.hash_one((name, qtype, rcode));
+        let hash = self.index.hasher().hash_one((name, qtype, rcode));
         let counter = match self.index.get(&hash) {
             Some(&counter) => counter,
             None => self.claim_counter(hash, name, qtype, rcode),
@@ -163,27 +163,6 @@ impl Sketch {
         let lowest = self.order.last().filter(|_| self.counters.len() == self.capacity);
         let rest = lowest.map_or(0, |&number| self.counters[usize::from(number)].count);
         SketchSnapshot { total: self.total, counts: counts.collect(), rest }
-    }
-}
-
-/// Hasher for [`Sketch::index`], whose keys are hashes already.
-#[derive(Debug, Default)]
-struct IdentityHasher(u64);
-
-impl Hasher for IdentityHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Only `write_u64` is ever called; the trait requires this.
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 
