@@ -95,7 +95,7 @@ impl Engine {
         let answers = Arc::clone(self.0.state.answers());
         // Connections are short. If all workers began at the same turn, all clients would get the
         // same first address.
-        let turn = random_turn();
+        let turn = fastrand::u32(..);
         // Only UDP source addresses can be forged: every other transport has completed a handshake
         // with the client.
         let limiter = self.0.settings.limiter.clone().filter(|_| proto == Proto::Udp);
@@ -122,12 +122,6 @@ impl Engine {
 /// Returns the seconds since 1970, which wrap around as those in a cookie do (RFC 9018 §4.3).
 fn now() -> u32 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
-}
-
-/// Returns a number that differs from call to call. It need not be unpredictable.
-fn random_turn() -> u32 {
-    use std::hash::BuildHasher as _;
-    foldhash::fast::RandomState::default().hash_one(0u8) as u32
 }
 
 /// Outcome of a packet for the listener that received it.

@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::select;
 use tokio::time::sleep_until;
@@ -191,11 +190,9 @@ impl NotifySocket {
 
 /// Returns an unpredictable id for a DNS message.
 fn random_id() -> u16 {
-    let mut id = [0; 2];
     // Without random numbers, TLS would have failed at the start. A known id is better than no
     // notification.
-    let _ = SystemRandom::new().fill(&mut id);
-    u16::from_be_bytes(id)
+    getrandom::u32().unwrap_or_default() as u16
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Sampling of batches whose duration is measured. Reading the clock costs more than counting a
 //! query, and a sample gives the distribution just as well.
 
+use fastrand::Rng;
+
 /// Mean number of batches from one whose duration is measured to the next.
 const ONE_IN: u32 = 16;
 
@@ -9,14 +11,13 @@ const ONE_IN: u32 = 16;
 #[derive(Debug)]
 pub struct Sampler {
     left: u32,
-    random: u32,
+    random: Rng,
 }
 
 impl Sampler {
     /// Returns a sampler. Any seed will do, and different ones choose different batches.
     pub fn new(seed: u32) -> Self {
-        // Xorshift would stay at zero forever.
-        let mut sampler = Self { left: 0, random: seed | 1 };
+        let mut sampler = Self { left: 0, random: Rng::with_seed(seed.into()) };
         sampler.left = sampler.gap();
         sampler
     }
@@ -34,10 +35,7 @@ impl Sampler {
 
     /// Returns the distance to the next measured batch: at least 1, and less than twice the mean.
     fn gap(&mut self) -> u32 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 17;
-        self.random ^= self.random << 5;
-        1 + (self.random >> 8) % (2 * ONE_IN - 1)
+        self.random.u32(1..2 * ONE_IN)
     }
 }
 
