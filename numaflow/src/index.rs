@@ -1,17 +1,20 @@
 //! Objects that the watches deliver, by namespace, and the namespaces with changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use multinet_crds::MultiNetworkService;
 use multinet_runtime::{Index, ObjectKey};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use crate::annotation::Declared;
+use crate::limits::writes::PAUSE;
 use crate::objects::{HASH, MonoVertex, PLAN, Pipeline, Vertex};
 use crate::plan::{End, EndName, Plan, Settings};
 use crate::reconcile::{Decision, KnownPipeline, KnownVertex, Namespace};
+use crate::turns::Turns;
 
 /// All objects that matter, and the namespaces that have changed.
 #[derive(Debug)]
@@ -24,10 +27,7 @@ pub struct State {
 #[derive(Debug, Default)]
 struct Inner {
     namespaces: BTreeMap<String, Namespace>,
-    /// Namespaces with changes, in the order of their turns.
-    queue: VecDeque<String>,
-    /// The same namespaces, each of which waits once.
-    queued: HashSet<String>,
+    turns: Turns,
 }
 
 impl Inner {
@@ -39,13 +39,7 @@ impl Inner {
             self.namespaces.remove(namespace);
         }
         if has_changed {
-            self.add(namespace);
-        }
-    }
-
-    fn add(&mut self, namespace: &str) {
-        if self.queued.insert(namespace.to_owned()) {
-            self.queue.push_back(namespace.to_owned());
+            self.turns.add(namespace.to_owned());
         }
     }
 
@@ -63,7 +57,7 @@ impl Inner {
             }
         }
         self.namespaces.retain(|_, objects| !objects.is_empty());
-        changed.iter().for_each(|namespace| self.add(namespace));
+        changed.into_iter().for_each(|namespace| self.turns.add(namespace));
     }
 }
 
@@ -105,12 +99,23 @@ impl State {
         Plan::new(namespace, declared, |_| true, &self.settings).ends.remove(&name)
     }
 
-    /// Removes the next namespace from the queue, and compares it with its plan; `None` if no
-    /// namespace waits.
-    pub fn next(&self) -> Option<(String, Decision)> {
+    /// Waits for the turn of a namespace, and compares it with its plan.
+    pub async fn turn(&self) -> (String, Decision) {
+        loop {
+            if let Some(next) = self.next(Instant::now()) {
+                return next;
+            }
+            let due = self.inner.lock().turns.due();
+            match due {
+                Some(due) => drop(timeout_at(due, self.changed.notified()).await),
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    fn next(&self, now: Instant) -> Option<(String, Decision)> {
         let mut inner = self.inner.lock();
-        let name = inner.queue.pop_front()?;
-        inner.queued.remove(&name);
+        let name = inner.turns.next(now)?;
         let objects = inner.namespaces.entry(name.clone()).or_default();
         let plan = objects.plan(&name, &self.settings);
         let decision = objects.decide(&name, &plan, &self.settings);
@@ -120,23 +125,16 @@ impl State {
         Some((name, decision))
     }
 
-    /// Waits until a namespace may have changed.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// Gives a namespace another turn after a pause. Only the caller of [`turn`](Self::turn) may
+    /// do so, which does not wait meanwhile.
+    pub fn postpone(&self, namespace: &str) {
+        self.inner.lock().turns.postpone(namespace, Instant::now() + PAUSE);
     }
 
-    /// Adds a namespace to the queue.
-    pub fn add(&self, namespace: &str) {
-        self.inner.lock().add(namespace);
-        self.changed.notify_one();
-    }
-
-    /// Adds all namespaces to the queue.
+    /// Gives all namespaces a turn.
     pub fn add_all(&self) {
-        let mut inner = self.inner.lock();
-        let all: Vec<String> = inner.namespaces.keys().cloned().collect();
-        all.iter().for_each(|namespace| inner.add(namespace));
-        drop(inner);
+        let Inner { namespaces, turns } = &mut *self.inner.lock();
+        namespaces.keys().for_each(|namespace| turns.add(namespace.clone()));
         self.changed.notify_one();
     }
 

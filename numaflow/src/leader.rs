@@ -9,7 +9,7 @@
 //! write, whose result has the wanted plan only if the webhook works for this Vertex. The module
 //! [`attempts`](crate::attempts) decides how often.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,13 +21,13 @@ use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_c
 use multinet_runtime::{Leadership, Refresh, TerminalSafe};
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempts::Attempts;
 use crate::events::Events;
 use crate::index::State;
-use crate::limits::writes::{CONCURRENCY, FRESH, LISTING, PAUSE, REQUEST_TIME, TURN};
+use crate::limits::writes::{CONCURRENCY, FRESH, LISTING, REQUEST_TIME, TURN};
 use crate::metrics::Metrics;
 use crate::objects::{HASH, PLAN, Vertex};
 use crate::reconcile::{Decision, KnownVertex, Notice, Write};
@@ -46,8 +46,6 @@ pub struct Leader {
     metrics: Metrics,
     /// Whether the cluster has the webhook's configuration.
     has_webhook: Arc<AtomicBool>,
-    /// Namespaces to look at again after a pause.
-    later: BTreeSet<String>,
     /// Attempts to reset Vertices, by namespace and name.
     attempts: Mutex<HashMap<(String, String), Attempts>>,
     /// Whether the last write failed. Only the first failure in a row is logged as a warning.
@@ -98,7 +96,6 @@ impl Leader {
             events,
             metrics,
             has_webhook,
-            later: BTreeSet::new(),
             attempts: Mutex::default(),
             is_failing: AtomicBool::new(false),
         }
@@ -130,27 +127,17 @@ impl Leader {
     }
 
     async fn lead(&mut self) {
-        let mut ticks = interval(PAUSE);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            while let Some((namespace, decision)) = self.state.next() {
-                self.work(&namespace, decision).await;
-            }
-            tokio::select! {
-                () = self.state.changed() => {}
-                _ = ticks.tick() => {
-                    std::mem::take(&mut self.later).iter().for_each(|namespace| self.state.add(namespace));
-                    let now = Instant::now();
-                    self.attempts.lock().retain(|(namespace, name), attempts| {
-                        self.state.vertex(namespace, name).is_some_and(|vertex| attempts.matter(&vertex, now))
-                    });
-                }
+            let (namespace, decision) = self.state.turn().await;
+            if self.work(&namespace, decision).await {
+                self.state.postpone(&namespace);
             }
         }
     }
 
-    /// Works on a namespace for one turn.
-    async fn work(&mut self, namespace: &str, decision: Decision) {
+    /// Works on a namespace for one turn. Returns whether it needs another one after a pause.
+    async fn work(&mut self, namespace: &str, decision: Decision) -> bool {
+        self.forget_attempts(namespace);
         let Decision { mut writes, mut notices } = decision;
         let rest = writes.len() > TURN;
         writes.truncate(TURN);
@@ -160,16 +147,21 @@ impl Leader {
             .buffer_unordered(CONCURRENCY)
             .collect()
             .await;
+        let mut is_open = rest || this.attempts.lock().keys().any(|(of, _)| of == namespace);
         for outcome in outcomes {
-            if outcome.is_open {
-                self.later.insert(namespace.to_owned());
-            }
+            is_open |= outcome.is_open;
             notices.extend(outcome.notice);
         }
-        let more = self.events.publish(&self.state, namespace, notices, !rest).await;
-        if rest || more {
-            self.later.insert(namespace.to_owned());
-        }
+        self.events.publish(&self.state, namespace, notices, !rest).await || is_open
+    }
+
+    /// Removes the attempts in a namespace that do not matter any more.
+    fn forget_attempts(&self, namespace: &str) {
+        let now = Instant::now();
+        self.attempts.lock().retain(|(of, name), attempts| {
+            let vertex = || self.state.vertex(namespace, name);
+            of != namespace || vertex().is_some_and(|vertex| attempts.matter(&vertex, now))
+        });
     }
 
     /// Sends a write. Logs a failure.

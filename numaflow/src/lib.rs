@@ -18,9 +18,10 @@
 //!    changes with it.
 //! 3. [`webhook`] merges a vertex' plan into its Vertex ([`inject`]) whenever Numaflow writes it,
 //!    so that the first pod already has everything.
-//! 4. [`reconcile`] compares a namespace with its plan, and [`leader`] writes what is missing: a
-//!    MultiNetworkService for each end, events, and an empty hash for each Vertex without its plan,
-//!    which makes Numaflow write it anew. [`attempts`] decides how often.
+//! 4. [`reconcile`] compares a namespace with its plan when it has its turn ([`turns`]), and
+//!    [`leader`] writes what is missing: a MultiNetworkService for each end, events, and an empty
+//!    hash for each Vertex without its plan, which makes Numaflow write it anew. [`attempts`]
+//!    decides how often.
 //! 5. [`keeper`] makes the webhook's certificate and writes it into the webhook's configuration.
 //! 6. [`files`] does the same for manifests, without a cluster.
 //!
@@ -49,6 +50,7 @@ pub mod plan;
 pub mod reconcile;
 pub mod server;
 pub mod service;
+pub mod turns;
 pub mod webhook;
 
 #[cfg(test)]

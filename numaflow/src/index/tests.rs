@@ -3,6 +3,11 @@ use crate::fixtures::{pipeline, settings, vertex};
 
 const EDGE: &str = r#"[{"from": "decode", "to": "infer", "networks": ["rdma-a"]}]"#;
 
+/// Returns the decision about the namespace whose turn it is.
+fn next(state: &State) -> Option<(String, Decision)> {
+    state.next(Instant::now())
+}
+
 fn state(edges: &str) -> State {
     let state = State::new(settings());
     state.apply(pipeline(edges));
@@ -15,45 +20,45 @@ fn state(edges: &str) -> State {
 #[test]
 fn a_namespace_waits_once_and_only_for_changes_that_matter() {
     let state = state(EDGE);
-    let (namespace, decision) = state.next().unwrap();
+    let (namespace, decision) = next(&state).unwrap();
     assert_eq!((namespace.as_str(), decision.writes.len()), ("vision", 4));
-    assert!(state.next().is_none());
+    assert!(next(&state).is_none());
 
     // Numaflow writes status all the time.
     let mut newer = vertex("infer");
     newer.metadata.resource_version = Some("9999".to_owned());
     state.apply(newer.clone());
-    assert!(state.next().is_none());
+    assert!(next(&state).is_none());
     assert_eq!(state.vertex("vision", "frames-infer").unwrap().version, "9999");
 
     newer.metadata.annotations.as_mut().unwrap().insert(HASH.to_owned(), String::new());
     state.apply(newer);
-    assert_eq!(state.next().unwrap().1.writes.len(), 3, "infer waits for Numaflow");
+    assert_eq!(next(&state).unwrap().1.writes.len(), 3, "infer waits for Numaflow");
 }
 
 #[test]
 fn a_list_removes_what_is_gone() {
     let state = state(EDGE);
     let key = |name: &str| ObjectKey { namespace: "vision".to_owned(), name: name.to_owned() };
-    while state.next().is_some() {}
+    while next(&state).is_some() {}
     Index::<Vertex>::reset(&state, &[key("frames-decode")].into());
-    let (_, decision) = state.next().unwrap();
+    let (_, decision) = next(&state).unwrap();
     assert_eq!(decision.writes.len(), 2, "a service and a reset for decode");
     Index::<Vertex>::delete(&state, &key("frames-decode"));
     Index::<Pipeline>::delete(&state, &key("frames"));
-    assert_eq!(state.next().unwrap().1, Decision::default());
+    assert_eq!(next(&state).unwrap().1, Decision::default());
     assert!(state.describe().is_empty() && state.inner.lock().namespaces.is_empty());
 }
 
 #[test]
 fn a_pipeline_being_deleted_keeps_its_plan() {
     let state = state(EDGE);
-    let before = state.next().unwrap().1;
+    let before = next(&state).unwrap().1;
     let mut deleted = pipeline(EDGE);
     deleted.metadata.deletion_timestamp = serde_json::from_str(r#""2026-11-25T16:49:30Z""#).unwrap();
     state.apply(deleted);
-    state.add("vision");
-    assert_eq!(state.next().unwrap().1, before);
+    state.add_all();
+    assert_eq!(next(&state).unwrap().1, before);
 }
 
 #[test]
@@ -84,7 +89,7 @@ fn pipelines_of_one_name_in_two_namespaces_have_plans_of_their_own() {
     infer.metadata.namespace = Some("other".to_owned());
     state.apply(infer);
     let mut counts = BTreeMap::new();
-    while let Some((namespace, decision)) = state.next() {
+    while let Some((namespace, decision)) = next(&state) {
         counts.insert(namespace, decision.writes.len());
     }
     assert_eq!(counts, [("other".to_owned(), 2), ("vision".to_owned(), 4)].into());
