@@ -14,6 +14,7 @@ use crate::limits::writes::PAUSE;
 use crate::objects::{HASH, MonoVertex, PLAN, Pipeline, Vertex};
 use crate::plan::{End, EndName, Plan, Settings};
 use crate::reconcile::{Decision, KnownPipeline, KnownVertex, Namespace};
+use crate::refusal::Refusal;
 use crate::turns::Turns;
 
 /// All objects that matter, and the namespaces that have changed.
@@ -118,9 +119,12 @@ impl State {
         let name = inner.turns.next(now)?;
         let objects = inner.namespaces.entry(name.clone()).or_default();
         let plan = objects.plan(&name, &self.settings);
-        let decision = objects.decide(&name, &plan, &self.settings);
+        let decision = objects.decide(&name, &plan, &self.settings, now);
         if objects.is_empty() {
             inner.namespaces.remove(&name);
+        }
+        if let Some(retry) = decision.retry {
+            inner.turns.postpone(&name, retry);
         }
         Some((name, decision))
     }
@@ -131,11 +135,26 @@ impl State {
         self.inner.lock().turns.postpone(namespace, Instant::now() + PAUSE);
     }
 
-    /// Gives all namespaces a turn.
-    pub fn add_all(&self) {
+    /// Gives all namespaces a turn, as a new leader does, which knows of no refusal.
+    pub fn start_over(&self) {
         let Inner { namespaces, turns } = &mut *self.inner.lock();
-        namespaces.keys().for_each(|namespace| turns.add(namespace.clone()));
+        for (name, objects) in namespaces {
+            objects.refusals.clear();
+            turns.add(name.clone());
+        }
         self.changed.notify_one();
+    }
+
+    /// Records that the API server refuses a service. Returns whether that is new.
+    pub fn refused(&self, namespace: &str, service: &MultiNetworkService, message: &str) -> bool {
+        let Inner { namespaces, turns } = &mut *self.inner.lock();
+        let Some(objects) = namespaces.get_mut(namespace) else { return false };
+        let name = service.metadata.name.clone().unwrap_or_default();
+        let before = objects.refusals.remove(&name);
+        let refusal = Refusal::new(before.as_ref(), service, message, Instant::now());
+        objects.refusals.insert(name, refusal);
+        turns.add(namespace.to_owned());
+        before.is_none()
     }
 
     /// Returns a Vertex.

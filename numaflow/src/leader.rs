@@ -115,7 +115,7 @@ impl Leader {
                 // The watches of a standby may have died silently, for example with their
                 // connections.
                 refresh.refresh(FRESH, LISTING).await;
-                self.state.add_all();
+                self.state.start_over();
                 self.lead().await;
             };
             tokio::select! {
@@ -138,7 +138,7 @@ impl Leader {
     /// Works on a namespace for one turn. Returns whether it needs another one after a pause.
     async fn work(&mut self, namespace: &str, decision: Decision) -> bool {
         self.forget_attempts(namespace);
-        let Decision { mut writes, mut notices } = decision;
+        let Decision { mut writes, mut notices, retry: _ } = decision;
         let rest = writes.len() > TURN;
         writes.truncate(TURN);
         let this = &*self;
@@ -191,24 +191,43 @@ impl Leader {
     async fn send(&self, namespace: &str, write: Write) -> Result<Outcome, Failure> {
         let services = Api::<MultiNetworkService>::namespaced(self.client.clone(), namespace);
         let params = PostParams::default();
-        match write {
-            Write::Create(service) => self.call("create", services.create(&params, &service)).await.map(drop),
+        let (service, answer) = match &write {
+            Write::Create(service) => (service, self.call("create", services.create(&params, service)).await),
             Write::Replace(service) => {
-                let name = service.metadata.name.clone().unwrap_or_default();
-                self.call("replace", services.replace(&name, &params, &service)).await.map(drop)
+                let name = service.metadata.name.as_deref().unwrap_or_default();
+                (service, self.call("replace", services.replace(name, &params, service)).await)
             }
             Write::Delete { name, uid } => {
-                let same = Preconditions { uid: Some(uid), resource_version: None };
+                let same = Preconditions { uid: Some(uid.clone()), resource_version: None };
                 let params = DeleteParams::default().preconditions(same);
-                self.call("delete", services.delete(&name, &params)).await.map(drop)
+                return self.call("delete", services.delete(name, &params)).await.map(|_| Outcome::default());
             }
-            Write::Reset { name, wanted } => return self.reset(namespace, &name, wanted).await,
-        }?;
+            Write::Reset { name, wanted } => return self.reset(namespace, name, wanted.as_deref()).await,
+        };
+        match answer {
+            Err(Failure::Failed(Problem {
+                kind: ProblemKind::Forbidden | ProblemKind::Refused,
+                message,
+                ..
+            })) => self.refused(namespace, service, &message),
+            answer => drop(answer?),
+        }
         Ok(Outcome::default())
     }
 
+    /// Records that the API server refuses a service, which the state retries and reports.
+    fn refused(&self, namespace: &str, service: &MultiNetworkService, message: &str) {
+        if self.state.refused(namespace, service, message) {
+            let name = service.metadata.name.as_deref().unwrap_or_default();
+            let message = TerminalSafe(message);
+            tracing::warn!(
+                "the API server refuses MultiNetworkService {namespace}/{name}; retrying: {message}"
+            );
+        }
+    }
+
     /// Has Numaflow write a Vertex anew, if the webhook is going to inject the wanted plan.
-    async fn reset(&self, namespace: &str, name: &str, wanted: Option<String>) -> Result<Outcome, Failure> {
+    async fn reset(&self, namespace: &str, name: &str, wanted: Option<&str>) -> Result<Outcome, Failure> {
         let Some(vertex) = self.state.vertex(namespace, name) else { return Ok(Outcome::default()) };
         // Without a webhook, a policy or the author injects, and this program only names.
         if wanted.is_some() && !self.has_webhook.load(Ordering::Relaxed) {
@@ -216,7 +235,7 @@ impl Leader {
         }
         let key = (namespace.to_owned(), name.to_owned());
         let known = self.attempts.lock().remove(&key);
-        let mut attempts = Attempts::for_plan(known, wanted.as_deref());
+        let mut attempts = Attempts::for_plan(known, wanted);
         let tried = self.try_reset(&vertex, (namespace, name), &mut attempts, wanted).await;
         let notice = attempts.are_in_vain(&vertex).then(|| not_in_effect(&vertex, name));
         self.attempts.lock().insert(key, attempts);
@@ -230,14 +249,14 @@ impl Leader {
         vertex: &KnownVertex,
         (namespace, name): (&str, &str),
         attempts: &mut Attempts,
-        wanted: Option<String>,
+        wanted: Option<&str>,
     ) -> Result<(), Failure> {
         if !attempts.are_due(vertex, Instant::now()) {
             return Ok(());
         }
         // What a removed edge has left goes without the webhook.
-        let is_in_effect =
-            wanted.is_none() || self.patch(vertex, namespace, name, Change::Probe).await? == wanted;
+        let is_in_effect = wanted.is_none()
+            || self.patch(vertex, namespace, name, Change::Probe).await?.as_deref() == wanted;
         if attempts.probed(is_in_effect, Instant::now()) {
             self.patch(vertex, namespace, name, Change::Reset).await?;
             attempts.reset(vertex, Instant::now());
@@ -302,3 +321,6 @@ fn not_in_effect(vertex: &KnownVertex, name: &str) -> Notice {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests;

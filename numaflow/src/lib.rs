@@ -20,8 +20,8 @@
 //!    so that the first pod already has everything.
 //! 4. [`reconcile`] compares a namespace with its plan when it has its turn ([`turns`]), and
 //!    [`leader`] writes what is missing: a MultiNetworkService for each end, events, and an empty
-//!    hash for each Vertex without its plan, which makes Numaflow write it anew. [`attempts`]
-//!    decides how often.
+//!    hash for each Vertex without its plan, which makes Numaflow write it anew. [`attempts`] and
+//!    [`refusal`] decide how often.
 //! 5. [`keeper`] makes the webhook's certificate and writes it into the webhook's configuration.
 //! 6. [`files`] does the same for manifests, without a cluster.
 //!
@@ -48,6 +48,7 @@ pub mod metrics;
 pub mod objects;
 pub mod plan;
 pub mod reconcile;
+pub mod refusal;
 pub mod server;
 pub mod service;
 pub mod turns;

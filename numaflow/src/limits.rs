@@ -57,6 +57,9 @@ pub(crate) mod annotations {
     /// Number of problems of a Pipeline that are reported one by one. Others are only counted.
     pub(crate) const MAX_PROBLEMS: usize = 8;
 
+    /// Number of edges that the event about a refused service names. Others are only counted.
+    pub(crate) const NAMED_EDGES: usize = 3;
+
     /// Length of a problem's text, of which events show no more than 1024 bytes.
     pub(crate) const MAX_TEXT: usize = 800;
 }
@@ -108,6 +111,10 @@ pub(crate) mod writes {
 
     /// Pause before a failed write, or a probe of the webhook, is repeated.
     pub(crate) const PAUSE: Duration = Duration::from_secs(5);
+
+    /// Longest pause before a service that the API server refuses is written again. Each pause is
+    /// twice as long as the one before.
+    pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
     /// Number of resets of a Vertex for the same plan after an outage: one, and another if the
     /// webhook missed the first though it answered before and after.

@@ -78,9 +78,9 @@ pub struct End {
     pub targets: Vec<String>,
     /// Names and ports of the ends that it receives from.
     pub sources: Vec<String>,
-    /// Pipelines that declare its edges.
+    /// Places of its edges, by the Pipeline that declares them.
     #[serde(skip)]
-    pub pipelines: BTreeSet<String>,
+    pub edges: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Plan of a namespace.
@@ -171,7 +171,7 @@ impl Plan {
         receiver.join(&to, edge, pipelines)?;
         insert(&mut receiver.sources, target(&from), MAX_PEERS, "vertices that it receives from")?;
         for (name, mut end) in [(from, sender), (to, receiver)] {
-            end.pipelines.insert(pipeline.to_owned());
+            end.edges.entry(pipeline.to_owned()).or_default().insert(edge.place.clone());
             self.ends.insert(name, end);
         }
         Ok(())

@@ -5,9 +5,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use multinet_crds::MultiNetworkService;
+use tokio::time::Instant;
 
 use crate::annotation::Declared;
 use crate::plan::{End, EndName, Plan, Settings};
+use crate::refusal::Refusal;
 use crate::service::{is_ours, owned_service, owner};
 
 /// Objects of a namespace, by name.
@@ -21,6 +23,8 @@ pub struct Namespace {
     pub mono_vertices: BTreeMap<String, String>,
     /// MultiNetworkServices of any writer.
     pub services: BTreeMap<String, MultiNetworkService>,
+    /// Services that the API server has refused to write.
+    pub refusals: BTreeMap<String, Refusal>,
 }
 
 /// Pipeline and what it declares.
@@ -97,6 +101,8 @@ pub struct Decision {
     pub writes: Vec<Write>,
     /// All messages that apply now.
     pub notices: BTreeSet<Notice>,
+    /// Time at which a refused service that is not among the writes is to be written again.
+    pub retry: Option<Instant>,
 }
 
 impl Namespace {
@@ -114,8 +120,9 @@ impl Namespace {
         Plan::new(name, declared, |mono| self.mono_vertices.contains_key(mono), settings)
     }
 
-    /// Compares the namespace with its plan.
-    pub fn decide(&self, name: &str, plan: &Plan, settings: &Settings) -> Decision {
+    /// Compares the namespace with its plan. Forgets refusals of services that are not to be
+    /// written any more.
+    pub fn decide(&mut self, name: &str, plan: &Plan, settings: &Settings, now: Instant) -> Decision {
         let mut decision = Decision::default();
         for (pipeline, problems) in &plan.problems {
             decision.notices.extend(problems.iter().map(|note| Notice {
@@ -151,6 +158,8 @@ impl Namespace {
                 decision.delete(object, known);
             }
         }
+        let ends = wanted.iter().map(|(object, (end, _))| (object.as_str(), &plan.ends[*end])).collect();
+        self.refusals = decision.heed(std::mem::take(&mut self.refusals), &ends, now);
         for (object, vertex) in &self.vertices {
             let wanted = plan.ends.get(&vertex.end()).map(|end| end.stamp(settings));
             // Without its Pipeline, a Vertex is about to be deleted.
@@ -181,7 +190,7 @@ impl Namespace {
 impl Decision {
     /// Reports that the name of an end's service is taken.
     fn taken(&mut self, end: &End, note: &str) {
-        for pipeline in &end.pipelines {
+        for pipeline in end.edges.keys() {
             let note = note.to_owned();
             self.notices.insert(Notice { pipeline: pipeline.clone(), reason: "NameTaken", note });
         }
@@ -190,6 +199,43 @@ impl Decision {
     fn delete(&mut self, name: &str, known: &MultiNetworkService) {
         let uid = known.metadata.uid.clone().unwrap_or_default();
         self.writes.push(Write::Delete { name: name.to_owned(), uid });
+    }
+
+    /// Leaves out writes of services that were refused a moment ago, and reports all that were
+    /// refused: of several that an edge needs, the first. Returns the refusals that still matter.
+    fn heed(
+        &mut self,
+        mut refusals: BTreeMap<String, Refusal>,
+        ends: &BTreeMap<&str, &End>,
+        now: Instant,
+    ) -> BTreeMap<String, Refusal> {
+        let mut heeded = BTreeMap::new();
+        self.writes.retain(|write| {
+            let (Write::Create(service) | Write::Replace(service)) = write else { return true };
+            let name = service.metadata.name.as_deref().unwrap_or_default();
+            let Some(refusal) = refusals.remove(name).filter(|it| it.is_of(service)) else { return true };
+            let is_due = refusal.retry() <= now;
+            heeded.insert(name.to_owned(), refusal);
+            is_due
+        });
+        let mut reported = BTreeSet::new();
+        for (name, refusal) in &heeded {
+            for (pipeline, places) in ends.get(name.as_str()).into_iter().flat_map(|end| &end.edges) {
+                let places = places.iter().map(String::as_str);
+                let places: Vec<&str> = places.filter(|place| reported.insert((pipeline, *place))).collect();
+                if !places.is_empty() {
+                    let note = refusal.note(name, &places);
+                    self.notices.insert(Notice {
+                        pipeline: pipeline.clone(),
+                        reason: "ServiceRefused",
+                        note,
+                    });
+                }
+            }
+        }
+        // One that is due is in the writes. Until the watch shows it, it needs no other turn.
+        self.retry = heeded.values().map(Refusal::retry).filter(|retry| *retry > now).min();
+        heeded
     }
 
     /// Replaces a service that differs from the wanted one. Labels, annotations and owners that

@@ -57,7 +57,7 @@ fn a_pipeline_being_deleted_keeps_its_plan() {
     let mut deleted = pipeline(EDGE);
     deleted.metadata.deletion_timestamp = serde_json::from_str(r#""2026-11-25T16:49:30Z""#).unwrap();
     state.apply(deleted);
-    state.add_all();
+    state.start_over();
     assert_eq!(next(&state).unwrap().1, before);
 }
 

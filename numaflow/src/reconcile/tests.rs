@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use multinet_crds::NetworkReference;
 
@@ -27,7 +29,7 @@ fn namespace(edges: &str) -> Namespace {
 }
 
 fn decide(namespace: &Namespace) -> Decision {
-    namespace.decide("vision", &namespace.plan("vision", &settings()), &settings())
+    namespace.clone().decide("vision", &namespace.plan("vision", &settings()), &settings(), Instant::now())
 }
 
 /// Carries out a decision, as the API server, Numaflow and the webhook do.
@@ -250,4 +252,64 @@ fn names_of_maximal_length_make_valid_services() {
         let service = owned_service(&"x".repeat(63), &name, &end, "uid");
         multinet_crds::validate::validate(&service).unwrap();
     }
+}
+
+#[test]
+fn refused_services_are_one_event_of_each_edge_and_hold_up_no_other() {
+    let mono = r#"{"from": "decode", "toMonoVertex": "mono", "networks": ["rdma-a"]}"#;
+    let mut namespace = namespace(&EDGE.replace("}]", &format!("}}, {mono}]")));
+    namespace.mono_vertices.insert("mono".to_owned(), "uid-mono".to_owned());
+    let start = Instant::now();
+    let turn = |namespace: &mut Namespace, seconds: u64| {
+        let plan = namespace.plan("vision", &settings());
+        namespace.decide("vision", &plan, &settings(), start + Duration::from_secs(seconds))
+    };
+    let created = |decision: &Decision| -> BTreeMap<String, MultiNetworkService> {
+        let created = decision.writes.iter().filter_map(|write| match write {
+            Write::Create(service) => Some((service.metadata.name.clone()?, (**service).clone())),
+            _ => None,
+        });
+        created.collect()
+    };
+    let refuse = |namespace: &mut Namespace, service: &MultiNetworkService, seconds: u64| {
+        let name = service.metadata.name.clone().unwrap();
+        let now = start + Duration::from_secs(seconds);
+        let refusal = Refusal::new(namespace.refusals.get(&name), service, "exceeded quota: few", now);
+        namespace.refusals.insert(name, refusal);
+    };
+    let wanted = created(&turn(&mut namespace, 0));
+    for name in ["frames-decode", "frames-infer"] {
+        refuse(&mut namespace, &wanted[name], 0);
+    }
+    let decision = turn(&mut namespace, 0);
+    assert_eq!(created(&decision).keys().collect::<Vec<_>>(), ["mono"]);
+    let notes = |decision: &Decision| -> Vec<String> {
+        decision
+            .notices
+            .iter()
+            .map(|notice| notice.note.replace("; correct", "\n").lines().next().unwrap().to_owned())
+            .collect()
+    };
+    let refused = |edges: &str, name: &str| {
+        vec![format!("{edges}: the API server refuses the MultiNetworkService {name}")]
+    };
+    assert_eq!(notes(&decision), refused("direct-edges[0], direct-edges[1]", "frames-decode"));
+
+    // The sender's service is accepted. The message about the other one stays the same meanwhile.
+    namespace.services.insert("frames-decode".to_owned(), wanted["frames-decode"].clone());
+    for seconds in [1, 4, 5] {
+        let decision = turn(&mut namespace, seconds);
+        assert_eq!(notes(&decision), refused("direct-edges[0]", "frames-infer"));
+        assert_eq!(created(&decision).contains_key("frames-infer"), seconds == 5);
+        assert_eq!(decision.retry, (seconds < 5).then_some(start + Duration::from_secs(5)));
+    }
+    refuse(&mut namespace, &wanted["frames-infer"], 5);
+    assert_eq!(turn(&mut namespace, 5).retry, Some(start + Duration::from_secs(15)));
+
+    // Another edge is another attempt.
+    namespace.pipelines.get_mut("frames").unwrap().declared =
+        Declared::of(&pipeline(&EDGE.replace("-a", "-b")));
+    let decision = turn(&mut namespace, 6);
+    assert!(created(&decision).contains_key("frames-infer") && decision.notices.is_empty());
+    assert!(namespace.refusals.is_empty() && decision.retry.is_none());
 }
