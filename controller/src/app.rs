@@ -1,8 +1,5 @@
 //! Starts and stops the controller's parts.
 //!
-//! Everything is bound and checked before anything runs. A start therefore fails with one line, or
-//! the controller keeps running.
-//!
 //! ```text
 //!   watches ──> ClusterIndex ──> Queue ──┐
 //!   optional APIs ─┘                     ├─> Writer ──> API server
@@ -21,15 +18,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::{
-    Admin, LeaseMetrics, LogLevel, Readiness, Refresh, WatchMetrics, client, drain, lease, log, page,
-    register_process_metrics,
+    LeaseMetrics, Program, ProgramSettings, Readiness, Refresh, WatchMetrics, Watches, client, lease, page,
 };
-use prometheus_client::registry::Registry;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config::Args;
 use crate::events::events;
@@ -40,7 +33,6 @@ use crate::metrics::{self, ApiMetrics, WriterMetrics};
 use crate::optional::OptionalApis;
 use crate::queue::Queue;
 use crate::views;
-use crate::watches::Watches;
 use crate::writer::Writer;
 
 /// Command that installs multinet's CRDs: advice for an API server that does not serve its kinds.
@@ -52,36 +44,25 @@ const CORE: &str = "use an API server of Kubernetes 1.31 or later";
 /// Runs the controller until a signal stops it. Returns an error if it cannot start, or if one of
 /// its tasks ends early.
 pub fn run(args: Args) -> Result<()> {
-    let log_level = log::init(&args.log)?;
-    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        warn!(%error, "cannot raise the limit of open files; it stays as it is");
-    }
     // Planning a huge service occupies a thread for a while, and threads that need the index wait
     // for it. There must be more threads than those.
     let threads = available_parallelism().map_or(1, NonZero::get).max(THREADS);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    let outcome = runtime.block_on(serve(args, log_level));
-    // A thread may be blocked in a read from a hanging file system. Do not wait for it.
-    runtime.shutdown_background();
-    outcome
+    let settings = ProgramSettings {
+        version: env!("CARGO_PKG_VERSION"),
+        threads: Some(threads),
+        // The controller serves no clients, so it need not stay up after it becomes unready.
+        lameduck: Duration::ZERO,
+        deadline: DEADLINE,
+    };
+    Program::run(&args.program.clone(), settings, |program| serve(args, program))
 }
 
-async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
-    let readiness = Readiness::default();
-    let starting = readiness.register("start");
-    // The controller serves no clients, so it need not stay up after it becomes unready.
-    let shutdown = drain::on_signal(readiness.clone(), Duration::ZERO, DEADLINE);
-    let mut registry = Registry::default();
-    register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
-    let watch_metrics = WatchMetrics::register(&mut registry);
-    let lease_metrics = LeaseMetrics::register(&mut registry);
-    let api_metrics = ApiMetrics::register(&mut registry);
+async fn serve(args: Args, mut program: Program) -> Result<()> {
+    let registry = &mut program.registry;
+    let watch_metrics = WatchMetrics::register(registry);
+    let lease_metrics = LeaseMetrics::register(registry);
+    let api_metrics = ApiMetrics::register(registry);
     let writer_metrics = WriterMetrics::default();
-
-    let admin = match args.admin {
-        Some(address) => Some(Admin::bind(address).await?),
-        None => None,
-    };
     let (client, server) = client::connect().await?;
     let queue = Arc::new(Queue::new(Limits::of_services(args.concurrent_writes.into())));
     let settings = Settings {
@@ -92,21 +73,11 @@ async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
         clock: Timestamp::now,
     };
     let index = Arc::new(ClusterIndex::new(settings, Arc::clone(&queue)));
-    metrics::register(&mut registry, &writer_metrics, Arc::clone(&index), Arc::clone(&queue));
+    metrics::register(registry, &writer_metrics, Arc::clone(&index), Arc::clone(&queue));
 
-    let tasks = TaskTracker::new();
-    if let Some(listener) = admin {
-        info!("admin on http://{}", listener.local_addr()?);
-        let described = Arc::clone(&index);
-        let admin = Admin {
-            readiness: readiness.clone(),
-            registry: Arc::new(registry),
-            log_level,
-            allow_logging: args.admin_allow_logging,
-            pages: vec![("/debug/state", page(move || described.describe()))],
-        };
-        tasks.spawn(admin.serve(listener, shutdown.clone()));
-    }
+    let described = Arc::clone(&index);
+    program.serve_admin(vec![("/debug/state", page(move || described.describe()))])?;
+    let Program { readiness, shutdown, tasks, .. } = &program;
     let refresh = Refresh::default();
     let watches = Watches {
         client: client.clone(),
@@ -114,16 +85,11 @@ async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
         index: Arc::clone(&index),
         metrics: watch_metrics,
     };
-    let mut watches = follow(watches, &readiness, api_metrics, &shutdown);
+    let mut watches = follow(watches, readiness, api_metrics, shutdown);
 
-    let (stopped, has_stopped) = oneshot::channel::<()>();
-    let election = args.lease();
+    let election = args.lease.config("multinet-controller");
     let instance = election.identity.clone();
-    // `has_stopped` resolves when `stopped` is dropped, which also happens if the writer panics.
-    let has_stopped = async { drop(has_stopped.await) };
-    // The lease has a client of its own, so that writes and watches cannot delay a renewal.
-    let (leadership, campaign) =
-        lease(client::connect().await?.0, election, lease_metrics, shutdown.clone(), has_stopped);
+    let (leadership, campaign, users) = lease::elect(election, lease_metrics, shutdown.clone()).await?;
     let (events, publisher) =
         events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
     let writer = Writer::new(
@@ -149,29 +115,22 @@ async fn serve(args: Args, log_level: LogLevel) -> Result<()> {
         let shutdown = shutdown.clone();
         async move {
             writer.run(shutdown).await;
-            drop(stopped);
+            drop(users);
         }
     });
-    starting.ready();
-
-    let outcome = tokio::select! {
-        biased; // everything ends with the shutdown too
-        () = shutdown.cancelled() => Ok(()),
-        _ = watches.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
-        _ = &mut writing => Err(anyhow!("the writer has ended unexpectedly; see the log")),
+    let failure = async move {
+        tokio::select! {
+            _ = watches.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
+            _ = &mut writing => Err(anyhow!("the writer has ended unexpectedly; see the log")),
+        }
     };
-    shutdown.cancel();
-    if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
-        warn!("{unfinished}");
-    }
-    info!("stopped");
-    outcome
+    program.run_until(failure).await
 }
 
 /// Spawns all watches, which feed the index until the shutdown. A task that ends earlier has
 /// panicked. The caller must then stop the process, since slices would become outdated unnoticed.
 fn follow(
-    watches: Watches,
+    watches: Watches<ClusterIndex>,
     readiness: &Readiness,
     api_metrics: ApiMetrics,
     shutdown: &CancellationToken,

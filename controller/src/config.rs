@@ -1,13 +1,8 @@
 //! Command-line arguments, and the configuration that they result in.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use clap::Parser;
-use clap::builder::FalseyValueParser;
-use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
-use multinet_runtime::lease::flags::{identity, lease_duration, own_identity, own_namespace};
-use multinet_runtime::{LeaseConfig, LogArgs};
+use multinet_runtime::lease::LeaseArgs;
+use multinet_runtime::{ProgramArgs, command_line};
 
 use crate::caps::Caps;
 use crate::limits::flags;
@@ -71,39 +66,11 @@ pub struct Args {
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     pub(crate) concurrent_writes: u16,
 
-    /// Namespace of the Lease [default: that of the pod, else multinet-system]
-    #[arg(long, value_name = "NAMESPACE", env = "MULTINET_LEASE_NAMESPACE", value_parser = namespace,
-          help_heading = "Leader election")]
-    pub(crate) lease_namespace: Option<String>,
-
-    /// Name of the Lease; of the controllers with the same Lease, one is the leader
-    #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = flags::LEASE_NAME,
-          value_parser = lease_name, help_heading = "Leader election")]
-    pub(crate) lease_name: String,
-
-    /// Time after which a silent leader loses the Lease, 1s to 1h
-    #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = flags::LEASE_DURATION, value_parser = lease_duration,
-          help_heading = "Leader election")]
-    pub(crate) lease_duration: Duration,
-
-    /// Name of this process, unique among those with the same Lease, such as the pod's name; a
-    /// container that restarts under the same name need not wait for the Lease to expire [default:
-    /// the host's name and a random number]
-    #[arg(long, value_name = "NAME", env = "MULTINET_IDENTITY", value_parser = identity,
-          help_heading = "Leader election")]
-    pub(crate) identity: Option<String>,
-
-    /// Address for /metrics, /livez, /readyz, /logging and /debug/state [default: none]
-    #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
-    pub(crate) admin: Option<SocketAddr>,
-
-    /// Allow clients on other hosts to set the log filter by PUT /logging
-    #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
-          help_heading = "Operation")]
-    pub(crate) admin_allow_logging: bool,
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
 
     #[command(flatten)]
-    pub(crate) log: LogArgs,
+    pub(crate) program: ProgramArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -127,48 +94,15 @@ impl Args {
             namespace: self.max_addresses_per_namespace as usize,
         }
     }
-
-    /// Returns name and duration of the Lease, and the identity of this process. Takes defaults
-    /// that depend on the environment from the pod or the host.
-    pub(crate) fn lease(&self) -> LeaseConfig {
-        LeaseConfig {
-            namespace: self
-                .lease_namespace
-                .clone()
-                .unwrap_or_else(|| own_namespace(|name| DNS_LABEL.accepts(name))),
-            name: self.lease_name.clone(),
-            identity: self.identity.clone().unwrap_or_else(|| own_identity("multinet-controller")),
-            duration: self.lease_duration,
-        }
-    }
 }
 
-/// Parses a zone. Returns it in lower case and without a trailing dot.
 fn zone(text: &str) -> Result<String, String> {
-    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    if !DNS_SUBDOMAIN.accepts(&name) || name.split('.').any(|label| !DNS_LABEL.accepts(label)) {
-        return Err(format!("write a zone as {DNS_SUBDOMAIN}"));
-    }
-    if name.len() + SHORTEST_NAME > DNS_SUBDOMAIN.max() {
-        return Err("too long, no service name fits below it; choose a shorter zone".to_owned());
-    }
-    Ok(name)
-}
-
-fn namespace(text: &str) -> Result<String, String> {
-    let is_one = DNS_LABEL.accepts(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a namespace is {DNS_LABEL}"))
-}
-
-fn lease_name(text: &str) -> Result<String, String> {
-    let is_one = DNS_SUBDOMAIN.accepts(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a Lease is {DNS_SUBDOMAIN}"))
+    command_line::zone(text, SHORTEST_NAME)
 }
 
 #[cfg(test)]
 mod tests {
     use multinet_runtime::command_line::one_line;
-    use multinet_runtime::lease::flags::NAMESPACE;
 
     use super::*;
 
@@ -190,32 +124,15 @@ mod tests {
         let both = ["--max-endpoints-per-slice", "6", "--max-endpoints-per-mirror-slice", "7"];
         assert_eq!(limits(&self::config(&both[..2]).unwrap()), (6, 100));
         assert_eq!(limits(&self::config(&both).unwrap()), (6, 7));
-        let lease = config.lease();
-        assert_eq!((lease.namespace.as_str(), lease.name.as_str()), (NAMESPACE, "multinet-controller"));
-        assert_eq!((lease.duration, config.admin), (Duration::from_secs(15), None));
-    }
-
-    #[test]
-    fn two_processes_have_different_identities() {
-        let identity = || config(&[]).unwrap().lease().identity;
-        assert_ne!(identity(), identity());
-        assert!(super::identity(&identity()).is_ok(), "{}", identity());
-        assert_eq!(config(&["--identity", "controller-0"]).unwrap().lease().identity, "controller-0");
-    }
-
-    #[test]
-    fn zones_are_normalized() {
-        assert_eq!(config(&["--zone", "Fast.Example."]).unwrap().zone, "fast.example");
-        assert!(config(&["--zone", &["x".repeat(60).as_str(); 4].join(".")]).is_ok());
+        assert_eq!(config.program.admin, None);
     }
 
     #[test]
     fn invalid_arguments_are_refused_with_one_line_of_advice() {
         let long = ["x".repeat(61).as_str(); 4].join(".");
+        assert!(config(&["--zone", &["x".repeat(60).as_str(); 4].join(".")]).is_ok());
         for (flags, message) in [
             (&["--zone", "a_b"][..], "write a zone as a DNS name"),
-            (&["--zone", ""], "write a zone as"),
-            (&["--zone", "."], "write a zone as"),
             (&["--zone", &long], "choose a shorter zone"),
             (&["--max-endpoints-per-slice", "0"], "0 is not in 1..=1000"),
             (&["--max-endpoints-per-slice", "1001"], "1001 is not in 1..=1000"),
@@ -223,12 +140,6 @@ mod tests {
             (&["--max-addresses-per-pod", "0"], "0 is not in 1..=10000000"),
             (&["--concurrent-writes", "0"], "0 is not in 1..=1000"),
             (&["--concurrent-writes", "4000000000000000000"], "is not in 1..=1000"),
-            (&["--lease-duration", "500ms"], "choose from 1s to 1h"),
-            (&["--lease-duration", "2h"], "choose from 1s to 1h"),
-            (&["--lease-duration", "15"], "write a time as"),
-            (&["--lease-namespace", "A"], "the name of a namespace is a DNS label"),
-            (&["--lease-name", "a/b"], "the name of a Lease is a DNS name"),
-            (&["--identity", "a b"], "without spaces"),
             (&["--admin", "9154"], "invalid"),
             (&["--unknown"], "--unknown"),
         ] {

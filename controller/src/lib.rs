@@ -56,7 +56,6 @@ pub mod queue;
 pub mod slices;
 pub mod sources;
 pub mod views;
-pub mod watches;
 pub mod work;
 pub mod writer;
 

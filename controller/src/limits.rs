@@ -29,13 +29,6 @@ pub(crate) mod flags {
 
     /// Default of `--concurrent-writes`: concurrent requests to the API server.
     pub(crate) const CONCURRENT_WRITES: u16 = 32;
-
-    /// Default of `--lease-name`: name of the Lease for leader election.
-    pub(crate) const LEASE_NAME: &str = "multinet-controller";
-
-    /// Default of `--lease-duration`: time after which a silent leader loses the Lease, as in
-    /// client-go.
-    pub(crate) const LEASE_DURATION: &str = "15s";
 }
 
 /// Shutdown and threads of the process.

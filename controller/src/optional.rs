@@ -20,7 +20,7 @@ use std::fmt::Debug;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 use kube::{Client, Resource};
 use multinet_runtime::watch::{ANSWER_TIME, Problem, ProblemKind};
-use multinet_runtime::{Index, Readiness, ReadyGuard, TerminalSafe, random_fraction};
+use multinet_runtime::{Index, Readiness, ReadyGuard, TerminalSafe, Watches, random_fraction};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -34,12 +34,11 @@ use crate::views::{
     DeviceClass, NetworkAttachmentDefinition, ResourceClaim, ResourceClaimTemplate, ResourceSlice, V1,
     V1Beta1, V1Beta2, Version,
 };
-use crate::watches::Watches;
 use crate::work::OptionalApi;
 
 /// Starts and ends the watches of the optional API groups.
 pub struct OptionalApis {
-    watches: Watches,
+    watches: Watches<ClusterIndex>,
     metrics: ApiMetrics,
     shutdown: CancellationToken,
     multus: GroupWatcher,
@@ -61,7 +60,7 @@ struct GroupWatcher {
 
 impl OptionalApis {
     /// Creates the watcher. It sends no requests before [`run`](Self::run).
-    pub fn new(watches: Watches, metrics: ApiMetrics, shutdown: CancellationToken) -> Self {
+    pub fn new(watches: Watches<ClusterIndex>, metrics: ApiMetrics, shutdown: CancellationToken) -> Self {
         let watcher = |api| GroupWatcher {
             api,
             presence: Presence::default(),
@@ -207,7 +206,7 @@ impl GroupWatcher {
     }
 
     /// Starts the watches of the group in this version.
-    fn start(&mut self, watches: &Watches, readiness: &Readiness, version: &str) {
+    fn start(&mut self, watches: &Watches<ClusterIndex>, readiness: &Readiness, version: &str) {
         match (self.api, version) {
             (OptionalApi::Multus, _) => self.watch::<NetworkAttachmentDefinition>(watches, readiness),
             (OptionalApi::Dra, "v1beta1") => self.watch_dra::<V1Beta1>(watches, readiness),
@@ -216,14 +215,14 @@ impl GroupWatcher {
         }
     }
 
-    fn watch_dra<V: Version>(&mut self, watches: &Watches, readiness: &Readiness) {
+    fn watch_dra<V: Version>(&mut self, watches: &Watches<ClusterIndex>, readiness: &Readiness) {
         self.watch::<ResourceSlice<V>>(watches, readiness);
         self.watch::<ResourceClaim<V>>(watches, readiness);
         self.watch::<DeviceClass<V>>(watches, readiness);
         self.watch::<ResourceClaimTemplate<V>>(watches, readiness);
     }
 
-    fn watch<K>(&mut self, watches: &Watches, readiness: &Readiness)
+    fn watch<K>(&mut self, watches: &Watches<ClusterIndex>, readiness: &Readiness)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         ClusterIndex: Index<K>,

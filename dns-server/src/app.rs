@@ -6,12 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use multinet_runtime::{
-    Admin, Hangups, LogLevel, Page, Readiness, WatchMetrics, drain, log, page, register_process_metrics,
-};
-use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
-use tokio_util::task::TaskTracker;
+use multinet_runtime::{Hangups, Page, Program, ProgramSettings, WatchMetrics, page};
 use tracing::{info, warn};
 
 use crate::answer::limit::Limiter;
@@ -34,37 +29,27 @@ use crate::store::zone::{ZoneSettings, Zones};
 /// Runs the server until SIGTERM or SIGINT. Returns an error if it cannot start.
 pub fn run(args: Args) -> Result<()> {
     let config = Config::new(args)?;
-    let log_level = log::init(&config.args.log)?;
-    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        warn!(%error, "could not raise the limit of open files");
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // The main future may block this thread. Signals and probes are handled on others.
-    let outcome = runtime.block_on(serve(config, log_level));
-    // Does not wait for threads: one may hang in a read from a network file system.
-    runtime.shutdown_background();
-    outcome
+    let settings = ProgramSettings {
+        version: env!("CARGO_PKG_VERSION"),
+        threads: None,
+        lameduck: config.args.lameduck,
+        deadline: DEADLINE,
+    };
+    // The main future may block its thread. Signals and probes are handled on others.
+    Program::run(&config.args.program.clone(), settings, |program| serve(config, program))
 }
 
-async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
+async fn serve(config: Config, mut program: Program) -> Result<()> {
     let Config { source, args, .. } = &config;
-    let readiness = Readiness::default();
-    let starting = readiness.register("start");
-    let shutdown = drain::on_signal(readiness.clone(), args.lameduck, DEADLINE);
-    let tasks = TaskTracker::new();
-    let mut registry = Registry::default();
-    register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
-    let watch_metrics = WatchMetrics::register(&mut registry);
+    let registry = &mut program.registry;
+    let watch_metrics = WatchMetrics::register(registry);
     let (tallies, source_metrics) =
         (Tallies::new(args.debug_top.unwrap_or_default()), SourceMetrics::default());
     let (transfers, notifies) = (TransferMetrics::default(), NotifierMetrics::default());
     let (tap_metrics, latency) = (TapMetrics::default(), metrics::programming_latency());
 
     // What can fail at once comes first; what takes time comes later.
-    let admin = match args.admin {
-        Some(address) => Some(Admin::bind(address).await?),
-        None => None,
-    };
+
     // A SIGHUP that arrives while files are loaded is not lost.
     let hangups = Hangups::subscribe();
     let secrets = Secrets::load(args)?;
@@ -84,33 +69,24 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if !(args.transfer_to.is_empty() && args.notify.is_empty()) {
         state.enable_journal(journal::JournalLimits::default());
     }
-    metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
+    metrics::register(registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
     let of_ours = registry.sub_registry_with_prefix(metrics::PREFIX);
     transfers.register(of_ours);
     notifies.register(of_ours);
     tap_metrics.register(of_ours);
-    let admin_address = admin.as_ref().map(TcpListener::local_addr).transpose()?;
-    if let Some(listener) = admin {
-        let described = Arc::clone(&state);
-        let mut pages: Vec<(_, Page)> = vec![("/debug/state", page(move || described.describe()))];
-        if args.debug_top.is_some() {
-            let tallies = tallies.clone();
-            pages.push(("/debug/top", page(move || tallies.top())));
-        }
-        let admin = Admin {
-            readiness: readiness.clone(),
-            registry: Arc::new(registry),
-            log_level,
-            allow_logging: args.admin_allow_logging,
-            pages,
-        };
-        tasks.spawn(admin.serve(listener, shutdown.clone()));
+    let described = Arc::clone(&state);
+    let mut pages: Vec<(_, Page)> = vec![("/debug/state", page(move || described.describe()))];
+    if args.debug_top.is_some() {
+        let tallies = tallies.clone();
+        pages.push(("/debug/top", page(move || tallies.top())));
     }
+    program.serve_admin(pages)?;
+    let Program { readiness, shutdown, tasks, .. } = &program;
     let was_restored = saved.is_some();
     if let Some(saved) = saved {
         state.restore(saved);
     }
-    let source = source::prepare(source, &state, &readiness, &source_metrics, watch_metrics).await?;
+    let source = source::prepare(source, &state, readiness, &source_metrics, watch_metrics).await?;
 
     let (tap, tap_writer) = args.dnstap.clone().map(|to| dnstap::tap(to, &tap_metrics)).unzip();
     if args.rate_limit.is_some() && args.rate_limit_exempt.is_empty() {
@@ -132,11 +108,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         tap,
     };
     let engine = Engine::new(Arc::clone(&state), settings, tallies);
-    if let Some(address) = admin_address {
-        info!("admin on http://{address}");
-    }
     let listening: Vec<SocketAddr> = listeners.dns_addresses().collect();
-    listeners.serve(&engine, &tasks, &shutdown)?;
+    listeners.serve(&engine, tasks, shutdown)?;
     // The dnstap writer ends when the last engine is dropped.
     drop(engine);
     if let Some(writer) = tap_writer {
@@ -148,7 +121,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     }
     tasks.spawn(secrets.follow(hangups, shutdown.clone()));
     tasks.spawn({
-        let (origin, state, shutdown) = (source.origin(), Arc::clone(&state), shutdown.clone());
+        let (origin, state) = (source.origin(), Arc::clone(&state));
+        let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
         async move {
             if shutdown.run_until_cancelled(readiness.until_ready()).await.is_some() {
                 log_synced(&state, &origin, was_restored);
@@ -159,19 +133,11 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if let Some(file) = args.snapshot.clone() {
         tasks.spawn(persist::run(file, args.snapshot_max_age, state, source_metrics, shutdown.clone()));
     }
-    starting.ready();
-
-    let outcome = tokio::select! {
-        biased; // after a shutdown the source ends too, which is no error
-        () = shutdown.cancelled() => Ok(()),
-        _ = source => Err(anyhow!("the source of objects has failed; the log tells why")),
+    let failure = async move {
+        drop(source.await);
+        Err(anyhow!("the source of objects has failed; the log tells why"))
     };
-    shutdown.cancel();
-    if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
-        warn!("{unfinished}");
-    }
-    info!("stopped");
-    outcome
+    program.run_until(failure).await
 }
 
 /// Logs once what the answers are made of, and which source it came from.

@@ -10,7 +10,7 @@ use anyhow::{Error, Result, bail};
 use clap::builder::FalseyValueParser;
 use clap::{Parser, ValueEnum};
 use ipnet::IpNet;
-use multinet_runtime::LogArgs;
+use multinet_runtime::ProgramArgs;
 use multinet_runtime::command_line::{duration, separate_zones};
 
 use crate::limits::debug::MAX_CAPACITY;
@@ -215,14 +215,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", env = "MULTINET_COOKIE_SECRET_FILE", help_heading = "Protection")]
     pub(crate) cookie_secret_file: Option<PathBuf>,
 
-    /// Address of /metrics, /livez, /readyz, /logging and /debug [default: not served]
-    #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
-    pub(crate) admin: Option<SocketAddr>,
-
-    /// Let clients on other hosts set the log filter by PUT /logging, not only those on this host
-    #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
-          help_heading = "Operation")]
-    pub(crate) admin_allow_logging: bool,
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
 
     /// Number of most frequent queries to show at /debug/top, 1 to 1000 [default: none]
     ///
@@ -248,9 +242,6 @@ pub struct Args {
     /// Messages that it does not take in time are dropped and counted. Answers never wait.
     #[arg(long, value_name = "unix:PATH|tcp:ADDR:PORT", env = "MULTINET_DNSTAP", help_heading = "Operation")]
     pub(crate) dnstap: Option<Collector>,
-
-    #[command(flatten)]
-    pub(crate) log: LogArgs,
 }
 
 const EXAMPLES: &str = "\

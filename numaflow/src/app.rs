@@ -1,27 +1,18 @@
-//! Starts and stops the program's parts in a cluster.
-//!
-//! Everything is bound and checked before anything runs. A start therefore fails with one line, or
-//! the program keeps running. Numaflow may be absent: its kinds are watched as soon as they exist.
+//! Starts and stops the program's parts in a cluster. Numaflow may be absent: its kinds are watched
+//! as soon as they exist.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, anyhow};
-use kube::{Api, Client, Resource};
 use multinet_crds::MultiNetworkService;
 use multinet_runtime::{
-    Admin, Guarded, Index, LeaseMetrics, Readiness, ReadyGuard, Refresh, WatchConfig, WatchMetrics, client,
-    drain, lease, log, page, register_process_metrics, watch,
+    LeaseMetrics, Program, ProgramSettings, Readiness, ReadyGuard, Refresh, WatchMetrics, Watches, client,
+    lease, page,
 };
-use prometheus_client::registry::Registry;
-use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config::Config;
 use crate::events::Events;
@@ -49,47 +40,29 @@ const LISTS: &str = "lists";
 ///
 /// If it cannot start, or if one of its tasks ends early.
 pub fn run(config: Config) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(serve(config));
-    // A thread may be blocked in a read from a hanging file system. Do not wait for it.
-    runtime.shutdown_background();
-    outcome
+    let settings = ProgramSettings {
+        version: env!("CARGO_PKG_VERSION"),
+        threads: None,
+        lameduck: config.lameduck,
+        deadline: DEADLINE,
+    };
+    Program::run(&config.program.clone(), settings, |program| serve(config, program))
 }
 
-async fn serve(config: Config) -> Result<()> {
-    let log_level = log::init(&config.log)?;
-    let readiness = Readiness::default();
-    let starting = readiness.register("start");
-    let shutdown = drain::on_signal(readiness.clone(), config.lameduck, DEADLINE);
-    let mut registry = Registry::default();
-    register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
-    let watch_metrics = WatchMetrics::register(&mut registry);
-    let lease_metrics = LeaseMetrics::register(&mut registry);
-    let metrics = Metrics::register(&mut registry);
-
-    let admin = match config.admin {
-        Some(address) => Some(Admin::bind(address).await?),
-        None => None,
-    };
+async fn serve(config: Config, mut program: Program) -> Result<()> {
+    let registry = &mut program.registry;
+    let watch_metrics = WatchMetrics::register(registry);
+    let lease_metrics = LeaseMetrics::register(registry);
+    let metrics = Metrics::register(registry);
     let listener = bind(config.listen).await.with_context(|| {
         format!("--listen {}: cannot listen; choose another address or port", config.listen)
     })?;
     let (client, server) = client::connect().await?;
     let state = Arc::new(State::new(config.settings));
 
-    let tasks = TaskTracker::new();
-    if let Some(listener) = admin {
-        info!("admin on http://{}", listener.local_addr()?);
-        let described = Arc::clone(&state);
-        let admin = Admin {
-            readiness: readiness.clone(),
-            registry: Arc::new(registry),
-            log_level,
-            allow_logging: config.admin_allow_logging,
-            pages: vec![("/debug/state", page(move || described.describe()))],
-        };
-        tasks.spawn(admin.serve(listener, shutdown.clone()));
-    }
+    let described = Arc::clone(&state);
+    program.serve_admin(vec![("/debug/state", page(move || described.describe()))])?;
+    let Program { readiness, shutdown, tasks, .. } = &program;
 
     // The process is ready without Numaflow, but decides nothing before all its objects are listed.
     let listed = Readiness::default();
@@ -102,23 +75,17 @@ async fn serve(config: Config) -> Result<()> {
     let watches = Watches {
         client: client.clone(),
         refresh: refresh.clone(),
-        state: Arc::clone(&state),
+        index: Arc::clone(&state),
         metrics: watch_metrics,
-        shutdown: shutdown.clone(),
     };
     let mut watching = JoinSet::new();
-    watches.watch::<Pipeline>(&mut watching, &listed, NUMAFLOW);
-    watches.watch::<Vertex>(&mut watching, &listed, NUMAFLOW);
-    watches.watch::<MonoVertex>(&mut watching, &listed, NUMAFLOW);
-    watches.watch::<MultiNetworkService>(&mut watching, &listed, OURS);
+    watching.spawn(watches.watch::<Pipeline>(&listed, NUMAFLOW, None, shutdown));
+    watching.spawn(watches.watch::<Vertex>(&listed, NUMAFLOW, None, shutdown));
+    watching.spawn(watches.watch::<MonoVertex>(&listed, NUMAFLOW, None, shutdown));
+    watching.spawn(watches.watch::<MultiNetworkService>(&listed, OURS, None, shutdown));
 
-    let (stopped, has_stopped) = oneshot::channel::<()>();
     let instance = config.lease.identity.clone();
-    // `has_stopped` resolves when `stopped` is dropped, which also happens if the leader panics.
-    let has_stopped = async { drop(has_stopped.await) };
-    // The lease has a client of its own, so that writes and watches cannot delay a renewal.
-    let (leadership, campaign) =
-        lease(client::connect().await?.0, config.lease, lease_metrics, shutdown.clone(), has_stopped);
+    let (leadership, campaign, users) = lease::elect(config.lease, lease_metrics, shutdown.clone()).await?;
     tasks.spawn(campaign);
 
     let (current, has_webhook) = (Arc::new(Current::default()), Arc::new(AtomicBool::new(false)));
@@ -146,25 +113,18 @@ async fn serve(config: Config) -> Result<()> {
                 info!(version = env!("CARGO_PKG_VERSION"), from = %server, "everything has been listed");
                 leader.run(shutdown).await;
             }
-            drop(stopped);
+            drop(users);
         }
     });
-    starting.ready();
-
-    let outcome = tokio::select! {
-        biased; // everything ends with the shutdown too
-        () = shutdown.cancelled() => Ok(()),
-        _ = watching.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
-        _ = &mut leading => Err(anyhow!("the leader's task has ended unexpectedly; see the log")),
-        _ = &mut keeping => Err(anyhow!("the webhook's configuration is no longer kept; see the log")),
-        _ = &mut answering => Err(anyhow!("the webhook's server has ended unexpectedly; see the log")),
+    let failure = async move {
+        tokio::select! {
+            _ = watching.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
+            _ = &mut leading => Err(anyhow!("the leader's task has ended unexpectedly; see the log")),
+            _ = &mut keeping => Err(anyhow!("the webhook's configuration is no longer kept; see the log")),
+            _ = &mut answering => Err(anyhow!("the webhook's server has ended unexpectedly; see the log")),
+        }
     };
-    shutdown.cancel();
-    if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
-        warn!("{unfinished}");
-    }
-    info!("stopped");
-    outcome
+    program.run_until(failure).await
 }
 
 /// Keeps the process from being ready until everything is listed, unless only Numaflow is missing.
@@ -204,33 +164,6 @@ fn lacking(pending: &[(String, Option<String>)]) -> Lacking {
         None => Lacking::Nothing,
         Some(reason) if reason.ends_with(NUMAFLOW) => Lacking::Numaflow(reason.clone()),
         Some(reason) => Lacking::Lists(reason.clone()),
-    }
-}
-
-/// Everything that the watches need.
-struct Watches {
-    client: Client,
-    refresh: Refresh,
-    state: Arc<State>,
-    metrics: WatchMetrics,
-    shutdown: CancellationToken,
-}
-
-impl Watches {
-    /// Spawns a watch, which feeds the state until the shutdown. A task that ends earlier has
-    /// panicked. The caller must then stop the process, since the state would become outdated
-    /// unnoticed.
-    fn watch<K>(&self, tasks: &mut JoinSet<()>, listed: &Readiness, hint: &str)
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-        State: Index<K>,
-    {
-        let api = Api::<Guarded<K>>::all(self.client.clone());
-        let config = WatchConfig { refresh: self.refresh.clone(), ..WatchConfig::new(api, hint) };
-        let guard = listed.register(K::plural(&()));
-        let watch =
-            watch(config, Arc::clone(&self.state), guard, self.metrics.clone(), self.shutdown.clone());
-        tasks.spawn(watch);
     }
 }
 

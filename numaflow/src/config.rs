@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
-use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
-use multinet_runtime::command_line::duration;
-use multinet_runtime::lease::flags::{identity, lease_duration, own_identity, own_namespace};
-use multinet_runtime::{LeaseConfig, LogArgs};
+use multinet_runtime::command_line::{self, duration, object_name};
+use multinet_runtime::lease::LeaseArgs;
+use multinet_runtime::{LeaseConfig, ProgramArgs};
 
 use crate::keeper::KeeperConfig;
 use crate::limits::flags;
 use crate::plan::Settings;
+use crate::service::PROGRAM;
 
 /// Shortest lifetime of a certificate. The next one is in use a hundredth after it was made.
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(60);
@@ -90,7 +90,8 @@ struct ServeArgs {
     webhook_configuration: String,
 
     /// File with the webhook's certificate chain in PEM, for example of cert-manager, which then
-    /// also writes the caBundle [default: the program makes certificates]
+    /// also writes the caBundle [default: the program makes certificates, and keeps them in a
+    /// Secret of the Lease's name]
     #[arg(
         long,
         value_name = "FILE",
@@ -119,43 +120,16 @@ struct ServeArgs {
     #[arg(long, env = "MULTINET_FAIL_CLOSED", value_parser = FalseyValueParser::new(), help_heading = "Webhook")]
     fail_closed: bool,
 
-    /// Namespace of the Lease and the Secret [default: that of the pod, else multinet-system]
-    #[arg(long, value_name = "NAMESPACE", env = "MULTINET_LEASE_NAMESPACE", value_parser = namespace,
-          help_heading = "Leader election")]
-    lease_namespace: Option<String>,
+    #[command(flatten)]
+    lease: LeaseArgs,
 
-    /// Name of the Lease, and of the Secret with the certificate
-    #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = flags::LEASE_NAME,
-          value_parser = object_name, help_heading = "Leader election")]
-    lease_name: String,
-
-    /// Time after which a silent leader loses the Lease, 1s to 1h
-    #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = flags::LEASE_DURATION,
-          value_parser = lease_duration, help_heading = "Leader election")]
-    lease_duration: Duration,
-
-    /// Name of this process, unique among those with the same Lease, such as the pod's name
-    /// [default: the host's name and a random number]
-    #[arg(long, value_name = "NAME", env = "MULTINET_IDENTITY", value_parser = identity,
-          help_heading = "Leader election")]
-    identity: Option<String>,
-
-    /// Address for /metrics, /livez, /readyz, /logging and /debug/state [default: none]
-    #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
-    admin: Option<SocketAddr>,
+    #[command(flatten)]
+    program: ProgramArgs,
 
     /// Time for which the webhook goes on answering after SIGTERM
     #[arg(long, value_name = "TIME", env = "MULTINET_LAMEDUCK", default_value = flags::LAMEDUCK,
           value_parser = duration, help_heading = "Operation")]
     lameduck: Duration,
-
-    /// Allow clients on other hosts to set the log filter by PUT /logging
-    #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
-          help_heading = "Operation")]
-    admin_allow_logging: bool,
-
-    #[command(flatten)]
-    log: LogArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -196,14 +170,10 @@ pub struct Config {
     pub keeper: KeeperConfig,
     /// Name and duration of the Lease, and the identity of this process.
     pub lease: LeaseConfig,
-    /// Address of the HTTP server for metrics, probes and logging; `None` for no such server.
-    pub admin: Option<SocketAddr>,
     /// Time for which the webhook goes on answering after SIGTERM.
     pub lameduck: Duration,
-    /// Whether clients on other hosts may set the log filter.
-    pub admin_allow_logging: bool,
-    /// Format and filter of the log.
-    pub log: LogArgs,
+    /// Log and admin endpoints.
+    pub program: ProgramArgs,
 }
 
 impl Job {
@@ -213,12 +183,7 @@ impl Job {
         if let Some(Command::Inject { files, injection }) = command {
             return Self::Inject { files, settings: injection.settings() };
         }
-        let lease = LeaseConfig {
-            namespace: serve.lease_namespace.unwrap_or_else(|| own_namespace(|name| DNS_LABEL.accepts(name))),
-            name: serve.lease_name,
-            identity: serve.identity.unwrap_or_else(|| own_identity("multinet-numaflow")),
-            duration: serve.lease_duration,
-        };
+        let lease = serve.lease.config(PROGRAM);
         Self::Serve(Box::new(Config {
             settings: serve.injection.settings(),
             listen: serve.listen,
@@ -230,10 +195,8 @@ impl Job {
                 fail_closed: serve.fail_closed,
             },
             lease,
-            admin: serve.admin,
             lameduck: serve.lameduck,
-            admin_allow_logging: serve.admin_allow_logging,
-            log: serve.log,
+            program: serve.program,
         }))
     }
 }
@@ -245,26 +208,8 @@ impl InjectionArgs {
     }
 }
 
-/// Parses a zone. Returns it in lower case and without a trailing dot.
 fn zone(text: &str) -> Result<String, String> {
-    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    if !DNS_SUBDOMAIN.accepts(&name) || name.split('.').any(|label| !DNS_LABEL.accepts(label)) {
-        return Err(format!("write a zone as {DNS_SUBDOMAIN}"));
-    }
-    if name.len() + LONGEST_VERTEX > DNS_SUBDOMAIN.max() {
-        return Err("too long, the names of vertices do not fit below it; choose a shorter zone".to_owned());
-    }
-    Ok(name)
-}
-
-fn namespace(text: &str) -> Result<String, String> {
-    let is_one = DNS_LABEL.accepts(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a namespace is {DNS_LABEL}"))
-}
-
-fn object_name(text: &str) -> Result<String, String> {
-    let is_one = DNS_SUBDOMAIN.accepts(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of an object is {DNS_SUBDOMAIN}"))
+    command_line::zone(text, LONGEST_VERTEX)
 }
 
 fn lifetime(text: &str) -> Result<Duration, String> {
@@ -289,7 +234,7 @@ mod tests {
         let Job::Serve(config) = job(&[]).unwrap() else { panic!("it serves") };
         let Settings { vertex_zone, zone, ipc_lock } = &config.settings;
         assert_eq!((vertex_zone.as_str(), zone.as_str()), ("vertexdomain.local", "multinet.cluster.local"));
-        assert!(*ipc_lock && !config.keeper.fail_closed && config.admin.is_none());
+        assert!(*ipc_lock && !config.keeper.fail_closed && config.program.admin.is_none());
         assert_eq!(config.listen.to_string(), "[::]:9443");
         assert_eq!(config.keeper.configuration, "multinet-numaflow");
         let secret = ("multinet-system".to_owned(), "multinet-numaflow".to_owned());
@@ -315,8 +260,6 @@ mod tests {
             (&["--tls-key", "tls.key"], "--tls-cert"),
             (&["--certificate-lifetime", "59s"], "choose from 1m"),
             (&["--webhook-configuration", "A"], "the name of an object is"),
-            (&["--lease-duration", "2h"], "choose from 1s to 1h"),
-            (&["--lease-namespace", "A"], "the name of a namespace is a DNS label"),
             (&["--ipc-lock", "maybe"], "maybe"),
             (&["inject"], "--filename"),
             (&["--fail-closed", "inject", "-f", "a"], "cannot be used with"),

@@ -23,12 +23,6 @@ pub(crate) mod flags {
     /// Default of `--lameduck`: time for which the webhook goes on answering after SIGTERM, until
     /// API servers call the other replica.
     pub(crate) const LAMEDUCK: &str = "5s";
-
-    /// Default of `--lease-name`: name of the Lease, and of the Secret with the certificate.
-    pub(crate) const LEASE_NAME: &str = "multinet-numaflow";
-
-    /// Default of `--lease-duration`: time after which a silent leader loses the Lease.
-    pub(crate) const LEASE_DURATION: &str = "15s";
 }
 
 /// Contents of annotations. Authors of Pipelines write them, so they are bounded.

@@ -1,4 +1,4 @@
-//! Starts and stops the publisher's parts. Everything is bound and checked before anything runs.
+//! Starts and stops the publisher's parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,11 @@ use kube::{Api, Client};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::watch::Problem;
 use multinet_runtime::{
-    Admin, LeaseMetrics, LogLevel, Readiness, TerminalSafe, WatchConfig, WatchMetrics, client, drain, lease,
-    log, page, register_process_metrics, watch,
+    LeaseMetrics, Program, ProgramSettings, Readiness, Refresh, TerminalSafe, WatchMetrics, Watches, client,
+    lease, page,
 };
-use prometheus_client::registry::Registry;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Args, Config};
@@ -36,68 +33,37 @@ const CLUSTER: &str = "kube-system";
 /// prefix belongs to another owner.
 pub fn run(args: Args) -> Result<()> {
     let config = Config::new(args)?;
-    let log_level = log::init(&config.log)?;
-    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        warn!(%error, "cannot raise the limit of open files; it stays as it is");
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(serve(config, log_level));
-    runtime.shutdown_background();
-    outcome
+    let settings = ProgramSettings {
+        version: env!("CARGO_PKG_VERSION"),
+        threads: None,
+        // The publisher serves no clients, so it need not stay up after it becomes unready.
+        lameduck: Duration::ZERO,
+        deadline: DEADLINE,
+    };
+    Program::run(&config.program.clone(), settings, |program| serve(config, program))
 }
 
-async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
-    let readiness = Readiness::default();
-    let starting = readiness.register("start");
-    // The publisher serves no clients, so it need not stay up after it becomes unready.
-    let shutdown = drain::on_signal(readiness.clone(), Duration::ZERO, DEADLINE);
-    let mut registry = Registry::default();
-    register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
-    let watch_metrics = WatchMetrics::register(&mut registry);
-    let lease_metrics = LeaseMetrics::register(&mut registry);
-    let writer_metrics = WriterMetrics::register(&mut registry);
-
-    let admin = match config.admin {
-        Some(address) => Some(Admin::bind(address).await?),
-        None => None,
-    };
+async fn serve(config: Config, mut program: Program) -> Result<()> {
+    let registry = &mut program.registry;
+    let watch_metrics = WatchMetrics::register(registry);
+    let lease_metrics = LeaseMetrics::register(registry);
+    let writer_metrics = WriterMetrics::register(registry);
     let (client, server) = client::connect().await?;
     let index = Arc::new(ClusterIndex::new(config.settings.clone()));
-    let tasks = TaskTracker::new();
-    if let Some(listener) = admin {
-        info!("admin on http://{}", listener.local_addr()?);
-        let described = Arc::clone(&index);
-        let admin = Admin {
-            readiness: readiness.clone(),
-            registry: Arc::new(registry),
-            log_level,
-            allow_logging: config.admin_allow_logging,
-            pages: vec![("/debug/state", page(move || described.describe()))],
-        };
-        tasks.spawn(admin.serve(listener, shutdown.clone()));
-    }
+    let described = Arc::clone(&index);
+    program.serve_admin(vec![("/debug/state", page(move || described.describe()))])?;
+    let Program { readiness, shutdown, tasks, .. } = &program;
+    let following = Watches {
+        client: client.clone(),
+        refresh: Refresh::default(),
+        index: Arc::clone(&index),
+        metrics: watch_metrics,
+    };
     let mut watches = JoinSet::new();
-    watches.spawn(watch::<MultiNetworkService, ClusterIndex>(
-        WatchConfig::new(Api::all(client.clone()), HINT),
-        Arc::clone(&index),
-        readiness.register("multinetworkservices"),
-        watch_metrics.clone(),
-        shutdown.clone(),
-    ));
-    watches.spawn(watch::<MultiNetworkEndpointSlice, ClusterIndex>(
-        WatchConfig::new(Api::all(client.clone()), HINT),
-        Arc::clone(&index),
-        readiness.register("multinetworkendpointslices"),
-        watch_metrics,
-        shutdown.clone(),
-    ));
+    watches.spawn(following.watch::<MultiNetworkService>(readiness, HINT, None, shutdown));
+    watches.spawn(following.watch::<MultiNetworkEndpointSlice>(readiness, HINT, None, shutdown));
 
-    let (stopped, has_stopped) = oneshot::channel::<()>();
-    // `has_stopped` resolves when `stopped` is dropped, which also happens if the writer panics.
-    let has_stopped = async { drop(has_stopped.await) };
-    // The lease has a client of its own, so that watches cannot delay a renewal.
-    let (leadership, campaign) =
-        lease(client::connect().await?.0, config.lease, lease_metrics, shutdown.clone(), has_stopped);
+    let (leadership, campaign, users) = lease::elect(config.lease, lease_metrics, shutdown.clone()).await?;
     tasks.spawn({
         let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
         async move {
@@ -108,7 +74,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
             }
         }
     });
-    let mut writing = tokio::spawn({
+    let writing = tasks.spawn({
         let (index, readiness, shutdown) = (Arc::clone(&index), readiness.clone(), shutdown.clone());
         let (etcd, prefix, take_over) = (config.etcd, config.settings.prefix, config.take_over);
         let configured = config.owner;
@@ -118,27 +84,17 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
             let writer = WriterConfig { etcd, prefix, owner: owner?, take_over };
             let writer = Writer::new(writer, index, leadership, readiness, writer_metrics);
             let outcome = writer.run(shutdown).await;
-            drop(stopped);
+            drop(users);
             outcome.map_err(anyhow::Error::from)
         }
     });
-    starting.ready();
-
-    let outcome = tokio::select! {
-        biased; // everything ends with the shutdown too
-        () = shutdown.cancelled() => Ok(()),
-        _ = watches.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
-        written = &mut writing => written.context("the writer has ended unexpectedly; see the log").flatten(),
+    let failure = async move {
+        tokio::select! {
+            _ = watches.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
+            written = writing => written.context("the writer has ended unexpectedly; see the log").flatten(),
+        }
     };
-    shutdown.cancel();
-    if !writing.is_finished() && tokio::time::timeout(DEADLINE, writing).await.is_err() {
-        warn!("the writer has not ended within {DEADLINE:?}");
-    }
-    if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
-        warn!("{unfinished}");
-    }
-    info!("stopped");
-    outcome
+    program.run_until(failure).await
 }
 
 /// Returns the name of the owner: the configured one, or the uid of the cluster's namespace

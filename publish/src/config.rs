@@ -1,20 +1,17 @@
 //! Command-line arguments, and the configuration that they result in.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::FalseyValueParser;
 use ipnet::IpNet;
-use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
-use multinet_runtime::command_line::separate_zones;
-use multinet_runtime::lease::flags::{identity, lease_duration, own_identity, own_namespace};
-use multinet_runtime::{LeaseConfig, LogArgs};
+use multinet_runtime::command_line::{self, separate_zones};
+use multinet_runtime::lease::LeaseArgs;
+use multinet_runtime::lease::flags::identity;
+use multinet_runtime::{LeaseConfig, ProgramArgs};
 
 use crate::etcd::EtcdConfig;
 use crate::index::Settings;
-use crate::keys::MAX_NAME;
 use crate::limits::flags;
 
 /// Length of the shortest name of a service, which must fit in front of the zone.
@@ -132,38 +129,11 @@ pub struct Args {
     #[arg(long, env = "MULTINET_TAKE_OVER", value_parser = FalseyValueParser::new(), help_heading = "Keys")]
     take_over: bool,
 
-    /// Namespace of the Lease [default: that of the pod, else multinet-system]
-    #[arg(long, value_name = "NAMESPACE", env = "MULTINET_LEASE_NAMESPACE", value_parser = namespace,
-          help_heading = "Leader election")]
-    lease_namespace: Option<String>,
-
-    /// Name of the Lease; of the publishers with the same Lease, one is the leader
-    #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = flags::LEASE_NAME,
-          value_parser = lease_name, help_heading = "Leader election")]
-    lease_name: String,
-
-    /// Time after which a silent leader loses the Lease, 1s to 1h
-    #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = flags::LEASE_DURATION,
-          value_parser = lease_duration, help_heading = "Leader election")]
-    lease_duration: Duration,
-
-    /// Name of this process, unique among those with the same Lease, such as the pod's name
-    /// [default: the host's name and a random number]
-    #[arg(long, value_name = "NAME", env = "MULTINET_IDENTITY", value_parser = identity,
-          help_heading = "Leader election")]
-    identity: Option<String>,
-
-    /// Address for /metrics, /livez, /readyz, /logging and /debug/state [default: none]
-    #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
-    admin: Option<SocketAddr>,
-
-    /// Allow clients on other hosts to set the log filter by PUT /logging
-    #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
-          help_heading = "Operation")]
-    admin_allow_logging: bool,
+    #[command(flatten)]
+    lease: LeaseArgs,
 
     #[command(flatten)]
-    log: LogArgs,
+    program: ProgramArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -188,12 +158,8 @@ pub struct Config {
     pub take_over: bool,
     /// Name and duration of the Lease, and the identity of this process.
     pub lease: LeaseConfig,
-    /// Address of the HTTP server for metrics, probes and logging; `None` for no such server.
-    pub admin: Option<SocketAddr>,
-    /// Whether clients on other hosts may set the log filter.
-    pub admin_allow_logging: bool,
-    /// Format and filter of the log.
-    pub log: LogArgs,
+    /// Log and admin endpoints.
+    pub program: ProgramArgs,
 }
 
 /// A conflict between flags of the command line.
@@ -246,17 +212,8 @@ impl Config {
             },
             owner: args.owner,
             take_over: args.take_over,
-            lease: LeaseConfig {
-                namespace: args
-                    .lease_namespace
-                    .unwrap_or_else(|| own_namespace(|name| DNS_LABEL.accepts(name))),
-                name: args.lease_name,
-                identity: args.identity.unwrap_or_else(|| own_identity("multinet-publish")),
-                duration: args.lease_duration,
-            },
-            admin: args.admin,
-            admin_allow_logging: args.admin_allow_logging,
-            log: args.log,
+            lease: args.lease.config("multinet-publish"),
+            program: args.program,
         })
     }
 }
@@ -285,32 +242,13 @@ fn prefix(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a zone. Returns it in lower case and without a trailing dot.
 fn zone(text: &str) -> Result<String, String> {
-    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    if !DNS_SUBDOMAIN.accepts(&name) || name.split('.').any(|label| !DNS_LABEL.accepts(label)) {
-        return Err(format!("write a zone as {DNS_SUBDOMAIN}"));
-    }
-    if name.len() + SHORTEST_NAME > MAX_NAME {
-        return Err("too long, no service name fits below it; choose a shorter zone".to_owned());
-    }
-    Ok(name)
-}
-
-fn namespace(text: &str) -> Result<String, String> {
-    let is_one = DNS_LABEL.accepts(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a namespace is {DNS_LABEL}"))
-}
-
-fn lease_name(text: &str) -> Result<String, String> {
-    let is_one = DNS_SUBDOMAIN.accepts(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a Lease is {DNS_SUBDOMAIN}"))
+    command_line::zone(text, SHORTEST_NAME)
 }
 
 #[cfg(test)]
 mod tests {
     use multinet_runtime::command_line::one_line;
-    use multinet_runtime::lease::flags::NAMESPACE;
 
     use super::*;
 
@@ -329,10 +267,7 @@ mod tests {
         assert_eq!(config.settings.zones, ["multinet.cluster.local"]);
         assert!(config.settings.vertex_zones.is_empty() && config.owner.is_none() && !config.take_over);
         assert_eq!((config.settings.ttl, config.settings.reverse_ranges.len()), (5, PRIVATE.len()));
-        assert_eq!(
-            (config.lease.namespace.as_str(), config.lease.name.as_str(), config.lease.duration),
-            (NAMESPACE, "multinet-publish", Duration::from_secs(15))
-        );
+        assert_eq!(config.lease.name, "multinet-publish");
     }
 
     #[test]
@@ -366,7 +301,6 @@ mod tests {
             ),
             (&["--etcd", ETCD[1], "--ttl", "0"], "0 is not in 1..=3600"),
             (&["--etcd", ETCD[1], "--owner", "a b"], "without spaces"),
-            (&["--etcd", ETCD[1], "--lease-duration", "2h"], "choose from 1s to 1h"),
         ] {
             let error = config(flags).unwrap_err();
             assert!(error.contains(message), "{flags:?}: {error}");

@@ -13,13 +13,6 @@ pub(crate) mod flags {
 
     /// Default of `--ttl` in seconds, as in multinet-dns.
     pub(crate) const TTL: u32 = 5;
-
-    /// Default of `--lease-name`: name of the Lease for leader election.
-    pub(crate) const LEASE_NAME: &str = "multinet-publish";
-
-    /// Default of `--lease-duration`: time after which a silent leader loses the Lease, as in
-    /// client-go.
-    pub(crate) const LEASE_DURATION: &str = "15s";
 }
 
 /// Keys of what tenants write. A key has some 250 bytes, and etcd stores 2 GiB by default, with its

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use k8s_openapi::jiff::SignedDuration;
+use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
 
 /// Returns clap's error about a command line of `program` as one line.
 pub fn one_line(error: &clap::Error, program: &str) -> String {
@@ -46,6 +47,43 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a time as 500ms, 5s, 10m or 1h".to_owned();
     let parsed: SignedDuration = text.parse().map_err(|_| wrong())?;
     Duration::try_from(parsed).map_err(|_| wrong())
+}
+
+/// Parses the name of a namespace.
+///
+/// # Errors
+///
+/// The rule that `text` breaks.
+pub fn namespace(text: &str) -> Result<String, String> {
+    let is_one = DNS_LABEL.accepts(text);
+    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a namespace is {DNS_LABEL}"))
+}
+
+/// Parses the name of an object, such as a Lease.
+///
+/// # Errors
+///
+/// The rule that `text` breaks.
+pub fn object_name(text: &str) -> Result<String, String> {
+    let is_one = DNS_SUBDOMAIN.accepts(text);
+    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of an object is {DNS_SUBDOMAIN}"))
+}
+
+/// Parses a zone below which names of `shortest` bytes fit, their last dot included. Returns it in
+/// lower case and without a trailing dot.
+///
+/// # Errors
+///
+/// The rule that `text` breaks.
+pub fn zone(text: &str, shortest: usize) -> Result<String, String> {
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    if !DNS_SUBDOMAIN.accepts(&name) || name.split('.').any(|label| !DNS_LABEL.accepts(label)) {
+        return Err(format!("write a zone as {DNS_SUBDOMAIN}"));
+    }
+    if name.len() + shortest > DNS_SUBDOMAIN.max() {
+        return Err("too long, no name fits below it; choose a shorter zone".to_owned());
+    }
+    Ok(name)
 }
 
 /// Checks that no zone lies where another one has names: services below `svc`, and anything in a
@@ -113,6 +151,21 @@ mod tests {
                 check(zones, vertex_zones).unwrap_err().starts_with(message),
                 "{zones:?} {vertex_zones:?}"
             );
+        }
+    }
+
+    #[test]
+    fn zones_are_normalized_and_leave_room_for_names() {
+        assert_eq!(zone("Fast.Example.", 8), Ok("fast.example".to_owned()));
+        let long = ["x".repeat(60).as_str(); 4].join(".");
+        assert_eq!(zone(&long, 253 - long.len()), Ok(long.clone()));
+        for (text, shortest, message) in [
+            (long.as_str(), 254 - long.len(), "choose a shorter zone"),
+            ("a_b", 8, "write a zone as a DNS name"),
+            ("", 8, "write a zone as"),
+            (".", 8, "write a zone as"),
+        ] {
+            assert!(zone(text, shortest).unwrap_err().contains(message), "{text}");
         }
     }
 

@@ -52,22 +52,24 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::time::Duration;
 
+use anyhow::Result;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PostParams};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::election::{Answer, Election, Ownership, Request};
 use self::health::LeaseHealth;
 use self::leadership::Tenure;
-use crate::TerminalSafe;
 use crate::limits::lease::{LONGEST_RENEWAL, LONGEST_REQUEST};
 pub use crate::limits::lease::{MAX_DURATION, MIN_DURATION};
 use crate::watch::problem::{Problem, ProblemKind};
+use crate::{TerminalSafe, client};
 
+pub use self::flags::LeaseArgs;
 pub use self::leadership::Leadership;
 pub use self::metrics::LeaseMetrics;
 
@@ -84,6 +86,25 @@ pub struct LeaseConfig {
     /// Time after the last renewal until other candidates may take over: from [`MIN_DURATION`] to
     /// [`MAX_DURATION`], usually 15 s. All other times follow from it.
     pub duration: Duration,
+}
+
+/// Takes part in the election for a lease, as [`lease()`] does, by a client of its own, so that
+/// writes and watches cannot delay a renewal. The caller drops the sender when all users of the
+/// [`Leadership`] have ended.
+///
+/// # Errors
+///
+/// Those of [`client::connect`].
+pub async fn elect(
+    config: LeaseConfig,
+    metrics: LeaseMetrics,
+    shutdown: CancellationToken,
+) -> Result<(Leadership, impl Future<Output = ()> + Send, oneshot::Sender<()>)> {
+    let (users, ended) = oneshot::channel();
+    // Completes when the sender is dropped, which also happens if its task panics.
+    let ended = async { drop(ended.await) };
+    let (leadership, election) = lease(client::connect().await?.0, config, metrics, shutdown, ended);
+    Ok((leadership, election, users))
 }
 
 /// Takes part in the election for a lease. Returns the leadership, and the future that runs the

@@ -17,17 +17,15 @@
 //!
 //! A binary puts the parts together in this order:
 //!
-//! 1. [`log::init`], so that all later steps can log.
-//! 2. [`drain::on_signal`]. Every task takes its token. Cancelling it is the only way to stop a
-//!    task.
-//! 3. [`Readiness::register`] for every watch and listener, before the first of them starts. A
-//!    process that has registered nothing yet would count as ready.
-//! 4. [`client::connect`] and a [`watch()`] per kind. Each watch feeds an [`Index`], which is the
+//! 1. [`Program::run`], which sets up logs, signals, readiness and the registry of metrics. Every
+//!    task takes the program's token. Cancelling it is the only way to stop a task.
+//! 2. [`Readiness::register`] for every watch and listener, before the first of them starts.
+//! 3. [`client::connect`] and a watch per kind ([`Watches`]). Each feeds an [`Index`], which is the
 //!    binary's own code. An index sees neither streams nor errors, so that tests call it directly.
-//! 5. [`lease()`], where only one of several processes may write. Each writer asks its
+//! 4. [`Program::serve_admin`], early: operators look most at a process that is not ready yet.
+//! 5. [`lease::elect`], where only one of several processes may write. Each writer asks its
 //!    [`Leadership`] before it writes.
-//! 6. [`Admin::serve`], early: operators look most at a process that is not ready yet.
-//! 7. Once the token is cancelled, [`drain::finish`].
+//! 6. [`Program::run_until`], which waits for the end.
 //!
 //! # Rules of all parts
 //!
@@ -56,8 +54,10 @@ mod index;
 mod limits;
 mod metrics;
 mod process;
+mod program;
 mod random;
 mod ready;
+mod watches;
 mod wildcard;
 
 pub use self::admin::{Admin, Page, page};
@@ -68,8 +68,10 @@ pub use self::index::{Index, ObjectKey};
 pub use self::lease::{Leadership, LeaseConfig, LeaseMetrics, lease};
 pub use self::log::{LogArgs, LogFormat, LogLevel};
 pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
+pub use self::program::{Program, ProgramArgs, ProgramSettings};
 pub use self::random::{random_fraction, random_number};
 pub use self::ready::{Readiness, ReadyGuard};
 pub use self::watch::{Refresh, WatchConfig, watch};
+pub use self::watches::Watches;
 pub use self::wildcard::ipv4_fallback;
 pub use multinet_stderr::{TerminalSafe, UNLIMITED};

@@ -52,6 +52,10 @@ pub(crate) mod api {
 pub(crate) mod lease {
     use std::time::Duration;
 
+    /// Default of `--lease-duration`: time after which a silent leader loses the Lease, as in
+    /// client-go.
+    pub(crate) const DEFAULT_DURATION: &str = "15s";
+
     /// Shortest duration of a lease. The Lease object counts in whole seconds.
     pub const MIN_DURATION: Duration = Duration::from_secs(1);
 

@@ -12,15 +12,14 @@
 //!
 //! `MULTINET_TARGETS` and `MULTINET_SOURCES` name the other vertex, as multinet-numaflow sets them.
 
+mod shared;
+
 use std::env;
-use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use multinet_client::{Choice, ConnectorBuilder, Listener, ListenerBuilder, Resolver, Targets};
+use anyhow::{Result, anyhow, bail};
+use multinet_client::{Choice, Listener, ListenerBuilder, Targets};
 use multinet_client_numaflow::{FrameSink, FrameSource};
 use numaflow::shared::ServerExtras as _;
 use numaflow::{sink, source};
@@ -32,8 +31,7 @@ const USAGE: &str = "usage: boundary send|receive [option]...";
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // If the log cannot be written, the program goes on.
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false).init();
+    shared::log();
     let mut words = env::args().skip(1);
     match words.next().as_deref() {
         Some("send") => send(words).await,
@@ -45,7 +43,7 @@ async fn main() -> Result<()> {
 async fn send(words: impl Iterator<Item = String>) -> Result<()> {
     let targets = Targets::from_env()?;
     let connector = targets.connector().choice(Choice::LeastOutstanding);
-    let (connector, sockets) = options_of_send(connector, words)?;
+    let (connector, sockets) = shared::connector(connector, words)?;
     let sink = FrameSink::start(connector, targets.target()?)?;
     let peers = sink.peers().clone();
     let mut server = sink::Server::new(sink);
@@ -76,25 +74,6 @@ async fn receive(words: impl Iterator<Item = String>) -> Result<()> {
     Ok(())
 }
 
-fn options_of_send(
-    mut connector: ConnectorBuilder,
-    mut words: impl Iterator<Item = String>,
-) -> Result<(ConnectorBuilder, Option<String>)> {
-    let mut sockets = None;
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--server" => {
-                let server: SocketAddr = value(&word, words.next())?;
-                connector = connector.resolver(Resolver::builder().servers([server]).build()?);
-            }
-            "--sockets" => sockets = Some(value(&word, words.next())?),
-            "--allow-default-network" => connector = connector.allow_default_network(true),
-            _ => bail!("{word}: no such option of send\n{USAGE}"),
-        }
-    }
-    Ok((connector, sockets))
-}
-
 fn options_of_receive(
     mut listener: ListenerBuilder,
     mut words: impl Iterator<Item = String>,
@@ -102,20 +81,12 @@ fn options_of_receive(
     let mut sockets = None;
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--slots" => listener = listener.slots(value(&word, words.next())?),
-            "--address" => listener = listener.address(value(&word, words.next())?),
-            "--sockets" => sockets = Some(value(&word, words.next())?),
+            "--slots" => listener = listener.slots(shared::value(&word, words.next())?),
+            "--address" => listener = listener.address(shared::value(&word, words.next())?),
+            "--sockets" => sockets = Some(shared::value(&word, words.next())?),
             "--allow-default-network" => listener = listener.allow_default_network(true),
-            _ => bail!("{word}: no such option of receive\n{USAGE}"),
+            _ => bail!("{word}: no such option"),
         }
     }
     Ok((listener, sockets))
-}
-
-fn value<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
-    option: &str,
-    word: Option<String>,
-) -> Result<T> {
-    let word = word.with_context(|| format!("{option} needs a value"))?;
-    word.parse().with_context(|| format!("{option} {word}"))
 }

@@ -14,15 +14,15 @@
 //!
 //! `MULTINET_TARGETS` and `MULTINET_SOURCES` name the other vertex, as multinet-numaflow sets them.
 
+mod shared;
+
 use std::env;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use multinet_client::{ConnectorBuilder, Offers, OffersBuilder, Received, Resolver, Targets};
+use multinet_client::{Offers, OffersBuilder, Received, Targets};
 use multinet_client_numaflow::{Claim, FetchingSink, OfferingMap, stable_id};
 use numaflow::mapstream::MapStreamRequest;
 use numaflow::shared::ServerExtras as _;
@@ -33,8 +33,7 @@ const USAGE: &str = "usage: claim_check decode|infer [option]...";
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // If the log cannot be written, the program goes on.
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false).init();
+    shared::log();
     let mut words = env::args().skip(1);
     match words.next().as_deref() {
         Some("decode") => decode(words).await,
@@ -64,7 +63,7 @@ async fn decode(words: impl Iterator<Item = String>) -> Result<()> {
 
 async fn infer(words: impl Iterator<Item = String>) -> Result<()> {
     let targets = Targets::from_env()?;
-    let (connector, sockets) = options_of_infer(targets.connector(), words)?;
+    let (connector, sockets) = shared::connector(targets.connector(), words)?;
     let connector = connector.build()?;
     let sink = FetchingSink::new(connector.clone(), targets.sources(), |picture, message| {
         Box::pin(async move { process(picture, message) })
@@ -116,44 +115,16 @@ impl Decode {
         while let Some(word) = words.next() {
             let offers = options.offers.clone();
             match word.as_str() {
-                "--size" => options.size = value(&word, words.next())?,
-                "--repeat" => options.repeat = Duration::from_secs(value(&word, words.next())?),
-                "--sockets" => options.sockets = Some(value(&word, words.next())?),
-                "--budget" => options.offers = offers.budget(value(&word, words.next())?),
-                "--host" => options.offers = offers.host(value::<String>(&word, words.next())?),
-                "--address" => options.offers = offers.address(value(&word, words.next())?),
+                "--size" => options.size = shared::value(&word, words.next())?,
+                "--repeat" => options.repeat = Duration::from_secs(shared::value(&word, words.next())?),
+                "--sockets" => options.sockets = Some(shared::value(&word, words.next())?),
+                "--budget" => options.offers = offers.budget(shared::value(&word, words.next())?),
+                "--host" => options.offers = offers.host(shared::value::<String>(&word, words.next())?),
+                "--address" => options.offers = offers.address(shared::value(&word, words.next())?),
                 "--allow-default-network" => options.offers = offers.allow_default_network(true),
-                _ => bail!("{word}: no such option of decode\n{USAGE}"),
+                _ => bail!("{word}: no such option"),
             }
         }
         Ok(options)
     }
-}
-
-fn options_of_infer(
-    mut connector: ConnectorBuilder,
-    mut words: impl Iterator<Item = String>,
-) -> Result<(ConnectorBuilder, Option<String>)> {
-    let mut sockets = None;
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--wait" => connector = connector.fetch_wait(Duration::from_secs(value(&word, words.next())?)),
-            "--server" => {
-                let server: SocketAddr = value(&word, words.next())?;
-                connector = connector.resolver(Resolver::builder().servers([server]).build()?);
-            }
-            "--sockets" => sockets = Some(value(&word, words.next())?),
-            "--allow-default-network" => connector = connector.allow_default_network(true),
-            _ => bail!("{word}: no such option of infer\n{USAGE}"),
-        }
-    }
-    Ok((connector, sockets))
-}
-
-fn value<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
-    option: &str,
-    word: Option<String>,
-) -> Result<T> {
-    let word = word.with_context(|| format!("{option} needs a value"))?;
-    word.parse().with_context(|| format!("{option} {word}"))
 }

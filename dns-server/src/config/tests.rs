@@ -32,7 +32,7 @@ fn defaults_are_those_of_the_documentation() {
     let ranges = ReverseRanges::new(args.reverse_range, args.reverse_exclude);
     assert_eq!(ranges, ReverseRanges::default());
     assert_eq!((args.ttl, args.answer_order, args.log_queries), (5, AnswerOrder::Rotate, false));
-    assert_eq!((args.lameduck, args.admin), (Duration::from_secs(5), None));
+    assert_eq!((args.lameduck, args.program.admin), (Duration::from_secs(5), None));
     assert!(args.transfer_to.is_empty() && args.snapshot.is_none());
     assert_eq!(usize::from(args.udp_payload_size), crate::answer::query::MAX_UDP);
     assert!(args.rate_limit.is_none() && args.cookie_secret_file.is_none() && args.debug_top.is_none());
