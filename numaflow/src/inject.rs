@@ -24,10 +24,9 @@ const IPC_LOCK: &str = "IPC_LOCK";
 /// Object of JSON.
 pub type Object = Map<String, Value>;
 
-/// Returns the operations of a JSON patch (RFC 6902) that bring a Vertex' spec up to its plan: each
-/// replaces a field of the spec. `end` is `None` if the vertex is at no edge; then only a stamp is
-/// removed.
-pub fn patch(namespace: &str, spec: &Object, end: Option<&End>, settings: &Settings) -> Vec<Value> {
+/// Returns those fields of a Vertex' spec that have to change for its plan, as they are then. `end`
+/// is `None` if the vertex is at no edge; then only a stamp is removed.
+pub fn changes(namespace: &str, spec: &Object, end: Option<&End>, settings: &Settings) -> Object {
     let mut wanted = spec.clone();
     match end {
         Some(end) => {
@@ -46,10 +45,8 @@ pub fn patch(namespace: &str, spec: &Object, end: Option<&End>, settings: &Setti
                 .and_then(|it| it.as_object_mut()?.remove(PLAN)),
         ),
     }
-    let changed = wanted.into_iter().filter(|(field, value)| spec.get(field) != Some(value));
-    changed
-        .map(|(field, value)| json!({"op": "add", "path": format!("/spec/{field}"), "value": value}))
-        .collect()
+    wanted.retain(|field, value| spec.get(field) != Some(value));
+    wanted
 }
 
 /// Merges a plan into a vertex in this namespace.

@@ -8,13 +8,13 @@ use hyper::StatusCode;
 use kube::{Api, Client};
 use multinet_runtime::Readiness;
 use multinet_runtime::watch::Problem;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use crate::annotation::Declared;
 use crate::index::State;
-use crate::inject::{Object, patch};
+use crate::inject::{Object, changes};
 use crate::limits::webhook::READ_TIME;
 use crate::metrics::Metrics;
 use crate::objects::Pipeline;
@@ -100,8 +100,10 @@ impl Webhook {
         let read = self.read(&request.namespace, pipeline).await?;
         let end = self.state.end(&request.namespace, (pipeline, &read), vertex);
         let settings = self.state.settings();
-        let operations = patch(&request.namespace, &request.object.spec, end.as_ref(), settings);
-        Ok((respond(&request.uid, &operations), !operations.is_empty()))
+        let changes = changes(&request.namespace, &request.object.spec, end.as_ref(), settings);
+        let answer = respond(&request.uid, &changes)
+            .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("no answer: {error}")))?;
+        Ok((answer, !changes.is_empty()))
     }
 
     /// Reads what a Pipeline declares now. The watch may be behind, since Numaflow writes Vertices
@@ -122,14 +124,71 @@ impl Webhook {
     }
 }
 
-/// Returns an AdmissionReview that admits the object, with these changes.
-fn respond(uid: &str, operations: &[Value]) -> Vec<u8> {
-    let mut response = json!({"uid": uid, "allowed": true});
-    if !operations.is_empty() {
-        response["patchType"] = json!("JSONPatch");
-        response["patch"] = json!(STANDARD.encode(Value::from(operations).to_string()));
+/// AdmissionReview that admits an object.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(flatten)]
+    patch: Option<Patch>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Patch {
+    patch_type: &'static str,
+    /// Operations in JSON, in base64.
+    patch: String,
+}
+
+/// Operation of a JSON patch (RFC 6902).
+#[derive(Serialize)]
+struct Operation<'a> {
+    op: &'static str,
+    path: String,
+    value: &'a Value,
+}
+
+/// Returns the answer that admits a Vertex with these fields of its spec changed.
+fn respond(uid: &str, changes: &Object) -> serde_json::Result<Vec<u8>> {
+    let operation = |(field, value)| Operation { op: "add", path: format!("/spec/{field}"), value };
+    let operations: Vec<_> = changes.iter().map(operation).collect();
+    let patch = if operations.is_empty() {
+        None
+    } else {
+        Some(Patch { patch_type: "JSONPatch", patch: STANDARD.encode(serde_json::to_vec(&operations)?) })
+    };
+    let response = Response { uid, allowed: true, patch };
+    serde_json::to_vec(&Answer { api_version: "admission.k8s.io/v1", kind: "AdmissionReview", response })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn changed_fields_are_operations_of_a_patch() {
+        let answer = |changes: Value| -> Value {
+            serde_json::from_slice(&respond("7", changes.as_object().unwrap()).unwrap()).unwrap()
+        };
+        let operations = r#"[{"op":"add","path":"/spec/scale","value":{"min":1}}]"#;
+        let response = json!({
+            "uid": "7", "allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(operations),
+        });
+        let review =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+        assert_eq!(answer(json!({"scale": {"min": 1}})), review);
+        assert_eq!(answer(json!({}))["response"], json!({"uid": "7", "allowed": true}));
     }
-    let review =
-        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
-    review.to_string().into_bytes()
 }
