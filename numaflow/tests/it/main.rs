@@ -1,5 +1,4 @@
-//! The binary: `inject` on files, its exit status, and the flags that the documentation names. And
-//! the stored inputs of fuzzing.
+//! The binary: `inject` on files, and its exit status. And the stored inputs of fuzzing.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -59,23 +58,5 @@ fn a_wrong_file_is_one_line_and_status_2() {
             "{said}"
         );
         assert!(said.starts_with("multinet-numaflow: ") && said.contains(message), "{said}");
-    }
-}
-
-#[test]
-fn the_documentation_names_flags_that_exist() {
-    let page = std::fs::read_to_string("../docs/numaflow.md").unwrap();
-    let help = text(&run(&["--help"], "").stdout) + &text(&run(&["inject", "--help"], "").stdout);
-    // Blocks of code have flags of other programs, too.
-    let prose: String = page.split("```").step_by(2).collect();
-    let words = prose.split(|it: char| !it.is_ascii_alphanumeric() && it != '-');
-    let mut flags: Vec<&str> = words.filter(|word| word.starts_with("--") && word.len() > 4).collect();
-    flags.sort_unstable();
-    flags.dedup();
-    // Of Helm and the API server.
-    flags.retain(|flag| !["--set", "--feature-gates", "--runtime-config"].contains(flag));
-    assert!(flags.len() >= 5, "{flags:?}");
-    for flag in flags {
-        assert!(help.contains(flag), "multinet-numaflow has no {flag}");
     }
 }
