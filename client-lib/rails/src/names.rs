@@ -22,8 +22,8 @@ pub const DEFAULT_NETWORK_STATUS: [&str; 2] =
 /// Network that the pod is attached to, as a file tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attachment {
-    /// Name of the NetworkAttachmentDefinition without its namespace, or of the ResourceClaim in
-    /// the pod.
+    /// Name of the NetworkAttachmentDefinition without its namespace, or of the ResourceClaim: that
+    /// in the pod, if it is made from a template.
     pub(crate) network: String,
     interface: Option<String>,
     addresses: Vec<IpAddr>,
@@ -32,11 +32,15 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// Returns whether the file speaks of a rail: by its interface, or by an address of it.
+    /// Returns whether the file speaks of a rail: by its interface, or else by an address of it or
+    /// by its NIC, as of a port of InfiniBand without an interface.
     pub(crate) fn is_of(&self, rail: &Rail) -> bool {
         match (&self.interface, &rail.interface) {
             (Some(named), Some(own)) => named == own,
-            _ => rail.addresses.iter().any(|own| self.addresses.contains(&own.addr())),
+            _ => {
+                rail.addresses.iter().any(|own| self.addresses.contains(&own.addr()))
+                    || self.pci.is_some() && self.pci == rail.pci
+            }
         }
     }
 }
@@ -44,13 +48,21 @@ impl Attachment {
 /// Reads the networks of the pod from its network-status, and then from the metadata of its
 /// devices.
 pub(crate) fn read(root: &Path, network_status: Option<&Path>) -> io::Result<Vec<Attachment>> {
-    let text = match network_status {
-        Some(file) => fs::read_to_string(file).map_err(|error| in_file(file, error))?,
-        None => by_default(root)?,
+    let mut found = match network_status {
+        Some(file) => named(file)?,
+        // It may have other annotations only.
+        None => network_status::parse(&by_default(root)?).unwrap_or_default(),
     };
-    let mut found = network_status::parse(&text);
     found.extend(device_metadata::read(root));
     Ok(found)
+}
+
+/// Reads the networks from a file that the caller names.
+fn named(file: &Path) -> io::Result<Vec<Attachment>> {
+    let text = fs::read_to_string(file).map_err(|error| in_file(file, error))?;
+    let other =
+        || io::Error::new(ErrorKind::InvalidData, "it has no network-status, which is a list in JSON");
+    network_status::parse(&text).ok_or_else(other).map_err(|error| in_file(file, error))
 }
 
 /// Returns the text of the first default file that exists; nothing if none does.

@@ -51,7 +51,7 @@ struct NetworkData {
     ips: Vec<String>,
 }
 
-/// Reads the network devices of all claims below a root. Files that cannot be read are left out.
+/// Reads the devices of all claims below a root. Files that cannot be read are left out.
 pub(super) fn read(root: &Path) -> Vec<Attachment> {
     let mut found = Vec::new();
     for kind in ["resourceclaims", "resourceclaimtemplates"] {
@@ -74,16 +74,18 @@ fn parse(claim: &str, text: &str) -> Vec<Attachment> {
     let metadata = versions.filter(known).find_map(|value| serde_json::from_value(value).ok());
     let Some(DeviceMetadata { requests }) = metadata else { return Vec::new() };
     let attachment = |device: Device| {
-        let NetworkData { interface_name, ips } = device.network_data?;
         let pci = |name| device.attributes.get(name).and_then(|value: &Value| value["string"].as_str());
-        Some(Attachment {
+        let pci = PCI.into_iter().find_map(pci).map(str::to_owned);
+        // Some drivers do not tell the interface, and devices such as GPUs have none.
+        let NetworkData { interface_name, ips } = device.network_data.unwrap_or_default();
+        Attachment {
             network: claim.to_owned(),
             interface: interface_name.filter(|name| !name.is_empty()),
             addresses: ips.iter().filter_map(|text| ip(text)).collect(),
-            pci: PCI.into_iter().find_map(pci).map(str::to_owned),
-        })
+            pci,
+        }
     };
-    requests.into_iter().flat_map(|request| request.devices).filter_map(attachment).collect()
+    requests.into_iter().flat_map(|request| request.devices).map(attachment).collect()
 }
 
 #[cfg(test)]
@@ -92,37 +94,43 @@ mod tests {
 
     use super::*;
 
-    /// Metadata as Kubernetes' library writes it, with a newer version before the one that is
-    /// known.
-    const METADATA: &str = r#"
-        {"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io/v9", "requests": "new"}
-        {"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io/v1alpha1",
-         "metadata": {"name": "claim", "uid": "claim-uid", "generation": 7}, "podClaimName": "rail0",
-         "requests": [{"name": "nic", "devices": [
-           {"driver": "dra.net", "pool": "worker-0", "name": "mlx5-2",
-            "attributes": {"dra.net/rdmaDevice": {"string": "mlx5_2"}, "resource.kubernetes.io/pciBusID": {"string": "0000:19:00.2"}},
-            "networkData": {"interfaceName": "net1", "ips": ["192.168.111.5/24", "fd00::5/64"], "hardwareAddress": "02:00:00:00:00:01"}},
-           {"driver": "gpu.example.com", "pool": "worker-0", "name": "gpu-0"}]}]}"#;
+    /// Metadata of a NIC and of a GPU in one request, as written by Kubernetes' library for drivers
+    /// (`k8s.io/dynamic-resource-allocation` 0.37.0, in both of its API versions).
+    const METADATA: &str = include_str!("device_metadata.json");
+
+    /// Object of a later library, which stands before these.
+    const NEWER: &str =
+        r#"{"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io/v9", "requests": "new"}"#;
 
     #[test]
-    fn network_devices_are_read_from_the_metadata_of_each_claim() -> io::Result<()> {
+    fn devices_are_read_from_the_metadata_of_each_claim() -> io::Result<()> {
         let root = tempfile::tempdir()?;
         let write = |path: &str, text: &str| {
             let file = root.path().join(FOLDER).join(path);
             file.parent().map_or(Ok(()), fs::create_dir_all)?;
             fs::write(file, text)
         };
-        write("resourceclaimtemplates/rail0/nic/dra.net-metadata.json", METADATA)?;
+        write("resourceclaimtemplates/rail0/nic/dra.net-metadata.json", &format!("{NEWER}{METADATA}"))?;
         // A driver creates the file first, and fills it in later.
         write("resourceclaims/rail1/nic/dra.net-metadata.json", "")?;
         write("resourceclaims/rail2/nic/notes.txt", METADATA)?;
-        let expected = Attachment {
+        let nic = Attachment {
             network: "rail0".to_owned(),
             interface: Some("net1".to_owned()),
             addresses: vec![[192, 168, 111, 5].into(), "fd00::5".parse().unwrap()],
             pci: Some("0000:19:00.2".to_owned()),
         };
-        assert_eq!(read(root.path()), [expected]);
+        let gpu = Attachment {
+            network: "rail0".to_owned(),
+            interface: None,
+            addresses: Vec::new(),
+            pci: Some("0000:18:00.0".to_owned()),
+        };
+        let both = [nic, gpu];
+        assert_eq!(read(root.path()), both);
+        let (beta, alpha) = METADATA.split_at(METADATA.find("\n{").unwrap());
+        assert!(beta.contains(API_VERSIONS[0]) && alpha.contains(API_VERSIONS[1]), "{METADATA}");
+        assert_eq!([parse("rail0", beta), parse("rail0", alpha)], [both.clone(), both]);
         assert_eq!(read(&root.path().join("nowhere")), []);
         Ok(())
     }
