@@ -178,5 +178,6 @@ fn summary(plan: &Plan) -> String {
     let left_out = plan.left_out().map(|(name, reason)| format!("; {name} is left out: {reason}"));
     let set =
         if set.is_empty() { "no variable is set".to_owned() } else { format!("sets {}", set.join(" ")) };
-    format!("multinet: {set}{}", left_out.collect::<String>())
+    let lost = plan.lost.iter().map(|reason| format!("; {reason}"));
+    format!("multinet: {set}{}", left_out.chain(lost).collect::<String>())
 }

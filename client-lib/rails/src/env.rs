@@ -161,6 +161,8 @@ pub struct Plan {
     pub variables: Vec<Variable>,
     /// Remarks for the user, such as a flag that no variable stands for.
     pub remarks: Vec<String>,
+    /// Rails whose RDMA devices cannot be used, each with the reason, while other rails use theirs.
+    pub lost: Vec<String>,
 }
 
 /// Variable of a framework.
@@ -351,6 +353,14 @@ impl Plan {
         self.variables.push(Variable { name, setting });
     }
 
+    /// Notes the rails that lack their RDMA devices, which half of the bandwidth may go by.
+    fn note_lost(&mut self, request: &Request<'_>) {
+        self.lost = match request.devices().next() {
+            Some(_) => request.rails.iter().filter_map(|rail| rail.lost()).collect(),
+            None => Vec::new(),
+        };
+    }
+
     fn remark(&mut self, remark: String) {
         if !self.remarks.contains(&remark) {
             self.remarks.push(remark);
@@ -409,6 +419,17 @@ impl<'a> Request<'a> {
             .filter_map(|rail| Some(format!("{}: {}", rail.name(), rail.rdma.as_ref().err()?)));
         let reasons = reasons.collect::<Vec<_>>().join("; ");
         Err(if reasons.is_empty() { self.none() } else { reasons })
+    }
+
+    /// Returns that some rails are under RoCE and others under InfiniBand, with one of each, if it
+    /// is so.
+    fn two_kinds(&self) -> Option<String> {
+        let of = |link| self.devices().find(|place| place.link == link);
+        let (roce, infiniband) = (of(LinkLayer::Ethernet)?, of(LinkLayer::InfiniBand)?);
+        Some(format!(
+            "{} port {} is under RoCE, and {} port {} under InfiniBand",
+            roce.device, roce.port, infiniband.device, infiniband.port
+        ))
     }
 
     /// Returns the rails under RoCE, each with its device. GIDs of InfiniBand need not be chosen.

@@ -155,6 +155,16 @@ impl Rail {
         self.interface.as_deref().unwrap_or(device)
     }
 
+    /// Returns why the rail lacks an RDMA device that is its own: one that has its GID, and cannot
+    /// be used.
+    pub(crate) fn lost(&self) -> Option<String> {
+        match &self.rdma {
+            Err(NoRdma::NoGid { rejected, .. }) if rejected.is_empty() => None,
+            Err(NoRdma::NoDevice) | Ok(_) => None,
+            Err(reason) => Some(format!("{} is used without RDMA: {reason}", self.name())),
+        }
+    }
+
     /// Returns the rail of an interface with these addresses.
     pub(crate) fn of_interface(
         machine: &Machine<'_>,

@@ -5,8 +5,16 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::{Request, network_of};
+use super::{Plan, Request, network_of};
 use crate::gid::{DeviceGid, GidEntry, Port};
+
+/// Names of the variables that choose the rows.
+pub(super) struct Names {
+    pub(super) index: &'static str,
+    pub(super) range: &'static str,
+    pub(super) family: &'static str,
+    pub(super) version: &'static str,
+}
 
 /// Choice of the rows for some devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +27,34 @@ pub(super) enum Rows {
     Range(IpNet),
     /// No setting leads to all rows, for this reason.
     Unknown(String),
+}
+
+/// Adds the variables, unless there is a reason why the rows may not be those of the devices in
+/// use.
+///
+/// An index counts before a range, a family and a version. If one of these is set to something
+/// that does not fit the rows, it is left to choose.
+pub(super) fn add(plan: &mut Plan, request: &Request<'_>, names: &Names, differs: Option<String>) {
+    let family = if request.has_ipv6_rows() { "AF_INET6" } else { "AF_INET" };
+    let is_set = |name: &str, fits: Option<&str>| {
+        let value = (request.set)(name).filter(|value| !value.is_empty() && Some(value.as_str()) != fits)?;
+        Some(format!("{name} is set, to {value}, and chooses other rows"))
+    };
+    let differs =
+        differs.or_else(|| is_set(names.family, Some(family))).or_else(|| is_set(names.version, Some("2")));
+    let of_same_rows = |value: String| differs.clone().map_or(Ok(value), Err);
+    if request.has_ipv6_rows() {
+        plan.add(request, names.family, of_same_rows(family.to_owned()));
+    }
+    match rows(request) {
+        Rows::NotNeeded => {}
+        Rows::Index(row) => {
+            let row = is_set(names.range, None).map_or_else(|| Ok(row.to_string()), Err);
+            plan.add(request, names.index, row.and_then(of_same_rows));
+        }
+        Rows::Range(range) => plan.add(request, names.range, of_same_rows(range.to_string())),
+        Rows::Unknown(reason) => plan.add(request, names.index, Err(reason)),
+    }
 }
 
 /// Returns how NCCL, and NVSHMEM, which has the same code, are told the rows.

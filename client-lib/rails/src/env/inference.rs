@@ -1,5 +1,9 @@
 //! Variables of programs that serve models: NIXL, Mooncake, vLLM and SGLang.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use super::gid_rows::{Rows, rows};
 use super::{Plan, Request, ucx};
 use crate::gpu::Gpu;
@@ -20,29 +24,38 @@ pub(super) fn nixl(plan: &mut Plan, request: &Request<'_>) {
 /// Adds Mooncake's. `MC_TCP_BIND_ADDRESS` is the address that other engines are told, which by
 /// default is the first one of this pod.
 pub(super) fn mooncake(plan: &mut Plan, request: &Request<'_>) {
+    plan.note_lost(request);
     let devices = request.rdma().map(|devices| {
         let names = devices.iter().map(|place| place.device.as_str());
         names.collect::<Vec<_>>().join(",")
     });
-    plan.add(request, "MOONCAKE_DEVICE", devices.clone());
+    let [device, filter] = ["MOONCAKE_DEVICE", "MC_MS_FILTERS"].map(|name| request.differs(name, &devices));
+    plan.add(request, "MOONCAKE_DEVICE", filter.clone().map_or_else(|| devices.clone(), Err));
     if devices.is_ok() {
-        plan.add(request, "MC_MS_FILTERS", devices);
+        plan.add(request, "MC_MS_FILTERS", device.clone().map_or(devices, Err));
     }
-    gid_index(plan, request);
-    if request.is_ipv6_only() {
+    let differs = device.or(filter);
+    gid_index(plan, request, differs);
+    // The one that the name leads to.
+    let of_service = request.service.map(|service| service.addresses.as_slice()).unwrap_or_default();
+    let mut own = request.rails.iter().flat_map(|rail| &rail.addresses).map(IpNet::addr);
+    let named = own.find(|own| of_service.iter().any(|(_, ip)| ip == own));
+    let address = named.map_or_else(|| request.address(), Ok);
+    if address.as_ref().is_ok_and(IpAddr::is_ipv6) {
         plan.add(request, "MC_USE_IPV6", Ok("1".to_owned()));
     }
-    let address = request.address().map(|address| address.to_string());
+    let address = address.map(|address| address.to_string());
     let own_name = request.service.and_then(|service| service.own_name.clone());
     plan.add(request, "MOONCAKE_LOCAL_HOSTNAME", own_name.map_or_else(|| address.clone(), Ok));
     plan.add(request, "MC_TCP_BIND_ADDRESS", address);
 }
 
-/// Adds Mooncake's row of the GID table, which is one for all devices.
-fn gid_index(plan: &mut Plan, request: &Request<'_>) {
+/// Adds Mooncake's row of the GID table, which is one for all devices, unless there is a reason why
+/// it may not be that of the devices in use.
+fn gid_index(plan: &mut Plan, request: &Request<'_>, differs: Option<String>) {
     match rows(request) {
         Rows::NotNeeded => {}
-        Rows::Index(row) => plan.add(request, "MC_GID_INDEX", Ok(row.to_string())),
+        Rows::Index(row) => plan.add(request, "MC_GID_INDEX", differs.map_or(Ok(row.to_string()), Err)),
         Rows::Range(_) => {
             let differ = "Mooncake takes one row for all devices, and theirs differ".to_owned();
             plan.add(request, "MC_GID_INDEX", Err(differ));
@@ -51,21 +64,20 @@ fn gid_index(plan: &mut Plan, request: &Request<'_>) {
     }
 }
 
-/// Adds vLLM's: its own address, and the RDMA device of each GPU.
+/// Adds vLLM's own address, and says how vLLM is told the RDMA device of each GPU.
 ///
-/// vLLM puts a worker's device in front of `UCX_NET_DEVICES`, which therefore must not have the
-/// devices of other GPUs.
+/// vLLM puts a worker's device in front of `UCX_NET_DEVICES`, which then must not have those of
+/// other GPUs. Versions that do not know the mapping would be left without RDMA, so that it is not
+/// set.
 pub(super) fn vllm(plan: &mut Plan, request: &Request<'_>) {
     for name in ["VLLM_HOST_IP", "VLLM_NIXL_SIDE_CHANNEL_HOST"] {
         plan.add(request, name, request.address().map(|address| address.to_string()));
     }
-    let Some((mapping, port)) = nic_by_gpu(request) else { return };
-    let is_free = |name| (request.set)(name).is_none();
-    if ["UCX_NET_DEVICES", "VLLM_GPU_NIC_PCIE_MAPPING", "VLLM_NIC_SELECTION_VARS"].into_iter().all(is_free) {
-        plan.variables.retain(|variable| variable.name != "UCX_NET_DEVICES");
-        ucx::add_with_devices(plan, request, None);
-        plan.add(request, "VLLM_GPU_NIC_PCIE_MAPPING", Ok(mapping));
-        plan.add(request, "VLLM_NIC_SELECTION_VARS", Ok(format!("UCX_NET_DEVICES:{port}")));
+    if let (Some((mapping, port)), Ok(interfaces)) = (nic_by_gpu(request), request.interfaces()) {
+        plan.remark(format!(
+            "versions of vLLM from mid-2026 choose the NIC of each GPU by VLLM_GPU_NIC_PCIE_MAPPING={mapping} \
+             VLLM_NIC_SELECTION_VARS=UCX_NET_DEVICES:{port} UCX_NET_DEVICES={interfaces}"
+        ));
     }
 }
 
@@ -91,7 +103,7 @@ fn nic_by_gpu(request: &Request<'_>) -> Option<(String, u32)> {
 /// Adds SGLang's: its own address, and Mooncake's row. Its device is a flag.
 pub(super) fn sglang(plan: &mut Plan, request: &Request<'_>) {
     plan.add(request, "SGLANG_HOST_IP", request.address().map(|address| address.to_string()));
-    gid_index(plan, request);
+    gid_index(plan, request, None);
     if let Ok(devices) = request.rdma() {
         let names: Vec<&str> = devices.iter().map(|place| place.device.as_str()).collect();
         plan.remark(format!("give SGLang --disaggregation-ib-device {}", names.join(",")));

@@ -7,12 +7,15 @@ use ipnet::IpNet;
 use super::gid_rows::smallest_range;
 use super::{Plan, Request};
 
-/// Adds the variable by which Open MPI sends its TCP traffic on second NICs.
+/// Adds the variables by which Open MPI sends its TCP traffic on second NICs, and by which Open MPI
+/// 4 does not shorten the hosts' names to those on the default network.
 ///
-/// It has ranges of addresses, since the launcher hands its environment to the workers, and often
-/// has no second NIC itself. `mpirun` starts its daemons over the default network all the same.
+/// The former has ranges of addresses, since the launcher hands its environment to the workers, and
+/// often has no second NIC itself. `mpirun` starts its daemons over the default network all the
+/// same.
 pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
     plan.add(request, "OMPI_MCA_btl_tcp_if_include", ranges(request));
+    plan.add(request, "OMPI_MCA_orte_keep_fqdn_hostnames", Ok("1".to_owned()));
 }
 
 /// Returns a range for each network: that of this pod's rail, or the smallest one with all
@@ -44,8 +47,16 @@ fn ranges(request: &Request<'_>) -> Result<String, String> {
     }
     ranges.dedup();
     if ranges.is_empty() {
-        let is_v6 = request.rails.iter().any(|rail| !rail.addresses.is_empty());
+        let is_v6 = !of_service.is_empty() || request.rails.iter().any(|rail| !rail.addresses.is_empty());
         return Err(if is_v6 { "Open MPI takes ranges of IPv4 only".to_owned() } else { request.none() });
+    }
+    // Other pods have other addresses: a service may not have them yet, or the subnet is routed.
+    if let Some(one) = ranges.iter().find(|range| range.prefix_len() == range.max_prefix_len()) {
+        return Err(format!(
+            "{} is the only address that is known of its network, and the range is for all pods: give --service, once \
+             it has them",
+            one.addr()
+        ));
     }
     let is_shared =
         |range: &IpNet| request.pod.default_network.iter().find(|own| range.contains(&own.addr()));

@@ -1,11 +1,19 @@
 //! Variables of NVSHMEM, whose choice of rows is NCCL's.
 
-use super::gid_rows::{Rows, rows};
+use super::gid_rows::{self, Names};
 use super::{Plan, Request};
+
+const ROWS: Names = Names {
+    index: "NVSHMEM_IB_GID_INDEX",
+    range: "NVSHMEM_IB_ADDR_RANGE",
+    family: "NVSHMEM_IB_ADDR_FAMILY",
+    version: "NVSHMEM_IB_ROCE_VERSION_NUM",
+};
 
 /// Adds the variables. NVSHMEM heeds the list of devices only with `NVSHMEM_ENABLE_NIC_PE_MAPPING`,
 /// and only devices whose names begin with `mlx5`, unless another prefix is set.
 pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
+    plan.note_lost(request);
     let names = request.interfaces().map(|names| format!("={names}"));
     plan.add(request, "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", names);
     if request.is_ipv6_only() {
@@ -23,16 +31,7 @@ pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
         let none = || format!("the names of {} have no prefix in common", names.join(", "));
         plan.add(request, "NVSHMEM_HCA_PREFIX", prefix.map(str::to_owned).ok_or_else(none));
     }
-    let of_same_devices = |value: String| differs.clone().map_or(Ok(value), Err);
-    if request.has_ipv6_rows() {
-        plan.add(request, "NVSHMEM_IB_ADDR_FAMILY", of_same_devices("AF_INET6".to_owned()));
-    }
-    match rows(request) {
-        Rows::NotNeeded => {}
-        Rows::Index(row) => plan.add(request, "NVSHMEM_IB_GID_INDEX", of_same_devices(row.to_string())),
-        Rows::Range(range) => plan.add(request, "NVSHMEM_IB_ADDR_RANGE", of_same_devices(range.to_string())),
-        Rows::Unknown(reason) => plan.add(request, "NVSHMEM_IB_GID_INDEX", Err(reason)),
-    }
+    gid_rows::add(plan, request, &ROWS, differs);
 }
 
 /// Returns the longest beginning that all names have, if it is not empty.

@@ -8,16 +8,12 @@ use super::{Plan, Request, network_of};
 use crate::rail::Rail;
 
 /// Adds the variables.
-pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
-    add_with_devices(plan, request, request.device_ports().ok());
-}
-
-/// Adds the variables, with these RDMA devices.
 ///
 /// UCX fails if one device that it sees cannot be used, so that the list has no others. Beside RDMA
 /// devices it needs the interfaces, by which it connects.
-pub(super) fn add_with_devices(plan: &mut Plan, request: &Request<'_>, devices: Option<String>) {
-    let parts: Vec<String> = devices.into_iter().chain(request.interfaces().ok()).collect();
+pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
+    plan.note_lost(request);
+    let parts: Vec<String> = request.device_ports().into_iter().chain(request.interfaces()).collect();
     let all = if parts.is_empty() { Err(request.none()) } else { Ok(parts.join(",")) };
     let differs = request.differs("UCX_NET_DEVICES", &all);
     plan.add(request, "UCX_NET_DEVICES", all);
@@ -37,7 +33,8 @@ pub(super) fn add_with_devices(plan: &mut Plan, request: &Request<'_>, devices: 
             let own = conflict.map_or_else(|| Ok(own.join(",")), Err);
             plan.add(request, "UCX_IB_ROCE_SUBNETS", own.and_then(of_same_devices));
             let local = several.iter().find_map(|(rail, _)| routed(rail, request));
-            plan.add(request, "UCX_IB_ROCE_LOCAL_SUBNET", local.map_or_else(|| Ok("y".to_owned()), Err));
+            let local = local.map_or_else(|| Ok("y".to_owned()), Err);
+            plan.add(request, "UCX_IB_ROCE_LOCAL_SUBNET", local.and_then(of_same_devices));
         }
     }
 }

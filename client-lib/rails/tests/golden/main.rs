@@ -87,7 +87,7 @@ fn variables(case: &Case) -> String {
             }
             .unwrap();
         }
-        plan.remarks.iter().for_each(|remark| writeln!(text, "    # {remark}").unwrap());
+        plan.lost.iter().chain(&plan.remarks).for_each(|remark| writeln!(text, "    # {remark}").unwrap());
     }
     text
 }
