@@ -69,7 +69,8 @@ command line is wrong.";
 /// Waits for the hosts of a service, and prints them.
 pub(crate) async fn run(args: HostfileArgs) -> anyhow::Result<ExitCode> {
     let (service, port) = Target::service(&args.service)?;
-    let service = match args.network {
+    // As in a manifest that sets MULTINET_NETWORK to nothing.
+    let service = match args.network.filter(|alias| !alias.is_empty()) {
         Some(alias) => on_network(&service, &alias)?,
         None => service,
     };

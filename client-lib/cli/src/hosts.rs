@@ -1,6 +1,7 @@
 //! The hosts of a service, in an order that is the same on every pod.
 
-use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
 use futures::StreamExt as _;
 use multinet_client::nic::local_interfaces;
-use multinet_client::{Change, Endpoint, ResolveError, Resolver, by_number};
+use multinet_client::{Change, Endpoint, PodRef, ResolveError, Resolver, by_number};
 use multinet_stderr::TerminalSafe;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -130,7 +131,7 @@ fn is_lasting(error: &ResolveError) -> bool {
 
 /// Returns the library's error, unless it is about the port `*`, which the command line does not
 /// have.
-fn explain(error: ResolveError) -> anyhow::Error {
+pub(crate) fn explain(error: ResolveError) -> anyhow::Error {
     match error {
         ResolveError::NoSuchPort { name, .. } => anyhow!(
             "{name} has no named port, and only the records of ports name hosts in DNS: add a port to the service's \
@@ -174,12 +175,31 @@ pub(crate) fn own_addresses() -> anyhow::Result<BTreeSet<IpAddr>> {
 }
 
 /// Returns the hosts, each once, in the order of their names: numbers in names compare as numbers.
+///
+/// A host is an endpoint once for each of its ports. A pod without a host name has a name for each
+/// of its addresses; it is one host, too, by the first name.
 fn in_order(mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
     endpoints.sort();
     endpoints.sort_by_cached_key(|endpoint| by_number(&endpoint.host));
-    // A host is an endpoint once for each of its ports.
-    endpoints.dedup_by(|a, b| (&a.target, &a.pod, &a.addresses) == (&b.target, &b.pod, &b.addresses));
-    endpoints
+    let mut hosts: Vec<Endpoint> = Vec::new();
+    let mut places: HashMap<(Option<PodRef>, Option<String>), usize> = HashMap::new();
+    for endpoint in endpoints {
+        let name = endpoint.pod.is_none().then(|| endpoint.target.clone());
+        match places.entry((endpoint.pod.clone(), name)) {
+            Entry::Occupied(place) => {
+                let known = &mut hosts[*place.get()].addresses;
+                let added = endpoint.addresses.into_iter().filter(|address| !known.contains(address));
+                let added: Vec<_> = added.collect();
+                known.extend(added);
+                known.sort_by_cached_key(|address| (address.network.clone(), address.ip));
+            }
+            Entry::Vacant(place) => {
+                place.insert(hosts.len());
+                hosts.push(endpoint);
+            }
+        }
+    }
+    hosts
 }
 
 #[cfg(test)]
@@ -206,6 +226,29 @@ mod tests {
         assert_eq!(names(&hosts), "a, b");
         let own = |ip: &str| own_place(&hosts, &BTreeSet::from([ip.parse().unwrap()]));
         assert_eq!([own("10.0.0.2"), own("10.0.0.1"), own("10.0.0.3")], [Some(1), Some(0), None]);
+    }
+
+    #[test]
+    fn a_pod_is_one_host_whatever_names_it_has() {
+        let of_pod = |uid: &str, name: &str, port: u16, ip: &str| {
+            let (mut pod, mut endpoint) = (PodRef::default(), host(name, port, ip));
+            pod.uid = Some(uid.to_owned());
+            endpoint.pod = Some(pod);
+            endpoint
+        };
+        // A Deployment's pods without host names, on two networks.
+        let hosts = in_order(vec![
+            of_pod("b", "10-1-0-2", 1, "10.1.0.2"),
+            of_pod("a", "10-1-0-1", 1, "10.1.0.1"),
+            of_pod("a", "10-0-0-1", 1, "10.0.0.1"),
+            of_pod("b", "10-0-0-2", 1, "10.0.0.2"),
+        ]);
+        assert_eq!(names(&hosts), "10-0-0-1, 10-0-0-2");
+        assert_eq!(hosts[1].addresses.len(), 2);
+        // Two pods with one host name, and two ports.
+        let pods = [("a", "10.0.0.1"), ("b", "10.0.0.2")];
+        let endpoints = [1, 2].iter().flat_map(|port| pods.map(|(uid, ip)| of_pod(uid, "w", *port, ip)));
+        assert_eq!(names(&in_order(endpoints.collect())), "w, w");
     }
 
     #[test]
