@@ -29,7 +29,8 @@ pub(crate) struct EnvArgs {
     #[arg(long, value_enum, conflicts_with = "format")]
     value: Option<Fact>,
 
-    /// Fail if a variable cannot be known, or the service does not have this pod
+    /// Fail if a variable cannot be known, a second NIC cannot be used, or the service does not
+    /// have this pod
     #[arg(long)]
     strict: bool,
 }
@@ -63,19 +64,26 @@ enum Fact {
 /// Prints variables, or a fact.
 pub(crate) async fn run(args: EnvArgs) -> anyhow::Result<ExitCode> {
     let view = args.view.view(Instant::now()).await?;
+    let mut lacks = [view.missing.as_slice(), args.view.unusable(&view)].concat();
     if let Some(fact) = args.value {
-        let rails = args.view.rails(&view.pod)?;
+        if args.strict && !lacks.is_empty() {
+            bail!("--strict: {}", lacks.join("; "));
+        }
+        let rails = args.view.rails(&view)?;
         let rail = rails.first().with_context(|| view.lacks().unwrap_or_default())?;
         print(&format!("{}\n", fact.of(rail)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let plan = args.view.plan(&view)?;
-    let left_out: Vec<String> = plan.left_out().map(|(name, reason)| format!("{name}: {reason}")).collect();
-    if args.strict && !(left_out.is_empty() && view.missing.is_empty()) {
-        bail!("--strict: {}", [view.missing, left_out].concat().join("; "));
+    lacks.extend(plan.lost.iter().cloned());
+    if args.strict {
+        lacks.extend(plan.left_out().map(|(name, reason)| format!("{name}: {reason}")));
+        if !lacks.is_empty() {
+            bail!("--strict: {}", lacks.join("; "));
+        }
     }
-    view.missing.iter().chain(&view.pod.warnings).for_each(|warning| note(warning));
-    print(&args.format.text(&args.view.rails(&view.pod)?, &plan)?)?;
+    lacks.iter().chain(&view.pod.warnings).for_each(|warning| note(warning));
+    print(&args.format.text(&args.view.rails(&view)?, &plan)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

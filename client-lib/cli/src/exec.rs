@@ -23,13 +23,13 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     view: OwnViewArgs,
 
-    /// Wait this long for a second NIC with an address, and for this pod's entry in the service
-    /// that --service names, such as 60s or 5m [default: do not wait]
+    /// Wait this long, such as 60s or 5m, until all second NICs with addresses can be used, or
+    /// those of --network, and until the service of --service has this pod [default: do not wait]
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
 
-    /// Fail, and do not start the program, if there is no second NIC, a variable cannot be known,
-    /// or the service does not have this pod
+    /// Fail, and do not start the program, if there is no second NIC, one cannot be used, a
+    /// variable cannot be known, or the service does not have this pod
     #[arg(long)]
     strict: bool,
 
@@ -42,6 +42,8 @@ const HELP: &str = "\
 Sets the variables that `multinet env` prints and that are not set already, says so in one line on standard error, and \
 becomes the program: it keeps the process ID, gets all signals, and its exit status is its own. No signal is blocked, and \
 those that were ignored stay so, but SIGPIPE.
+
+A pod that gets ready only by the program is in DNS before only if the service has publishNotReadyAddresses.
 
 Examples:
   multinet exec -- python3 train.py
@@ -67,18 +69,20 @@ pub(crate) async fn prepare(args: ExecArgs) -> anyhow::Result<Prepared> {
     let deadline = Instant::now() + args.wait.unwrap_or_default();
     let view = args.view.view(deadline).await?;
     let plan = args.view.plan(&view)?;
-    let waited = args.wait.map(|wait| format!(" after {} s", wait.as_secs())).unwrap_or_default();
+    let waited = args.wait.filter(|_| Instant::now() >= deadline);
+    let waited = waited.map(|wait| format!(" after {} s", wait.as_secs())).unwrap_or_default();
+    let unusable = [args.view.unusable(&view), plan.lost.as_slice()].concat();
     if args.strict {
         let left_out = plan.left_out().map(|(name, reason)| format!("{name}: {reason}"));
         let missing: Vec<String> = match is_without_nic(&view, &plan) {
             true => view.lacks().into_iter().collect(),
-            false => view.missing.iter().cloned().chain(left_out).collect(),
+            false => view.missing.iter().chain(&unusable).cloned().chain(left_out).collect(),
         };
         if !missing.is_empty() {
             bail!("--strict{waited}: {}", missing.join("; "));
         }
     }
-    note(&summary(&view, &plan, &waited));
+    note(&summary(&view, &unusable, &plan, &waited));
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).envs(plan.values());
     Ok(Prepared::Start(command))
@@ -91,13 +95,16 @@ fn is_without_nic(view: &OwnView, plan: &Plan) -> bool {
 }
 
 /// Returns the one line about the variables.
-fn summary(view: &OwnView, plan: &Plan, waited: &str) -> String {
+fn summary(view: &OwnView, unusable: &[String], plan: &Plan, waited: &str) -> String {
     let set: Vec<String> = plan.values().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
     let mut parts = vec![match set.is_empty() {
         true => "no variable is set".to_owned(),
         false => format!("sets {}", set.join(" ")),
     }];
     parts.extend(view.lacks().map(|lacks| format!("{lacks}{waited}")));
+    if !view.pod.rails.is_empty() {
+        parts.extend(unusable.iter().map(|reason| format!("{reason}{waited}")));
+    }
     let kept = plan.variables.iter().filter(|variable| matches!(variable.setting, Setting::Kept(_)));
     parts.extend(kept.map(|variable| format!("{} is set already", variable.name)));
     if !is_without_nic(view, plan) {

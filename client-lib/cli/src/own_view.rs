@@ -1,6 +1,7 @@
 //! Flags of the subcommands that print or set variables for frameworks, and this pod's own view,
 //! from which the variables are derived.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,15 +9,18 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use multinet_client::env::{Framework, Plan, Request, Service};
+use multinet_client::nic::{AddressState, Interface, LinkState, local_interfaces};
 use multinet_client::pci::Distance;
-use multinet_client::{Change, Pod, Rail, Resolved, Sources, gpu};
-use tokio::time::{Instant, sleep, timeout_at};
+use multinet_client::{Change, Pod, Rail, ResolveError, Resolved, Sources, Watch, by_number, gpu};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::bench::target::Target;
 use crate::common::DnsArgs;
+use crate::hosts::explain;
+use crate::output::Usage;
 
 /// Time between two looks at this pod's NICs, while they are waited for.
-const LOOKS: Duration = Duration::from_millis(200);
+pub(crate) const LOOKS: Duration = Duration::from_millis(200);
 /// Variable by which torchrun and others tell a process the number of its GPU.
 const LOCAL_RANK: &str = "LOCAL_RANK";
 /// Port that stands for all named ports of a service.
@@ -62,64 +66,77 @@ pub(crate) struct OwnView {
     pub(crate) missing: Vec<String>,
 }
 
+/// Service in DNS, followed until it has this pod.
+struct Followed {
+    changes: Watch,
+    /// Last answer or failure of DNS; `None` before the first.
+    last: Option<Result<Resolved, ResolveError>>,
+}
+
 impl OwnViewArgs {
-    /// Reads the facts. Waits for a rail and for this pod's entry in DNS, at most until a deadline.
+    /// Reads the facts. Waits for the pod's rails, or those of `--network`, and for its entry in
+    /// DNS, at most until a deadline.
     ///
     /// # Errors
     ///
     /// If the kernel does not tell the facts, or the service's name is wrong.
     pub(crate) async fn view(&self, deadline: Instant) -> anyhow::Result<OwnView> {
-        let pod = loop {
-            let pod = self.pod().await?;
-            if !pod.rails.is_empty() || Instant::now() >= deadline {
-                break pod;
-            }
-            sleep(LOOKS).await;
+        let mut followed = match &self.service {
+            Some(name) => Some(Followed::new(name, &self.dns).await?),
+            None => None,
         };
-        let mut view = OwnView { pod, service: None, missing: Vec::new() };
-        if let Some(name) = &self.service {
-            self.add_service(name, &mut view, deadline).await?;
+        loop {
+            // NICs, and the names of networks in files, come while the pod runs already.
+            let (pod, is_settled) = self.pod().await?;
+            let mut view = OwnView { pod, service: None, missing: Vec::new() };
+            match followed.as_ref().and_then(|followed| followed.last.as_ref()) {
+                Some(Ok(resolved)) => view.set_service(resolved),
+                Some(Err(error)) => {
+                    let error = explain(error.clone());
+                    view.missing.push(format!("{error}: what only DNS knows is left out"));
+                }
+                None => {}
+            }
+            if is_settled && self.is_complete(&view) || Instant::now() >= deadline {
+                return Ok(view);
+            }
+            let next = deadline.min(Instant::now() + LOOKS);
+            match &mut followed {
+                Some(followed) => followed.until(next).await?,
+                None => sleep_until(next).await,
+            }
         }
-        Ok(view)
     }
 
-    async fn pod(&self) -> anyhow::Result<Pod> {
+    /// Returns whether the view has all that the command line asks for.
+    fn is_complete(&self, view: &OwnView) -> bool {
+        let has_rails = match view.pod.rails.is_empty() {
+            false => self.unusable(view).is_empty(),
+            // A launcher has none, and may need no more than its workers' addresses.
+            true => {
+                let is_known = |plan: &Plan| plan.left_out().next().is_none();
+                view.service.is_some() && self.plan(view).as_ref().is_ok_and(is_known)
+            }
+        };
+        has_rails && view.missing.is_empty() && on_networks(view, &self.network).is_ok()
+    }
+
+    /// Returns the second NICs and addresses that cannot be used, unless the command line names the
+    /// networks that it needs.
+    pub(crate) fn unusable<'a>(&self, view: &'a OwnView) -> &'a [String] {
+        if self.network.is_empty() { &view.pod.unusable } else { &[] }
+    }
+
+    /// Returns the facts about this pod, and whether its addresses will stay as they are: the
+    /// kernel may still verify some of them.
+    async fn pod(&self) -> anyhow::Result<(Pod, bool)> {
         let mut sources = Sources::default();
         sources.network_status.clone_from(&self.network_status);
-        let read = tokio::task::spawn_blocking(move || Pod::read(&sources)).await?;
-        read.context("cannot read the facts about this pod")
-    }
-
-    async fn add_service(&self, name: &str, view: &mut OwnView, deadline: Instant) -> anyhow::Result<()> {
-        let (name, port) = Target::split(name, None)?;
-        let port = port.as_deref().unwrap_or(ALL_PORTS);
-        let resolver = self.dns.resolver()?;
-        let resolved = match resolver.resolve(&name, port).await {
-            Err(error) if error.is_permanent() => return Err(error.into()),
-            first if Instant::now() >= deadline || first.as_ref().is_ok_and(|it| is_there(it, &view.pod)) => {
-                first
-            }
-            first => {
-                let mut last = first;
-                let mut changes = resolver.watch(&name, port);
-                while let Ok(Some(change)) = timeout_at(deadline, changes.next()).await {
-                    match change {
-                        Change::Endpoints(resolved) => last = Ok(resolved),
-                        Change::Lost { error } => last = Err(error),
-                        _ => {}
-                    }
-                    if last.as_ref().is_ok_and(|it| is_there(it, &view.pod)) {
-                        break;
-                    }
-                }
-                last
-            }
+        let read = move || {
+            let is_settled = !local_interfaces()?.iter().any(is_verifying);
+            io::Result::Ok((Pod::read(&sources)?, is_settled))
         };
-        match resolved {
-            Ok(resolved) => view.set_service(&resolved),
-            Err(error) => view.missing.push(format!("{error}: what only DNS knows is left out")),
-        }
-        Ok(())
+        tokio::task::spawn_blocking(read).await?.context("cannot read the facts about this pod")
     }
 
     /// Returns the variables for the frameworks on the chosen rails.
@@ -128,9 +145,13 @@ impl OwnViewArgs {
     ///
     /// If the pod has no such rail or GPU.
     pub(crate) fn plan(&self, view: &OwnView) -> anyhow::Result<Plan> {
-        let rails = self.rails(&view.pod)?;
+        let rails = self.rails(view)?;
         let set = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        let service = view.service.as_ref();
+        let service = view.service.clone().map(|service| Service {
+            own_name: service.own_name.as_deref().map(|name| on_network(name, &self.network, &service)),
+            ..service
+        });
+        let service = service.as_ref();
         Ok(Plan::of(&Request { frameworks: &self.frameworks, rails, pod: &view.pod, service, set: &set }))
     }
 
@@ -139,9 +160,11 @@ impl OwnViewArgs {
     /// # Errors
     ///
     /// If the pod has no such rail or GPU.
-    pub(crate) fn rails<'a>(&self, pod: &'a Pod) -> anyhow::Result<Vec<&'a Rail>> {
-        let gpu = self.gpu(pod)?;
-        Ok(nearest(on_networks(pod, &self.network)?, gpu))
+    pub(crate) fn rails<'a>(&self, view: &'a OwnView) -> anyhow::Result<Vec<&'a Rail>> {
+        let gpu = self.gpu(&view.pod)?;
+        let mut rails = on_networks(view, &self.network)?;
+        rails.sort_by_cached_key(|rail| place(rail));
+        Ok(nearest(rails, gpu))
     }
 
     /// Returns the number of the chosen GPU among the pod's. `None` for all rails.
@@ -157,39 +180,117 @@ impl OwnViewArgs {
                 Some(gpu) => Ok(Some(gpu)),
                 None => bail!("--gpu {number}: this process sees {} GPUs, counted from 0", visible.len()),
             },
-            None => Ok(variable(LOCAL_RANK).and_then(|rank| rank.parse().ok()).and_then(number_of)),
+            None => {
+                let rank = variable(LOCAL_RANK).and_then(|rank| rank.parse().ok());
+                // A launcher may have left each process its own GPU alone.
+                Ok(rank.and_then(|rank| number_of(if visible.len() == 1 { 0 } else { rank })))
+            }
         }
     }
 }
 
-/// Returns whether a service has this pod. A pod without rails is in none, and waits for none.
-fn is_there(resolved: &Resolved, pod: &Pod) -> bool {
-    pod.rails.is_empty() || resolved.own(pod).is_some()
+impl Followed {
+    /// Waits for the first answer of DNS, which counts however short the wait is.
+    ///
+    /// # Errors
+    ///
+    /// If the name is wrong, or no server is known.
+    async fn new(name: &str, dns: &DnsArgs) -> anyhow::Result<Self> {
+        let name = match Target::service(name)? {
+            (name, None) => name,
+            (name, Some(port)) => {
+                return Err(Usage(format!("--service {name} takes no port: leave out :{port}")).into());
+            }
+        };
+        let changes = dns.resolver()?.watch(&name, ALL_PORTS);
+        let mut this = Self { changes, last: None };
+        while this.last.is_none() {
+            this.take().await?;
+        }
+        Ok(this)
+    }
+
+    /// Takes what DNS says until a time, and asks it anew where it has failed.
+    async fn until(&mut self, end: Instant) -> anyhow::Result<()> {
+        if self.last.as_ref().is_some_and(Result::is_err) {
+            self.changes.ask_soon();
+        }
+        while let Ok(taken) = timeout_at(end, self.take()).await {
+            taken?;
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self) -> anyhow::Result<()> {
+        match self.changes.next().await {
+            Some(Change::Lost { error }) if error.is_permanent() => return Err(error.into()),
+            Some(Change::Lost { error }) => self.last = Some(Err(error)),
+            Some(Change::Endpoints(resolved)) => self.last = Some(Ok(resolved)),
+            // The last endpoints still count.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of a host on the one network that is wanted, such as
+/// `worker-0.rail1._net.train.vision.svc.multinet`, if the service knows its alias.
+fn on_network(name: &str, wanted: &[String], service: &Service) -> String {
+    match (wanted, name.split_once('.')) {
+        ([alias], Some((host, rest)))
+            if service.addresses.iter().any(|(its, _)| its.as_ref() == Some(alias)) =>
+        {
+            format!("{host}.{alias}._net.{rest}")
+        }
+        _ => name.to_owned(),
+    }
+}
+
+/// Returns whether the kernel still verifies an address of a second NIC, which takes it a second.
+/// Without a carrier it does not begin.
+fn is_verifying(interface: &Interface) -> bool {
+    let is_link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut addresses = interface.addresses.iter().filter(|address| !is_link_local(address.ip));
+    interface.is_second_nic()
+        && interface.link == LinkState::Up
+        && addresses.any(|address| address.state == AddressState::Tentative)
 }
 
 /// Returns the rails on networks with these aliases.
-fn on_networks<'a>(pod: &'a Pod, wanted: &[String]) -> anyhow::Result<Vec<&'a Rail>> {
-    let has = |alias: &String| pod.rails.iter().any(|rail| rail.network.as_ref() == Some(alias));
-    let unknown = wanted.iter().find(|alias| !has(alias)).filter(|_| !pod.rails.is_empty());
-    if let Some(alias) = unknown {
+fn on_networks<'a>(view: &'a OwnView, wanted: &[String]) -> anyhow::Result<Vec<&'a Rail>> {
+    let rails = &view.pod.rails;
+    let has = |alias: &String| rails.iter().any(|rail| rail.network.as_ref() == Some(alias));
+    if let Some(alias) = wanted.iter().find(|alias| !has(alias)).filter(|_| !rails.is_empty()) {
         let named =
-            pod.rails.iter().filter_map(|rail| Some(format!("{} ({})", rail.network.as_ref()?, rail.name())));
+            rails.iter().filter_map(|rail| Some(format!("{} ({})", rail.network.as_ref()?, rail.name())));
         let named: Vec<String> = named.collect();
-        match named.is_empty() {
-            false => bail!("--network {alias}: this pod has no rail on it, only on {}", named.join(", ")),
+        let known = match named.is_empty() {
+            false => format!("this pod has no rail on it, only on {}", named.join(", ")),
             true => {
-                let rails: Vec<&str> = pod.rails.iter().map(Rail::name).collect();
-                bail!(
-                    "--network {alias}: the networks of this pod's rails ({}) have no names that are known here; give --service, \
-                     or mount the pod's network-status (--network-status)",
+                let rails: Vec<&str> = rails.iter().map(Rail::name).collect();
+                format!(
+                    "the networks of this pod's rails ({}) have no names that are known here",
                     rails.join(", ")
                 )
             }
+        };
+        match (view.missing.is_empty(), named.is_empty()) {
+            (false, _) => bail!("--network {alias}: {known}; {}", view.missing.join("; ")),
+            (true, true) => bail!(
+                "--network {alias}: {known}; give --service, or mount the pod's network-status (--network-status)"
+            ),
+            (true, false) => bail!("--network {alias}: {known}"),
         }
     }
     let is_wanted =
         |rail: &&Rail| wanted.is_empty() || rail.network.as_ref().is_some_and(|its| wanted.contains(its));
-    Ok(pod.rails.iter().filter(is_wanted).collect())
+    Ok(rails.iter().filter(is_wanted).collect())
+}
+
+/// Returns the place of a rail among all: that of its network's alias, so that pods use their rails
+/// in the same order whatever their interfaces are called. Rails without an alias are last.
+pub(crate) fn place(rail: &Rail) -> impl Ord + use<> {
+    (rail.network.is_none(), rail.network.as_deref().map(by_number))
 }
 
 /// Returns the rails that are nearest to a GPU; all of them if no distance is known.

@@ -65,9 +65,11 @@ async fn exec_sets_what_is_unset_and_waits_for_what_is_missing() -> Result<()> {
 
     // A shell reads back what env prints.
     let program = multinet()?.get_program().to_owned();
-    let script = format!("eval \"$({} env --for gloo,ucx)\"; {PRINT}", program.display());
-    let outcome = Outcome::of(Command::new("sh").args(["-c", &script]))?;
-    ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\nUCX_NET_DEVICES=net1\n", "{outcome:?}");
+    for quote in ["\"", ""] {
+        let script = format!("eval {quote}$({} env --for gloo,ucx){quote}; {PRINT}", program.display());
+        let outcome = Outcome::of(Command::new("sh").args(["-c", &script]))?;
+        ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\nUCX_NET_DEVICES=net1\n", "{outcome:?}");
+    }
     for (fact, expected) in [("ip", "192.168.111.5\n"), ("interface", "net1\n")] {
         let outcome = run(&["env", "--value", fact])?;
         ensure!(outcome.stdout == expected && outcome.stderr.is_empty(), "{outcome:?}");
@@ -75,12 +77,53 @@ async fn exec_sets_what_is_unset_and_waits_for_what_is_missing() -> Result<()> {
     let outcome = run(&["env", "--value", "rdma"])?;
     ensure!(outcome.status == Some(1) && outcome.stderr.starts_with("multinet: net1: "), "{outcome:?}");
 
+    // The file of the downward API is empty until the pod's networks have been attached.
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("network-status");
+    let path = file.display().to_string();
+    std::fs::write(&file, "")?;
+    let mut waiting = multinet()?;
+    waiting.args([
+        "exec",
+        "--wait",
+        "60s",
+        "--for",
+        "gloo",
+        "--network",
+        "rdma-a",
+        "--network-status",
+        &path,
+    ]);
+    waiting.args(["--", "sh", "-c", PRINT]);
+    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    let status = r#"[{"name": "vision/rdma-a", "interface": "net1", "ips": ["192.168.111.5"]}]"#;
+    // Meanwhile it has looked at least once.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::fs::write(&file, status)?;
+    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\n", "{outcome:?}");
+
     // Two NICs in one subnet.
     add_nic("net2", "192.168.111.6/24")?;
     let outcome = run(&["env", "--for", "gloo"])?;
     let warning = "multinet: net1 and net2 are in one subnet, 192.168.111.0/24: the kernel sends its TCP traffic by one of them";
     ensure!(outcome.stderr.starts_with(warning) && outcome.status == Some(0), "{outcome:?}");
     ensure!(outcome.stdout.contains("GLOO_SOCKET_IFNAME=net1,net2\n"), "{outcome:?}");
+
+    // One of them is down, and then comes up.
+    ip(&["address", "flush", "dev", "net2"])?;
+    ip(&["address", "add", "192.168.112.6/24", "dev", "net2"])?;
+    ip(&["link", "set", "net2", "down"])?;
+    let outcome = run(&["env", "--for", "gloo"])?;
+    ensure!(outcome.stderr == "multinet: net2 is down\n" && outcome.status == Some(0), "{outcome:?}");
+    let outcome = run(&["exec", "--strict", "--for", "gloo", "--", "true"])?;
+    ensure!(outcome.status == Some(1) && outcome.stderr.contains("--strict: net2 is down"), "{outcome:?}");
+    let mut waiting = multinet()?;
+    waiting.args(["exec", "--wait", "60s", "--for", "gloo", "--", "sh", "-c", PRINT]);
+    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    ip(&["link", "set", "net2", "up"])?;
+    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1,net2\n", "{outcome:?}");
     Ok(())
 }
 
@@ -104,8 +147,10 @@ async fn a_service_tells_aliases_and_the_own_name() -> Result<()> {
     let outcome = with_service(&["env", "--for", "mooncake"])?;
     ensure!(outcome.status == Some(0) && outcome.stderr.contains(missing), "{outcome:?}");
     ensure!(outcome.stdout.contains("export MOONCAKE_LOCAL_HOSTNAME=192.168.111.5\n"), "{outcome:?}");
-    let outcome = with_service(&["env", "--for", "gloo", "--strict"])?;
-    ensure!(outcome.status == Some(1) && outcome.stderr.contains(missing), "{outcome:?}");
+    for strict in [&["env", "--for", "gloo", "--strict"][..], &["env", "--value", "ip", "--strict"]] {
+        let outcome = with_service(strict)?;
+        ensure!(outcome.status == Some(1) && outcome.stderr.contains(missing), "{outcome:?}");
+    }
 
     // It gets this pod while exec waits.
     let mut waiting = multinet()?;
@@ -133,7 +178,7 @@ async fn a_service_tells_aliases_and_the_own_name() -> Result<()> {
 
     let outcome = with_service(&["env", "--for", "mooncake,mpi"])?;
     ensure!(outcome.stderr.is_empty(), "{outcome:?}");
-    ensure!(outcome.stdout.starts_with("# rail0: net1 192.168.111.5/24, "), "{outcome:?}");
+    ensure!(outcome.stdout.contains("\n# rail0: net1 192.168.111.5/24, "), "{outcome:?}");
     let own_name = format!("export MOONCAKE_LOCAL_HOSTNAME=infer-1.{SERVICE}\n");
     ensure!(outcome.stdout.contains(&own_name), "{outcome:?}");
     ensure!(outcome.stdout.contains("export OMPI_MCA_btl_tcp_if_include=192.168.111.0/24\n"), "{outcome:?}");

@@ -25,25 +25,29 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Returns variables as text, with comments about the rails and about variables that are left
-    /// out.
+    /// Returns variables as text, and then comments about the rails and about variables that are
+    /// left out.
+    ///
+    /// The comments are last for `eval $(multinet env)` without quotes: the shell then joins all
+    /// lines, of which a `#` ends the rest.
     pub(super) fn text(self, rails: &[&Rail], plan: &Plan) -> anyhow::Result<String> {
         if self == Self::Json {
             return Ok(format!("{}\n", serde_json::to_string_pretty(&json(rails, plan))?));
         }
         let comment = |text: &str| format!("# {}\n", text.replace(['\n', '\r'], " "));
-        let mut text: String = rails.iter().map(|rail| comment(&rail.to_string())).collect();
         let is_wanted = |name: &str| self != Self::NcclConf || name.starts_with("NCCL_");
+        let values = plan.values().filter(|(name, _)| is_wanted(name));
+        let mut text: String = values.map(|(name, value)| self.line(name, value)).collect();
+        text.extend(rails.iter().map(|rail| comment(&rail.to_string())));
         for variable in plan.variables.iter().filter(|variable| is_wanted(variable.name)) {
             let name = variable.name;
             text.push_str(&match &variable.setting {
-                Setting::Value(value) => self.line(name, value),
                 Setting::Kept(value) => comment(&format!("{name} is set already, to {value}, and stays")),
                 Setting::LeftOut(reason) => comment(&format!("{name} is left out: {reason}")),
                 _ => String::new(),
             });
         }
-        text.extend(plan.remarks.iter().map(|remark| comment(remark)));
+        text.extend(plan.lost.iter().chain(&plan.remarks).map(|remark| comment(remark)));
         Ok(text)
     }
 
@@ -89,6 +93,7 @@ fn json(rails: &[&Rail], plan: &Plan) -> Value {
         "variables": of(|setting| if let Setting::Value(value) = setting { Some(value) } else { None }),
         "kept": of(|setting| if let Setting::Kept(value) = setting { Some(value) } else { None }),
         "leftOut": of(|setting| if let Setting::LeftOut(reason) = setting { Some(reason) } else { None }),
+        "lost": plan.lost,
         "remarks": plan.remarks,
     })
 }
@@ -139,15 +144,15 @@ mod tests {
             (
                 Format::Shell,
                 "export NCCL_SOCKET_IFNAME='=net1'\nexport NCCL_IB_GID_INDEX=7\n\
-                 # NCCL_IB_HCA is set already, to =mlx5_2:1, and stays\n\
                  export UCX_NET_DEVICES='mlx5_2:1,it'\\''s $5 `x`'\n\
+                 # NCCL_IB_HCA is set already, to =mlx5_2:1, and stays\n\
                  # GLOO_SOCKET_IFNAME is left out: no NIC\n# a remark\n",
             ),
             (
                 Format::Dotenv,
                 "NCCL_SOCKET_IFNAME='=net1'\nNCCL_IB_GID_INDEX=7\n\
-                 # NCCL_IB_HCA is set already, to =mlx5_2:1, and stays\n\
                  UCX_NET_DEVICES=\"mlx5_2:1,it's \\$5 \\`x\\`\"\n\
+                 # NCCL_IB_HCA is set already, to =mlx5_2:1, and stays\n\
                  # GLOO_SOCKET_IFNAME is left out: no NIC\n# a remark\n",
             ),
             (
@@ -157,9 +162,9 @@ mod tests {
             ),
             (
                 Format::Docker,
-                "NCCL_SOCKET_IFNAME==net1\nNCCL_IB_GID_INDEX=7\n\
+                "NCCL_SOCKET_IFNAME==net1\nNCCL_IB_GID_INDEX=7\nUCX_NET_DEVICES=mlx5_2:1,it's $5 `x`\n\
                  # NCCL_IB_HCA is set already, to =mlx5_2:1, and stays\n\
-                 UCX_NET_DEVICES=mlx5_2:1,it's $5 `x`\n# GLOO_SOCKET_IFNAME is left out: no NIC\n# a remark\n",
+                 # GLOO_SOCKET_IFNAME is left out: no NIC\n# a remark\n",
             ),
         ];
         for (format, expected) in cases {

@@ -19,12 +19,18 @@ fn pod(rails: &[(&str, Option<&str>)]) -> Pod {
     pod
 }
 
+fn view(rails: &[(&str, Option<&str>)], missing: &[&str]) -> OwnView {
+    let missing = missing.iter().map(|reason| (*reason).to_owned()).collect();
+    OwnView { pod: pod(rails), service: None, missing }
+}
+
 #[test]
 fn rails_are_chosen_by_alias_and_an_unknown_alias_is_an_error_with_those_that_exist() {
-    let two = pod(&[("net1", Some("rail0")), ("net2", Some("rail1"))]);
-    let unnamed = pod(&[("net1", None)]);
-    type Case<'a> = (&'a Pod, &'a [&'a str], Result<&'a [&'a str], &'a str>);
-    let cases: [Case<'_>; 6] = [
+    let two = view(&[("net1", Some("rail0")), ("net2", Some("rail1"))], &[]);
+    let unnamed = view(&[("net1", None)], &[]);
+    let no_dns = view(&[("net1", None)], &["no such name: what only DNS knows is left out"]);
+    type Case<'a> = (&'a OwnView, &'a [&'a str], Result<&'a [&'a str], &'a str>);
+    let cases: [Case<'_>; 7] = [
         (&two, &[], Ok(&["net1", "net2"])),
         (&two, &["rail1"], Ok(&["net2"])),
         (&two, &["rail1", "rail0"], Ok(&["net1", "net2"])),
@@ -34,11 +40,18 @@ fn rails_are_chosen_by_alias_and_an_unknown_alias_is_an_error_with_those_that_ex
             Err("--network rail7: this pod has no rail on it, only on rail0 (net1), rail1 (net2)"),
         ),
         (&unnamed, &["rail0"], Err("--network rail0: the networks of this pod's rails (net1) have no names")),
-        (&pod(&[]), &["rail0"], Ok(&[])),
+        (
+            &no_dns,
+            &["rail0"],
+            Err(
+                "--network rail0: the networks of this pod's rails (net1) have no names that are known here; no such name: ",
+            ),
+        ),
+        (&view(&[], &[]), &["rail0"], Ok(&[])),
     ];
-    for (pod, wanted, expected) in cases {
+    for (view, wanted, expected) in cases {
         let wanted: Vec<String> = wanted.iter().map(|alias| (*alias).to_owned()).collect();
-        match (on_networks(pod, &wanted), expected) {
+        match (on_networks(view, &wanted), expected) {
             (Ok(rails), Ok(expected)) => {
                 assert_eq!(rails.iter().map(|rail| rail.name()).collect::<Vec<_>>(), expected);
             }
@@ -52,4 +65,44 @@ fn rails_are_chosen_by_alias_and_an_unknown_alias_is_an_error_with_those_that_ex
 fn without_distances_a_gpu_has_all_rails() {
     let two = pod(&[("net1", None), ("net2", None)]);
     assert_eq!(nearest(two.rails.iter().collect(), Some(0)).len(), 2);
+}
+
+#[test]
+fn an_address_is_waited_for_while_the_kernel_verifies_it() {
+    let with = |name: &str, link, state, ip: &str| {
+        let mut interface = Interface::new(name, 2);
+        let mut address = Address::new(ip.parse().unwrap());
+        address.state = state;
+        (interface.link, interface.addresses) = (link, vec![address]);
+        is_verifying(&interface)
+    };
+    let of = |name, link, state| with(name, link, state, "fd00::5/64");
+    assert!(!with("net1", LinkState::Up, AddressState::Tentative, "fe80::5/64"));
+    assert!(of("net1", LinkState::Up, AddressState::Tentative));
+    assert!(!of("net1", LinkState::Up, AddressState::Usable));
+    assert!(!of("net1", LinkState::Up, AddressState::Duplicate));
+    assert!(!of("net1", LinkState::NoCarrier, AddressState::Tentative));
+    assert!(!of("eth0", LinkState::Up, AddressState::Tentative));
+}
+
+#[test]
+fn a_host_has_a_name_on_the_one_network_that_is_wanted() {
+    let addresses = vec![(Some("rail1".to_owned()), [192, 168, 112, 5].into())];
+    let service = Service { own_name: None, addresses };
+    let on = |wanted: &[&str]| {
+        let wanted: Vec<String> = wanted.iter().map(|alias| (*alias).to_owned()).collect();
+        on_network("worker-0.train.vision.svc.multinet", &wanted, &service)
+    };
+    assert_eq!(on(&["rail1"]), "worker-0.rail1._net.train.vision.svc.multinet");
+    for others in [&[][..], &["rail0", "rail1"], &["from-a-file"]] {
+        assert_eq!(on(others), "worker-0.train.vision.svc.multinet", "{others:?}");
+    }
+}
+
+#[test]
+fn rails_come_in_the_order_of_their_aliases() {
+    let swapped = pod(&[("net1", Some("rail10")), ("net2", Some("rail2")), ("net3", None)]);
+    let mut rails: Vec<&Rail> = swapped.rails.iter().collect();
+    rails.sort_by_cached_key(|rail| place(rail));
+    assert_eq!(rails.iter().map(|rail| rail.name()).collect::<Vec<_>>(), ["net2", "net1", "net3"]);
 }
