@@ -4,16 +4,19 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
-use multinet_client::env::{Framework, Plan, Request, Service};
+use multinet_client::env::{Framework, Plan, Request, Service, Setting};
 use multinet_client::{Endpoint, Pod, Sources};
+use tokio::time::{Instant, sleep};
 
 use crate::bench::target::Target;
 use crate::common::{DnsArgs, time};
+use crate::env::quoted;
 use crate::exec::Prepared;
 use crate::hosts::{AddressKind, WAIT};
 use crate::output::note;
+use crate::own_view::{LOOKS, place};
 use crate::rendezvous::{self, Nodes, Rendezvous};
 
 /// Flags of `multinet torchrun`.
@@ -28,7 +31,7 @@ pub(crate) struct TorchrunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     count: u32,
 
-    /// How long to wait for the hosts, such as 90s, 5m or 1h [default: 5m]
+    /// How long to wait for the hosts, and for this pod's NICs, such as 90s, 5m or 1h [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
 
@@ -64,23 +67,61 @@ pub(crate) async fn prepare(args: TorchrunArgs) -> anyhow::Result<Prepared> {
     let (service, port) = Target::service(&args.service)?;
     let port = rendezvous::port(port)?;
     let wait = args.wait.unwrap_or(WAIT);
+    let deadline = Instant::now() + wait;
     let nodes = Rendezvous { service, count: args.count, wait }.nodes(&args.dns.resolver()?).await?;
-    let pod = tokio::task::spawn_blocking(|| Pod::read(&Sources::default())).await?;
-    let plan = plan(&pod.context("cannot read the facts about this pod")?, &nodes);
+    let pod = loop {
+        let pod = tokio::task::spawn_blocking(|| Pod::read(&Sources::default())).await?;
+        let pod = named(pod.context("cannot read the facts about this pod")?, &nodes);
+        match lacks(&pod, &nodes) {
+            None => break pod,
+            Some(reason) if Instant::now() >= deadline => bail!("{reason} (waited {} s)", wait.as_secs()),
+            Some(_) => sleep(LOOKS).await,
+        }
+    };
+    let plan = plan(&pod, &nodes);
     let flags = nodes.flags(port, AddressKind::Name);
     let words = if is_in_path(SCRIPT) { &[SCRIPT][..] } else { &MODULE };
-    note(&summary(&plan, &words.join(" "), &flags));
+    note(&summary(&pod, &plan, &words.join(" "), &flags));
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).args(flags).args(args.arguments).envs(plan.values());
     Ok(Prepared::Start(command))
 }
 
+/// Gives the rails of this pod the aliases that the service has for their networks, and puts them
+/// in the order of these.
+fn named(mut pod: Pod, nodes: &Nodes) -> Pod {
+    let of_service = || nodes.hosts.iter().flat_map(|host| &host.addresses);
+    for rail in &mut pod.rails {
+        let has = |ip| rail.addresses.iter().any(|own| own.addr() == ip);
+        let alias = of_service().find(|address| has(address.ip)).and_then(|address| address.network.clone());
+        rail.network = alias.or_else(|| rail.network.take());
+    }
+    pod.rails.sort_by_cached_key(place);
+    pod
+}
+
+/// Returns what this pod lacks of the addresses that its peers find it at. Without one of its
+/// rails, it would have fewer than the others, or none, and PyTorch would hang or use the default
+/// network.
+fn lacks(pod: &Pod, nodes: &Nodes) -> Option<String> {
+    let own = nodes.hosts.get(nodes.rank)?;
+    let usable = || pod.rails.iter().flat_map(|rail| &rail.addresses).chain(&pod.default_network);
+    let address = own.addresses.iter().find(|address| usable().all(|own| own.addr() != address.ip))?;
+    let unusable =
+        if pod.unusable.is_empty() { "the pod does not have it".to_owned() } else { pod.unusable.join(", ") };
+    Some(format!("{}, an address of this pod in the service, cannot be used: {unusable}", address.ip))
+}
+
 /// Returns the one line about the start.
-fn summary(plan: &Plan, program: &str, flags: &[String]) -> String {
-    let variables: String = plan.values().map(|(name, value)| format!("{name}={value} ")).collect();
-    let left_out: String =
-        plan.left_out().map(|(name, reason)| format!("; {name} is left out: {reason}")).collect();
-    format!("starts {variables}{program} {}{left_out}", flags.join(" "))
+fn summary(pod: &Pod, plan: &Plan, program: &str, flags: &[String]) -> String {
+    let variables: String = plan.values().map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
+    let kept = plan.variables.iter().filter(|variable| matches!(variable.setting, Setting::Kept(_)));
+    let kept = kept.map(|variable| format!("; {} is set already", variable.name));
+    let left_out = plan.left_out().map(|(name, reason)| format!("; {name} is left out: {reason}"));
+    let of_pod =
+        pod.unusable.iter().chain(&plan.lost).chain(&pod.warnings).map(|reason| format!("; {reason}"));
+    let rest: String = kept.chain(left_out).chain(of_pod).collect();
+    format!("starts {variables}{program} {}{rest}", flags.join(" "))
 }
 
 /// Returns the variables for torchrun and its backends.

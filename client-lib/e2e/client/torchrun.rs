@@ -51,6 +51,13 @@ async fn a_pod_becomes_torchrun_with_its_rank_and_its_nic() -> Result<()> {
     );
     ensure!(outcome.status == Some(7) && outcome.stdout == expected, "{outcome:?}");
 
+    // Without its NIC, PyTorch would use the default network.
+    ip(&["link", "set", "net1", "down"])?;
+    let outcome = torchrun(SERVICE, "3")?;
+    let said = "192.168.111.2, an address of this pod in the service, cannot be used: net1 is down";
+    ensure!(outcome.status == Some(1) && outcome.stderr.contains(said), "{outcome:?}");
+    ip(&["link", "set", "net1", "up"])?;
+
     ip(&["address", "del", "192.168.111.2/24", "dev", "net1"])?;
     ip(&["address", "add", "192.168.111.3/24", "dev", "net1"])?;
     let outcome = torchrun(SERVICE, "3")?;
