@@ -109,7 +109,8 @@ pub(crate) async fn run(args: MatrixArgs) -> anyhow::Result<ExitCode> {
     let (service, port) = Target::service(&args.service)?;
     let hosts = find(&args.dns.resolver()?, &service, port).await?;
     ensure!(hosts.len() > 1, "{service} has one host only, {}: a matrix needs two", hosts::names(&hosts));
-    let rails = rails(&service, &hosts, args.network.network.as_deref())?;
+    let alias = args.network.network.as_deref().filter(|alias| !alias.is_empty());
+    let rails = rails(&service, &hosts, alias)?;
     let servers = connect(&args, &service, &hosts).await?;
 
     let mut grids: Vec<Grid> = rails.iter().map(|rail| Grid::new(&rail.name, hosts.len())).collect();
@@ -203,11 +204,20 @@ async fn measure(
     (from, to): (usize, usize),
     load: Load,
 ) -> ((usize, usize), Cell) {
-    let cell = match (rail.addresses[from], rail.addresses[to]) {
-        (Some(_), Some(target)) => servers.measure(from, target, load).await,
-        _ => Cell::Empty,
+    let cell = match target(rail, (from, to)) {
+        Ok(target) => servers.measure((from, to), target, load).await,
+        Err(reason) => Cell::Failed(reason.to_owned()),
     };
     ((from, to), cell)
+}
+
+/// Returns the address to measure towards, or the reason why there is none.
+fn target(rail: &Rail, (from, to): (usize, usize)) -> Result<IpAddr, &'static str> {
+    match (rail.addresses[from], rail.addresses[to]) {
+        (Some(_), Some(target)) => Ok(target),
+        (None, _) => Err("the sender has no address there"),
+        (_, None) => Err("the receiver has no address there"),
+    }
 }
 
 /// Returns the rails of the hosts, or the one with an alias.
@@ -245,5 +255,33 @@ fn expected(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(gbps) if gbps.is_finite() && gbps > 0.0 => Ok(gbps),
         _ => Err("give a number of gigabits per second, such as 90 or 0.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use multinet_client::EndpointAddress;
+
+    use super::*;
+
+    fn host(addresses: &[(&str, &str)]) -> Endpoint {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut host = Endpoint::at((ip(addresses[0].0), DEFAULT_PORT).into());
+        let address = |(text, alias): &(&str, &str)| {
+            let mut address = EndpointAddress::new(ip(text));
+            address.network = Some((*alias).to_owned());
+            address
+        };
+        host.addresses = addresses.iter().map(address).collect();
+        host
+    }
+
+    #[test]
+    fn a_host_without_an_address_on_a_rail_is_a_failure_there() {
+        let hosts = [host(&[("10.0.0.1", "rail0"), ("10.1.0.1", "rail1")]), host(&[("10.0.0.2", "rail0")])];
+        let rails = rails("train", &hosts, None).unwrap();
+        assert_eq!(target(&rails[0], (0, 1)), Ok([10, 0, 0, 2].into()));
+        assert_eq!(target(&rails[1], (0, 1)), Err("the receiver has no address there"));
+        assert_eq!(target(&rails[1], (1, 0)), Err("the sender has no address there"));
     }
 }

@@ -111,7 +111,7 @@ const FLAGS: [(&str, &str); 10] = [
 ];
 
 /// Returns a message of the library, here or at a peer, in terms of the command line.
-fn with_flag_names(message: &str) -> Cow<'_, str> {
+pub(crate) fn with_flag_names(message: &str) -> Cow<'_, str> {
     let said = FLAGS.iter().filter(|(setting, _)| message.contains(setting));
     said.fold(Cow::Borrowed(message), |message, (setting, flag)| message.replace(setting, flag).into())
 }

@@ -180,6 +180,18 @@ async fn a_server_measures_for_members_of_its_service_only() -> Result<()> {
     let is_refused = |pair: &Value| pair["error"].as_str().is_some_and(|error| error.contains(&refusal));
     ensure!(stranger.status == Some(1) && pairs.len() == 12 && pairs.iter().all(is_refused), "{stranger:?}");
 
+    // Two matrices at once would make each other's figures wrong.
+    let dns = pods.dns.to_string();
+    let mut first = in_pod("worker-1", multinet()?.get_program());
+    first.args(["matrix", "--server", &dns, SERVICE, "-D", "2", "-s", "8192", "--network", "rail0"]);
+    let mut first = Process::spawn(&mut first, &pods.folder.path().join("first"))?;
+    first.logged("round 1 of 3", PATIENCE).await?;
+    let second = pods.matrix("worker-0", SERVICE, &["--network", "rail0"])?;
+    let refusal = "its server refuses: another matrix is being measured, from 192.168.11";
+    ensure!(second.status == Some(1) && second.stdout.contains(refusal), "{second:?}");
+    let status = first.exited(PATIENCE).await?;
+    ensure!(status.success(), "{}", first.log());
+
     // A member that leaves is a stranger as soon as DNS says so.
     for rail in 0..2 {
         pods.manifests.replace(&format!("rail{rail}.yaml"), &slice(rail, &PODS[..3]))?;
@@ -205,6 +217,16 @@ async fn a_server_measures_for_members_of_its_service_only() -> Result<()> {
     let secured =
         pods.matrix("worker-0", &format!("{SERVICE}:18516"), &[&["--network", "rail0"], &tls[..]].concat())?;
     ensure!(secured.status == Some(0) && secured.stdout.contains(" by TCP, "), "{secured:?}");
+    let Certificate { cert, key } = authority.server("other.vision.svc.multinet.cluster.local")?;
+    let (cert, key, ca) =
+        (cert.display().to_string(), key.display().to_string(), authority.ca().display().to_string());
+    let other = ["--tls-cert", &cert, "--tls-key", &key, "--tls-ca", &ca];
+    let other = pods.matrix(
+        "worker-0",
+        &format!("{SERVICE}:18516"),
+        &[&["--network", "rail0"], &other[..]].concat(),
+    )?;
+    ensure!(other.status == Some(1) && other.stdout.contains(" by , median -"), "{other:?}");
     Ok(())
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use multinet_client::{Change, Resolver};
 use tokio::sync::watch;
+use tracing::warn;
 
 /// Port in questions for a service's addresses, which do not depend on it.
-const ANY_PORT: &str = "1";
+pub(super) const ANY_PORT: &str = "1";
 
 /// Addresses of a service's pods, as DNS knows them now. A clone is another handle.
 #[derive(Clone)]
@@ -25,6 +26,7 @@ impl Members {
     pub(super) fn follow(resolver: &Resolver, service: &str) -> Self {
         let (tell, known) = watch::channel(None);
         let mut changes = resolver.watch(service, ANY_PORT);
+        let name = service.to_owned();
         tokio::spawn(async move {
             loop {
                 let change = tokio::select! {
@@ -36,7 +38,8 @@ impl Members {
                         let all = now.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
                         tell.send_replace(Some(all.map(|address| address.ip).collect()));
                     }
-                    Change::Lost { .. } => {
+                    Change::Lost { error } => {
+                        warn!("no one may connect, as DNS does not tell the addresses of {name}: {error}");
                         tell.send_replace(None);
                     }
                     _ => {}

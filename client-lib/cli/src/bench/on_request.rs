@@ -2,10 +2,10 @@
 //!
 //! The server must not become a generator of traffic for strangers: asker and target have to be
 //! current addresses of the service of `--matrix`, and stay so until the end. A measurement is
-//! bounded in time and bytes. It goes to the port that the server itself listens on. An address
-//! gets one at a time, and all of them together get [`MAX_RUNNING`].
+//! bounded in time and bytes. It goes to the port that the server itself listens on. The server
+//! measures for one asker, the first one, until it is gone, and makes one measurement at a time.
+//! Another asker is refused: measurements at the same time would make each other's figures wrong.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use anyhow::bail;
 use bytes::Bytes;
 use futures::stream;
 use multinet_client::{Connector, Endpoint, Frame, PeerSet, Sender};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -26,10 +26,7 @@ use super::memory::Memory;
 use super::request::{Answer, Outcome, Question, Task, encode};
 use super::{Extent, ServerArgs, bandwidth};
 
-/// Most measurements on request at a time, for all askers together.
-const MAX_RUNNING: usize = 4;
-
-/// Most addresses that may ask at a time.
+/// Most sessions that may ask at a time. All but one are refused, by an answer of their own.
 const MAX_ASKERS: usize = 64;
 
 /// Most questions of an asker that wait. An honest one waits for each answer.
@@ -48,19 +45,26 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// Interval between checks whether the connection to a target is there.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Messages under way at a time, as many as those of `bench client`.
+/// Messages under way at a time, at most: as many as those of `bench client`.
 const DEPTH: u64 = 128;
+
+/// Bytes under way at a time, if these are two messages at least. A network of 400 Gb/s holds
+/// fewer, and one of 100 Mb/s takes them within [`LATE`].
+const IN_FLIGHT: u64 = 16 << 20;
 
 /// Askers of measurements, and what the measurements need.
 pub(super) struct OnRequest {
-    askers: HashMap<IpAddr, Asker>,
+    /// In the order in which they came: only the first one gets measurements.
+    askers: Vec<Asker>,
     measuring: Arc<Measuring>,
 }
 
 /// Asker of measurements. Its task ends with it.
 struct Asker {
     session: u128,
-    questions: mpsc::Sender<Task>,
+    client: SocketAddr,
+    /// Questions, or the reasons why they are refused, each with the number of the question.
+    questions: mpsc::Sender<Result<Task, (u64, String)>>,
     task: JoinHandle<()>,
 }
 
@@ -71,7 +75,6 @@ struct Measuring {
     memory: Memory,
     /// Port of the targets.
     port: u16,
-    running: Semaphore,
 }
 
 impl Drop for Asker {
@@ -93,21 +96,20 @@ impl OnRequest {
         if let Some(gpu) = memory.gpu() {
             connector = connector.gpu(Arc::clone(gpu));
         }
-        let (connector, running) = (connector.build()?, Semaphore::new(MAX_RUNNING));
-        let measuring = Arc::new(Measuring { members, connector, memory, port, running });
-        Ok(Self { askers: HashMap::new(), measuring })
+        let measuring = Arc::new(Measuring { members, connector: connector.build()?, memory, port });
+        Ok(Self { askers: Vec::new(), measuring })
     }
 
     /// Takes a question. The answer goes to the address that it came from, at the port that it
-    /// names. A newer session from an address replaces the older one.
+    /// names.
     pub(super) fn take(&mut self, back: &Back, session: u128, sender: Sender<'_>, question: Question) {
         let client = SocketAddr::new(sender.address().ip(), question.echo_to_port);
-        let asker = match self.askers.get(&client.ip()) {
-            Some(asker) if asker.session == session => asker,
+        let place = match self.askers.iter().position(|asker| asker.session == session) {
+            Some(place) => place,
             None if self.askers.len() >= MAX_ASKERS => {
                 return warn!(%client, "it gets no measurement: {MAX_ASKERS} others ask for some already");
             }
-            _ => {
+            None => {
                 let connector = match back.connector(sender.certificate_names()) {
                     Ok(connector) => connector,
                     Err(error) => {
@@ -116,18 +118,23 @@ impl OnRequest {
                 };
                 let (questions, inbox) = mpsc::channel(MAX_WAITING);
                 let task = tokio::spawn(serve(connector, client, inbox, Arc::clone(&self.measuring)));
-                let asker = Asker { session, questions, task };
-                &*self.askers.entry(client.ip()).insert_entry(asker).into_mut()
+                self.askers.push(Asker { session, client, questions, task });
+                self.askers.len() - 1
             }
         };
-        if asker.questions.try_send(question.measure).is_err() {
+        let Task { id, .. } = question.measure;
+        let asked = match place {
+            0 => Ok(question.measure),
+            _ => Err((id, format!("another matrix is being measured, from {}", self.askers[0].client.ip()))),
+        };
+        if self.askers[place].questions.try_send(asked).is_err() {
             warn!(%client, "it gets no measurement: it asks for one before the last has ended");
         }
     }
 
     /// Ends what is done for askers whose session has ended.
     pub(super) fn forget_gone(&mut self, is_connected: impl Fn(u128) -> bool) {
-        self.askers.retain(|_, asker| is_connected(asker.session));
+        self.askers.retain(|asker| is_connected(asker.session));
     }
 }
 
@@ -135,17 +142,22 @@ impl OnRequest {
 async fn serve(
     connector: Connector,
     client: SocketAddr,
-    mut inbox: mpsc::Receiver<Task>,
+    mut inbox: mpsc::Receiver<Result<Task, (u64, String)>>,
     measuring: Arc<Measuring>,
 ) {
     let peers = match back::connect(&connector, client).await {
         Ok(peers) => peers,
         Err(error) => return warn!(%client, "it gets no answers: {error}"),
     };
-    while let Some(task) = inbox.recv().await {
-        let outcome = measuring.answer(client.ip(), &task).await.shortened();
-        info!(%client, target = %task.target, ?outcome, "measured on request");
-        let answer = Answer { id: task.id, outcome };
+    while let Some(asked) = inbox.recv().await {
+        let answer = match asked {
+            Ok(task) => {
+                let outcome = measuring.answer(client.ip(), &task).await.shortened();
+                info!(%client, target = %task.target, ?outcome, "measured on request");
+                Answer { id: task.id, outcome }
+            }
+            Err((id, reason)) => Answer { id, outcome: Outcome::Refused(reason) },
+        };
         if peers.send(Frame::new(Bytes::new()).metadata(encode(&answer))).await.is_err() {
             return;
         }
@@ -154,7 +166,7 @@ async fn serve(
 
 impl Measuring {
     async fn answer(&self, asker: IpAddr, task: &Task) -> Outcome {
-        let (members, extent, _permit) = match self.checked(asker, task) {
+        let (members, extent) = match self.checked(asker, task) {
             Ok(checked) => checked,
             Err(reason) => return Outcome::Refused(reason),
         };
@@ -172,23 +184,19 @@ impl Measuring {
         }
     }
 
-    /// Returns the members among which a measurement may go on, its extent, and a permit for it.
+    /// Returns the members among which a measurement may go on, and its extent.
     ///
     /// # Errors
     ///
     /// The reason why it is refused.
-    fn checked(&self, asker: IpAddr, task: &Task) -> Result<(&Members, Extent, SemaphorePermit<'_>), String> {
+    fn checked(&self, asker: IpAddr, task: &Task) -> Result<(&Members, Extent), String> {
         let members = self
             .members
             .as_ref()
             .ok_or("this server takes part in no matrix: start it with --matrix SERVICE")?;
         members.check(asker)?;
         members.check(task.target)?;
-        let extent = task.extent()?;
-        let busy = |_| {
-            format!("{MAX_RUNNING} measurements for others are under way: is another matrix being measured?")
-        };
-        Ok((members, extent, self.running.try_acquire().map_err(busy)?))
+        Ok((members, task.extent()?))
     }
 
     /// Returns the bandwidth to the target in bytes per second, and the transport.
@@ -198,10 +206,15 @@ impl Measuring {
         connected(&peers).await?;
         let transport = transport(&peers);
         let message = self.memory.message(task.size as usize)?;
-        let figures = bandwidth::measure(&peers, message, extent, 1, DEPTH).await?;
+        let figures = bandwidth::measure(&peers, message, extent, 1, depth(task.size)).await?;
         peers.close(GOODBYE).await;
         Ok((figures.average, transport))
     }
+}
+
+/// Returns how many messages of a size may be under way at a time.
+fn depth(size: u32) -> u64 {
+    (IN_FLIGHT / u64::from(size.max(1))).clamp(2, DEPTH)
 }
 
 /// Waits for the connection to a target. The first failure counts: a later connection would not be
@@ -228,6 +241,7 @@ mod tests {
     use multinet_client::Listener;
     use tokio::sync::watch;
 
+    use super::super::MAX_SIZE;
     use super::super::request::MAX_SECONDS;
     use super::*;
     use crate::common::address_resolver;
@@ -247,7 +261,6 @@ mod tests {
             connector: Connector::builder().resolver(address_resolver().unwrap()).build().unwrap(),
             memory: Memory::of(None).unwrap(),
             port: target.local_addresses()[0].port(),
-            running: Semaphore::new(MAX_RUNNING),
         };
         (Arc::new(measuring), tell, target)
     }
@@ -290,17 +303,13 @@ mod tests {
         released.abort();
     }
 
-    #[tokio::test]
-    async fn all_askers_together_get_a_bounded_number_of_measurements() {
-        let (measuring, _tell, _target) = measuring(true).await;
-        let permits = measuring.running.acquire_many(MAX_RUNNING as u32).await.unwrap();
-        let outcome = measuring.answer(ASKER, &task(ASKER, 1, 1)).await;
-        assert!(
-            matches!(&outcome, Outcome::Refused(reason) if reason.contains("another matrix")),
-            "{outcome:?}"
-        );
-        drop(permits);
-        assert!(measuring.checked(ASKER, &task(ASKER, 1, 1)).is_ok());
+    #[test]
+    fn what_is_under_way_at_the_end_gets_through_a_slow_network_in_time() {
+        for size in [1, 65_536, 1 << 20, MAX_SIZE] {
+            let bits = depth(size) * u64::from(size) * 8;
+            assert!(depth(size) > 1 && bits <= LATE.as_secs() * 100_000_000, "{size}");
+        }
+        assert_eq!(depth(65_536), DEPTH);
     }
 
     /// The time of the measurement is far from over.

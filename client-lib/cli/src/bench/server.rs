@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use multinet_client::resolve::Question;
 use multinet_client::{Buffer, Frame, Listener, PeerSet, Received, Sender};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -15,7 +16,7 @@ use tracing::{info, warn};
 
 use super::back::{self, Back};
 use super::latency::EchoRequest;
-use super::members::Members;
+use super::members::{ANY_PORT, Members};
 use super::memory::Memory;
 use super::on_request::OnRequest;
 use super::target::Target;
@@ -33,8 +34,11 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // Before it prints that it listens: a program that reads this may send a signal.
     let mut signals = Signals::new()?;
     let echoes = Echoes::new(&args)?;
-    let members = match &args.matrix {
-        Some(service) => Some(Members::follow(&args.dns.strict_resolver()?, &matrix_service(service)?)),
+    // As in a manifest that sets MULTINET_MATRIX to nothing.
+    let matrix = args.matrix.as_deref().filter(|service| !service.is_empty());
+    let matrix = matrix.map(matrix_service).transpose()?;
+    let members = match &matrix {
+        Some(service) => Some(Members::follow(&args.dns.strict_resolver()?, service)),
         None => None,
     };
     let mut listener = args
@@ -46,6 +50,12 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
         .slots(args.slots);
     if let Some(gpu) = echoes.memory.gpu() {
         listener = listener.gpu(Arc::clone(gpu));
+    }
+    // Members have the service's certificate. Others of the same authority must not ask.
+    if let (Some(service), true, Some(tls)) =
+        (&matrix, args.listen.tls.lacks_peer_names(), args.listen.tls.tls()?)
+    {
+        listener = listener.tls(tls.expect(service)?);
     }
     if let Some(members) = members.clone() {
         listener = listener.admit(move |address| members.check(address));
@@ -68,7 +78,10 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
 /// Returns the name of the service of `--matrix`.
 fn matrix_service(text: &str) -> anyhow::Result<String> {
     match Target::service(text)? {
-        (service, None) => Ok(service),
+        (service, None) => {
+            Question::parse(&service, ANY_PORT)?;
+            Ok(service)
+        }
         (service, Some(port)) => {
             Err(Usage(format!("--matrix {service} takes no port: leave out :{port}")).into())
         }
@@ -88,7 +101,7 @@ impl Server {
         let mut sweep = interval(SWEEP);
         loop {
             tokio::select! {
-                received = listener.recv() => self.receive(received?)?,
+                received = listener.recv() => self.receive(received?, |session| listener.is_connected(session))?,
                 Some((session, peers)) = self.echoes.ready.recv() => self.echoes.begin(session, peers)?,
                 _ = sweep.tick() => {
                     self.echoes.forget_gone();
@@ -101,12 +114,13 @@ impl Server {
     /// Counts a message, and answers one that asks for an echo or a measurement. It does not
     /// acknowledge, so that a sender of something that is to be kept learns that this is no
     /// receiver for it.
-    fn receive(&mut self, received: Received) -> anyhow::Result<()> {
+    fn receive(&mut self, received: Received, is_connected: impl Fn(u128) -> bool) -> anyhow::Result<()> {
         self.messages += 1;
         self.bytes += received.len() as u64;
         self.echoes.memory.receive(&received)?;
         let session = received.id().session;
         if let Some(question) = request::decode(received.metadata()) {
+            self.on_request.forget_gone(is_connected);
             self.on_request.take(&self.back, session, received.sender(), question);
             return Ok(());
         }

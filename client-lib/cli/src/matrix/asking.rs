@@ -3,7 +3,7 @@
 //! Each server connects back to this process for its answers, as for a latency test.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::grid::Cell;
 use crate::bench::request::{Answer, Outcome, Question, Task, decode, encode};
+use crate::output::with_flag_names;
 
 /// How long a server may take for an answer beyond the time of the measurement: to connect, and to
 /// have its last messages confirmed.
@@ -28,6 +29,9 @@ const NEXT: Duration = Duration::from_secs(5);
 /// Interval between checks of the connections.
 const POLL: Duration = Duration::from_millis(50);
 
+/// Most bytes per second that are believed: a hundred times those of the fastest NICs.
+const MOST: f64 = 1e13;
+
 /// Answers that are awaited, by the number of the question.
 type Awaited = Arc<Mutex<HashMap<u64, (BTreeSet<IpAddr>, oneshot::Sender<Outcome>)>>>;
 
@@ -38,6 +42,8 @@ pub(super) struct Servers {
     /// Port on which this process listens for answers.
     port: u16,
     awaited: Awaited,
+    /// Hosts whose servers hang: they are connected, and have not answered in time.
+    hung: Mutex<BTreeSet<usize>>,
 }
 
 /// Size and time of each measurement.
@@ -61,9 +67,22 @@ impl Servers {
         tokio::spawn(hear(listener, Arc::clone(&awaited)));
         let follow = |host: &Endpoint| connector.follow(service, stream::iter([vec![host.clone()]]));
         let addresses = hosts.iter().map(addresses).collect();
-        let this = Self { hosts: hosts.iter().map(follow).collect(), addresses, port, awaited };
+        let hosts = hosts.iter().map(follow).collect();
+        let this = Self { hosts, addresses, port, awaited, hung: Mutex::default() };
         this.all_connected().await;
+        this.claim();
         Ok(this)
+    }
+
+    /// Has each server take this matrix for its asker, before another one comes between the rounds.
+    /// The question is one that every server refuses.
+    fn claim(&self) {
+        let measure = Task { id: 0, target: Ipv4Addr::UNSPECIFIED.into(), size: 0, seconds: 0 };
+        let metadata = encode(&Question { echo_to_port: self.port, measure });
+        for host in &self.hosts {
+            // Of a server that is not there, the measurements tell.
+            let _ = host.try_send(Frame::new(Bytes::new()).metadata(metadata.clone()));
+        }
     }
 
     async fn all_connected(&self) {
@@ -77,13 +96,20 @@ impl Servers {
         }
     }
 
-    /// Has a host measure towards an address.
-    pub(super) async fn measure(&self, from: usize, target: IpAddr, load: Load) -> Cell {
+    /// Has a host measure towards an address of another one.
+    pub(super) async fn measure(&self, (from, to): (usize, usize), target: IpAddr, load: Load) -> Cell {
         let (Some(host), Some(addresses)) = (self.hosts.get(from), self.addresses.get(from)) else {
             return Cell::Empty;
         };
         if !is_connected(host) {
-            return Cell::Failed(format!("its server is not connected: {}", why(host)));
+            let why = why(host);
+            return Cell::Failed(format!("its server is not connected: {}", with_flag_names(&why)));
+        }
+        // A server that hangs would cost its time limit in every round.
+        let hangs = |host| self.hung.lock().contains(&host);
+        if hangs(from) || hangs(to) {
+            let whose = if hangs(from) { "its" } else { "the receiver's" };
+            return Cell::Failed(format!("{whose} server has not answered before"));
         }
         let id = fastrand::u64(..);
         let (tell, told) = oneshot::channel();
@@ -103,16 +129,23 @@ impl Servers {
         let outcome = tokio::select! {
             outcome = asking => outcome,
             () = broken(host, before) => Outcome::Failed(format!("its server is gone: {}", why(host))),
-            () = sleep(limit) => Outcome::Failed(format!("its server has not answered within {} s", limit.as_secs())),
+            () = sleep(limit) => {
+                self.hung.lock().insert(from);
+                Outcome::Failed(format!("its server has not answered within {} s", limit.as_secs()))
+            }
         };
         self.awaited.lock().remove(&id);
         match outcome {
-            Outcome::Measured { bytes_per_second, transport } if bytes_per_second.is_finite() => {
-                Cell::Figure { gbps: bytes_per_second.max(0.0) * 8.0 / 1e9, transport }
+            Outcome::Measured { bytes_per_second, transport }
+                if (0.0..MOST).contains(&bytes_per_second) && is_transport(&transport) =>
+            {
+                Cell::Figure { gbps: bytes_per_second * 8.0 / 1e9, transport }
             }
             Outcome::Measured { .. } => Cell::Failed("its server answered nonsense".to_owned()),
-            Outcome::Refused(reason) => Cell::Failed(format!("its server refuses: {reason}")),
-            Outcome::Failed(reason) => Cell::Failed(reason),
+            Outcome::Refused(reason) => {
+                Cell::Failed(format!("its server refuses: {}", with_flag_names(&reason)))
+            }
+            Outcome::Failed(reason) => Cell::Failed(with_flag_names(&reason).into_owned()),
         }
     }
 }
@@ -147,6 +180,13 @@ async fn broken(host: &PeerSet, disconnects: u64) {
     }
 }
 
+/// Returns whether a text is the name of a transport, as servers of this or a later version write
+/// it.
+fn is_transport(text: &str) -> bool {
+    (1..=16).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" -".contains(&byte))
+}
+
 fn is_connected(host: &PeerSet) -> bool {
     host.statistics().connected > 0
 }
@@ -167,8 +207,6 @@ fn addresses(host: &Endpoint) -> BTreeSet<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
     use crate::common::address_resolver;
 
@@ -184,27 +222,67 @@ mod tests {
 
     /// Returns the cell of a server that does this with the first question.
     async fn answered<D: Future<Output = ()> + Send>(
-        does: impl FnOnce(Listener, u16) -> D + Send + 'static,
+        does: impl FnOnce(Listener, u16, u64) -> D + Send + 'static,
     ) -> Cell {
         let server = listener().await;
         let host = Endpoint::at(server.local_addresses()[0]);
         let servers = Servers::connect(&connector(), listener().await, "train", &[host]).await.unwrap();
         let serving = async {
+            // The first one only claims the server.
+            drop(server.recv().await.unwrap());
             let question = server.recv().await.unwrap();
-            let Question { echo_to_port, .. } = decode(question.metadata()).unwrap();
+            let Question { echo_to_port, measure } = decode(question.metadata()).unwrap();
             drop(question);
-            does(server, echo_to_port).await;
+            does(server, echo_to_port, measure.id).await;
         };
-        let (cell, ()) = tokio::join!(servers.measure(0, Ipv4Addr::LOCALHOST.into(), LOAD), serving);
+        let (cell, ()) = tokio::join!(servers.measure((0, 1), Ipv4Addr::LOCALHOST.into(), LOAD), serving);
         cell
+    }
+
+    async fn send(port: u16, frame: Frame) {
+        let peers = connector().connect("127.0.0.1", &port.to_string()).await.unwrap();
+        peers.send(frame).await.unwrap();
+        peers.close(NEXT).await;
+    }
+
+    /// Returns the cell of a server that answers this.
+    async fn told(bytes_per_second: f64, transport: &'static str) -> Cell {
+        let cell = answered(move |server, port, id| async move {
+            let outcome = Outcome::Measured { bytes_per_second, transport: transport.to_owned() };
+            send(port, Frame::new("").metadata(encode(&Answer { id, outcome }))).await;
+            drop(server);
+        });
+        cell.await
+    }
+
+    #[tokio::test]
+    async fn figures_that_no_nic_reaches_and_odd_transports_are_nonsense() {
+        assert_eq!(told(1.25e9, "TCP").await, Cell::Figure { gbps: 10.0, transport: "TCP".to_owned() });
+        for (bytes_per_second, transport) in [(1e308, "TCP"), (-1.0, "TCP"), (1.0, ""), (1.0, "a\n\x1b[2J")] {
+            let cell = told(bytes_per_second, transport).await;
+            assert_eq!(cell, Cell::Failed("its server answered nonsense".to_owned()), "{transport:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_is_asked_once() {
+        let server = listener().await;
+        let host = Endpoint::at(server.local_addresses()[0]);
+        let servers = Servers::connect(&connector(), listener().await, "train", &[host]).await.unwrap();
+        servers.hung.lock().insert(0);
+        let target = Ipv4Addr::LOCALHOST.into();
+        let expected = "its server has not answered before";
+        assert_eq!(servers.measure((0, 1), target, LOAD).await, Cell::Failed(expected.to_owned()));
+        servers.hung.lock().clear();
+        servers.hung.lock().insert(1);
+        let expected = "the receiver's server has not answered before";
+        assert_eq!(servers.measure((0, 1), target, LOAD).await, Cell::Failed(expected.to_owned()));
     }
 
     #[tokio::test]
     async fn a_server_of_an_earlier_version_is_told_by_its_empty_echo() {
-        let cell = answered(|server, port| async move {
-            let peers = connector().connect("127.0.0.1", &port.to_string()).await.unwrap();
-            peers.send("").await.unwrap();
-            peers.close(NEXT).await;
+        let cell = answered(|server, port, _| async move {
+            send(port, Frame::new("")).await;
             drop(server);
         });
         let expected = "its server refuses: it is of a version without multinet matrix";
@@ -213,7 +291,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_dies_during_a_measurement_is_a_failure() {
-        let cell = answered(|server, _| async move { server.close().await }).await;
+        let cell = answered(|server, _, _| async move { server.close().await }).await;
         assert!(
             matches!(&cell, Cell::Failed(reason) if reason.starts_with("its server is gone: ")),
             "{cell:?}"

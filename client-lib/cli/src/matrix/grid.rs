@@ -1,12 +1,14 @@
 //! Figures of all pairs on one rail, and which of them stand out. Pure.
 
+use std::collections::BTreeMap;
+
 /// Share of the rail's median below which a figure stands out.
 const SLOW: f64 = 0.8;
 
 /// Outcome of the measurement from one host to another.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
-    /// The two are the same host, or one has no address on the rail.
+    /// The two are the same host.
     Empty,
     Figure {
         /// Payload in gigabits per second.
@@ -45,6 +47,13 @@ impl Cell {
     pub(super) fn gbps(&self) -> Option<f64> {
         match self {
             Self::Figure { gbps, .. } => Some(*gbps),
+            Self::Empty | Self::Failed(_) => None,
+        }
+    }
+
+    pub(super) fn transport(&self) -> Option<&str> {
+        match self {
+            Self::Figure { transport, .. } => Some(transport),
             Self::Empty | Self::Failed(_) => None,
         }
     }
@@ -87,6 +96,29 @@ impl Grid {
             (place, reason.unwrap_or_default())
         };
         self.places(has_failed).into_iter().map(reason).collect()
+    }
+
+    /// Returns the transport of most figures, such as `RDMA`. `None` if there are no figures.
+    pub(super) fn usual_transport(&self) -> Option<&str> {
+        let mut counts = BTreeMap::new();
+        self.cells
+            .iter()
+            .flatten()
+            .filter_map(Cell::transport)
+            .for_each(|name| *counts.entry(name).or_insert(0) += 1);
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name)
+    }
+
+    /// Returns the figures of another transport than that of most, which are not comparable to
+    /// these, each with its transport.
+    pub(super) fn strays(&self) -> Vec<(Place, &str)> {
+        let usual = self.usual_transport();
+        let is_other = |cell: &Cell| cell.transport().map(|name| Some(name) != usual);
+        let name = |place| {
+            let mut names = self.of(place).filter_map(Cell::transport);
+            (place, names.find(|name| Some(*name) != usual).unwrap_or_default())
+        };
+        self.places(is_other).into_iter().map(name).collect()
     }
 
     /// Returns the cells at a place.
@@ -213,8 +245,25 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn figures_of_another_transport_than_most_are_told() {
+        let by_tcp = || Cell::Figure { gbps: 10.0, transport: "TCP".to_owned() };
+        let mut grid = grid(&[]);
+        assert_eq!((grid.usual_transport(), grid.strays()), (Some("TCP"), vec![]));
+        for cell in grid.cells.iter_mut().flatten() {
+            if let Cell::Figure { transport, .. } = cell {
+                *transport = "RDMA".to_owned();
+            }
+        }
+        (grid.cells[0][1], grid.cells[2][0], grid.cells[2][1], grid.cells[2][3]) =
+            (by_tcp(), by_tcp(), by_tcp(), failed("gone"));
+        assert_eq!(grid.usual_transport(), Some("RDMA"));
+        assert_eq!(grid.strays(), [(Place::From(2), "TCP"), (Place::Pair(0, 1), "TCP")]);
+    }
+
+    #[test]
     fn without_figures_there_is_no_median() {
         let grid = Grid::new("rail0", 2);
+        assert_eq!((grid.usual_transport(), grid.strays()), (None, vec![]));
         assert_eq!((grid.median(), grid.outliers(), grid.failures()), (None, vec![], vec![]));
     }
 }

@@ -39,14 +39,10 @@ fn map(report: &Report, grid: &Grid) -> String {
     let heads: String =
         report.hosts.iter().map(|name| format!("<th scope=\"col\">{}</th>", escaped(name))).collect();
     let median = grid.median();
-    let rows = report.hosts.iter().zip(&grid.cells).enumerate();
-    let rows: String = rows.map(|(host, (name, row))| self::row(row, median, host, name)).collect();
-    let lines: String = report
-        .outliers(grid)
-        .into_iter()
-        .chain(report.failures(grid))
-        .map(|line| format!("<li>{}</li>\n", escaped(&line)))
-        .collect();
+    let rows = report.hosts.iter().zip(&grid.cells);
+    let rows: String = rows.map(|(name, row)| self::row(row, median, name)).collect();
+    let lines: String =
+        report.remarks(grid).iter().map(|line| format!("<li>{}</li>\n", escaped(line))).collect();
     let list = if lines.is_empty() { String::new() } else { format!("<ul>\n{lines}</ul>\n") };
     format!(
         "<table>\n<caption>{}, by {}: median {}</caption>\n<thead><tr><th>from \\ to</th>{heads}</tr></thead>\n\
@@ -57,15 +53,14 @@ fn map(report: &Report, grid: &Grid) -> String {
     )
 }
 
-fn row(row: &[Cell], median: Option<f64>, host: usize, name: &str) -> String {
-    let cells: String =
-        row.iter().enumerate().map(|(to, cell)| self::cell(cell, median, host == to)).collect();
+fn row(row: &[Cell], median: Option<f64>, name: &str) -> String {
+    let cells: String = row.iter().map(|cell| self::cell(cell, median)).collect();
     format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", escaped(name))
 }
 
-fn cell(cell: &Cell, median: Option<f64>, is_itself: bool) -> String {
+fn cell(cell: &Cell, median: Option<f64>) -> String {
     match cell {
-        Cell::Empty => format!("<td class=\"none\">{}</td>", if is_itself { "–" } else { "" }),
+        Cell::Empty => "<td class=\"none\">–</td>".to_owned(),
         Cell::Failed(reason) => format!("<td class=\"failed\" title=\"{}\">✕</td>", escaped(reason)),
         Cell::Figure { gbps, .. } => {
             let colour = hue(*gbps, median.unwrap_or(*gbps));

@@ -19,16 +19,16 @@ impl Report {
         self.grids.iter().flat_map(|grid| grid.cells.iter().flatten())
     }
 
+    /// Returns a sentence about all that is worth one in a grid.
+    pub(super) fn remarks(&self, grid: &Grid) -> Vec<String> {
+        [self.outliers(grid), self.strays(grid), self.failures(grid)].concat()
+    }
+
     /// Returns a sentence about each outlier of a grid.
-    pub(super) fn outliers(&self, grid: &Grid) -> Vec<String> {
+    fn outliers(&self, grid: &Grid) -> Vec<String> {
         let Some(median) = grid.median() else { return Vec::new() };
-        let rail = &grid.rail;
         let say = |Outlier { place, gbps }: Outlier| {
-            let who = match place {
-                Place::From(host) => format!("all that {} sends on {rail}", self.name(host)),
-                Place::To(host) => format!("all that {} receives on {rail}", self.name(host)),
-                Place::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
-            };
+            let who = self.figures(place, grid);
             let below = (1.0 - gbps / median) * 100.0;
             format!(
                 "{who}: {} Gb/s, {below:.0} % below the rail's median of {}",
@@ -39,8 +39,27 @@ impl Report {
         grid.outliers().into_iter().map(say).collect()
     }
 
+    /// Returns a sentence about the figures of another transport than that of most.
+    fn strays(&self, grid: &Grid) -> Vec<String> {
+        let usual = grid.usual_transport().unwrap_or_default();
+        let say = |(place, transport): (Place, &str)| {
+            format!("{}: by {transport}, and most others by {usual}", self.figures(place, grid))
+        };
+        grid.strays().into_iter().map(say).collect()
+    }
+
+    /// Returns the words for the figures at a place.
+    fn figures(&self, place: Place, grid: &Grid) -> String {
+        let rail = &grid.rail;
+        match place {
+            Place::From(host) => format!("all that {} sends on {rail}", self.name(host)),
+            Place::To(host) => format!("all that {} receives on {rail}", self.name(host)),
+            Place::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
+        }
+    }
+
     /// Returns a sentence about the failures of a grid, one for each host or pair.
-    pub(super) fn failures(&self, grid: &Grid) -> Vec<String> {
+    fn failures(&self, grid: &Grid) -> Vec<String> {
         let rail = &grid.rail;
         let say = |(place, reason): (Place, &str)| {
             let who = match place {
@@ -63,15 +82,7 @@ impl Report {
 
     /// Returns the transports of all figures of a grid, such as `TCP`.
     pub(super) fn transports(grid: &Grid) -> String {
-        let mut names: Vec<&str> = grid
-            .cells
-            .iter()
-            .flatten()
-            .filter_map(|cell| match cell {
-                Cell::Figure { transport, .. } => Some(transport.as_str()),
-                _ => None,
-            })
-            .collect();
+        let mut names: Vec<&str> = grid.cells.iter().flatten().filter_map(Cell::transport).collect();
         names.sort_unstable();
         names.dedup();
         names.join(" and ")

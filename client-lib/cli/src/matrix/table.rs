@@ -42,8 +42,8 @@ fn one(report: &Report, grid: &Grid, is_coloured: bool) -> String {
     text.push('\n');
     for (host, (name, row)) in names.iter().zip(&grid.cells).enumerate() {
         text.push_str(&format!("{host:>digits$} {name:wide$}"));
-        for (to, cell) in row.iter().enumerate() {
-            let (word, colour) = word(cell, median, host == to);
+        for cell in row {
+            let (word, colour) = word(cell, median);
             let padding = " ".repeat(WIDTH.saturating_sub(word.chars().count()));
             match colour.filter(|_| is_coloured) {
                 Some(colour) => text.push_str(&format!("{padding}{colour}{word}{RESET}")),
@@ -52,16 +52,15 @@ fn one(report: &Report, grid: &Grid, is_coloured: bool) -> String {
         }
         text.push('\n');
     }
-    let lines = report.outliers(grid).into_iter().chain(report.failures(grid));
-    lines.for_each(|line| text.push_str(&format!("{}\n", TerminalSafe(&line))));
+    report.remarks(grid).iter().for_each(|line| text.push_str(&format!("{}\n", TerminalSafe(line))));
     text
 }
 
 /// Returns the text of a cell and its colour. An exclamation mark says that it stands out, also
 /// without colours.
-fn word(cell: &Cell, median: Option<f64>, is_itself: bool) -> (String, Option<&'static str>) {
+fn word(cell: &Cell, median: Option<f64>) -> (String, Option<&'static str>) {
     match cell {
-        Cell::Empty => (if is_itself { "-" } else { "" }.to_owned(), None),
+        Cell::Empty => ("-".to_owned(), None),
         Cell::Failed(_) => ("x!".to_owned(), Some(RED)),
         Cell::Figure { gbps, .. } if is_slow(*gbps, median) => (format!("{}!", number(*gbps)), Some(RED)),
         Cell::Figure { gbps, .. } => {

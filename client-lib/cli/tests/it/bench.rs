@@ -178,6 +178,18 @@ async fn a_thousand_questions_at_once_are_refused_and_others_are_served() {
     assert!(said.contains("it asks for one before the last has ended"), "{said}");
 }
 
+#[test]
+fn the_service_of_a_matrix_is_a_name_or_nothing() {
+    for wrong in ["a b", "a..b", "10.0.0.1"] {
+        let output = run(&["bench", "server", "-p", "0", "--matrix", wrong], b"");
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.lines().count() == 1, "{wrong}: {said}");
+        assert!(said.contains(wrong), "{said}");
+    }
+    let server = Server::start(&["bench", "server", "--matrix", ""], 0, Says::Stdout);
+    client(&server, &["-n", "5", "-s", "64"]);
+}
+
 /// DNS does not tell the addresses, so that there are no members.
 #[test]
 fn a_server_of_a_matrix_serves_members_only() {
