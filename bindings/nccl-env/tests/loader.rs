@@ -10,10 +10,15 @@ use multinet_testing::sandboxed;
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually_blocking;
 
+/// Returns the path of the plugin as cargo has built it.
+fn built() -> Result<PathBuf> {
+    let tests = std::env::current_exe()?;
+    Ok(tests.parent().context("no folder")?.join("libnccl_env_multinet.so"))
+}
+
 /// Copies the plugin and builds the loader into a folder. Returns their paths.
 fn build(folder: &Path) -> Result<(PathBuf, PathBuf)> {
-    let tests = std::env::current_exe()?;
-    let library = tests.parent().context("no folder")?.join("libnccl_env_multinet.so");
+    let library = built()?;
     let plugin = folder.join("libnccl-env-multinet.so");
     std::fs::copy(&library, &plugin).with_context(|| library.display().to_string())?;
     let loader = folder.join("loader");
@@ -81,6 +86,21 @@ async fn both_versions_answer_what_is_set_and_then_what_is_known() -> Result<()>
             "{wrong}: {alone}{known}{set}"
         );
     }
+    Ok(())
+}
+
+/// Images with NCCL have older C libraries than this machine.
+#[test]
+fn the_plugin_needs_no_later_glibc_than_the_page_says() -> Result<()> {
+    let symbols = run(Command::new("objdump").arg("-T").arg(built()?))?;
+    let versions = symbols.split("GLIBC_").skip(1).filter_map(|rest| {
+        let version = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        Some(version.split('.').filter_map(|part| part.parse().ok()).collect::<Vec<u32>>())
+    });
+    let latest = versions.max().context("no symbol of glibc")?;
+    ensure!(latest.as_slice() <= &[2, 34][..], "it needs glibc {latest:?}");
+    let page = std::fs::read_to_string(repository().join("docs/frameworks.md"))?;
+    ensure!(page.contains("needs glibc 2.34 or later"), "the page says otherwise");
     Ok(())
 }
 
