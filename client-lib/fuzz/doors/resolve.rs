@@ -11,7 +11,8 @@ use super::facts::Facts;
 use super::records::{TargetRecords, endpoints, endpoints_by_address, is_complete};
 use crate::endpoint::Endpoint;
 
-/// Reads any DNS message as the answer to every kind of question at once.
+/// Reads any bytes as a DNS message, and takes it as the answer to SRV, TXT, A and AAAA queries.
+/// Panics if an endpoint found in it is not usable, or depends on the order of the records.
 pub fn answer(bytes: &[u8]) {
     let Ok(message) = Message::from_bytes(bytes) else { return };
     let reply = |kind| match answer_of(&message, kind) {

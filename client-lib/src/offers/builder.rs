@@ -130,7 +130,7 @@ impl OffersBuilder {
     /// # let builder = multinet_client::Offers::builder();
     /// let builder = builder.admit(|address| match address.is_loopback() {
     ///     true => Ok(()),
-    ///     false => Err("only this host may fetch".to_owned()),
+    ///     false => Err("fetchers must run on the same host as this program".to_owned()),
     /// });
     /// ```
     pub fn admit(mut self, admits: impl Fn(IpAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {

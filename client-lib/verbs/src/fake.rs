@@ -43,7 +43,7 @@ pub(crate) struct World {
     pub(crate) gids: Vec<Ipv6Addr>,
     /// The index of the network interface that the GIDs belong to; 0 for none.
     pub(crate) interface: u32,
-    /// Whether the port refuses to connect without GIDs.
+    /// Whether the port refuses to bring a queue pair to RTR without a GID, as under RoCE.
     pub(crate) needs_gids: bool,
     /// The most inline data that a queue pair may request, and the least that it gets.
     pub(crate) inline: (u32, u32),

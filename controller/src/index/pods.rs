@@ -377,8 +377,9 @@ fn has_same_endpoints(old: &PodEntry, new: &PodEntry) -> bool {
         && before.report == after.report
 }
 
-/// Returns the time of a pod's change. As in Kubernetes, it is the last transition of condition
-/// Ready if that has changed. Other changes carry no time, so they count as happening now.
+/// Returns the time of a pod's change, for the annotation with the trigger time of the last change.
+/// As in Kubernetes, a change to or from Ready has the time of that condition's last transition.
+/// Other changes carry no time, so this returns `now` for them.
 fn trigger(old: Option<&Pod>, new: &Pod, now: Timestamp) -> Timestamp {
     let changed = old.is_none_or(|old| old.serving_changed != new.serving_changed);
     // A pod that has never been ready has been unready since before it had an address; that time

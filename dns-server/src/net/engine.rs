@@ -148,8 +148,8 @@ pub struct Worker {
     proto: Proto,
     turn: u32,
     limiter: Option<Arc<Limiter>>,
-    /// Hash over the number of queries over the limit that had no cookie; decides which of them get
-    /// a reply.
+    /// Hash of the count of queries without a cookie that were over the rate limit. Its highest bit
+    /// decides whether the latest one gets a reply or is dropped.
     limited: u32,
 }
 

@@ -78,7 +78,8 @@ struct ZoneJournal {
     /// Size of all current records of the zone except the SOA, in bytes.
     size: usize,
     pending: Pending,
-    /// Changes of the zone's records, each with the number of the version that it leads to.
+    /// Changes of the zone's records, each with the number of the version that it leads to: the
+    /// journal's own count, not a serial.
     differences: VecDeque<(u64, Arc<Difference>)>,
     /// Size of all kept differences, in bytes.
     bytes: usize,

@@ -32,7 +32,8 @@ pub(super) enum Role {
 /// Cause of death, always by SIGKILL or without a word.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Death {
-    /// The function dies. The data plane sees that, and gives its messages back.
+    /// The user-defined function dies. The data plane sees that, and gives the messages that the
+    /// function has not finished back to Numaflow, which delivers them again.
     Function,
     /// The data plane dies. Its messages are delivered again later, to it or others.
     Plane,

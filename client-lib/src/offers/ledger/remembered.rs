@@ -11,7 +11,7 @@ pub(super) struct Remembered {
     lately: Duration,
     /// The most ids that are remembered.
     most: usize,
-    /// Last time when each id was taken.
+    /// Ids of the offers whose payloads have been taken, with the time when each was taken last.
     ids: HashMap<OfferId, Instant>,
     /// Ids with the times when each was taken, oldest first.
     order: VecDeque<(Instant, OfferId)>,

@@ -36,7 +36,8 @@ fn all(fake: &Fake) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the calls that errors name for a verb; for a queue pair's states, in their order.
+/// Returns the [`Call`] that an error names if this verb of the fake device fails. `Verb::Modify`
+/// has three, one for each state that a queue pair goes through, in that order.
 fn calls(verb: Verb) -> &'static [Call] {
     match verb {
         Verb::List => &[Call::LIST],
