@@ -59,7 +59,10 @@ impl Gpu {
         if function.is_none() {
             let gone = |address| format!("{address} is not in /sys/bus/pci/devices");
             let reason = gpu.pci_address().map_or_else(|| "it has no PCI address".to_owned(), gone);
-            warn!(gpu = gpu.name(), "cannot tell which networks are near the GPU, so all count as equally near: {reason}");
+            warn!(
+                gpu = gpu.name(),
+                "cannot tell which networks are near the GPU, so all count as equally near: {reason}"
+            );
         }
         Some(Self { function: function?, rdma })
     }

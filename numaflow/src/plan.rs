@@ -214,20 +214,21 @@ impl End {
     }
 
     fn add_network(&mut self, network: &NetworkReference) -> Result<(), String> {
-        if self.networks.contains(network) {
+        let is_same = |other: &NetworkReference| {
+            (other.kind, &other.name, &other.namespace) == (network.kind, &network.name, &network.namespace)
+        };
+        let has_alias = |other: &NetworkReference| other.alias() == network.alias();
+        // An alias that is the network's name may be written or not.
+        if self.networks.iter().any(|other| is_same(other) && has_alias(other)) {
             return Ok(());
         }
-        let id = |network: &NetworkReference| (network.kind, network.name.clone(), network.namespace.clone());
-        let clash =
-            self.networks.iter().find(|other| other.alias() == network.alias() || id(other) == id(network));
-        if let Some(other) = clash {
+        if let Some(other) = self.networks.iter().find(|other| is_same(other) || has_alias(other)) {
             return Err(format!(
-                "network {} {} has the alias {}, but an edge before has {} {} as {}; make them the same",
-                network.kind.as_str(),
-                network.name,
+                "network {} has the alias {}, but an edge before has {} as {}: a network has one alias, and an \
+                 alias one network; make them the same",
+                described(network),
                 network.alias(),
-                other.kind.as_str(),
-                other.name,
+                described(other),
                 other.alias()
             ));
         }
@@ -248,6 +249,14 @@ impl End {
         let name = |index, port| if index == 0 { "multinet".to_owned() } else { format!("multinet-{port}") };
         let ports = self.ports.iter().enumerate();
         ports.map(|(index, &port)| Port { name: name(index, port), port, ..Port::default() }).collect()
+    }
+}
+
+/// Returns kind, namespace and name of a network, for messages.
+fn described(NetworkReference { kind, name, namespace, .. }: &NetworkReference) -> String {
+    match namespace {
+        Some(namespace) => format!("{} {namespace}/{name}", kind.as_str()),
+        None => format!("{} {name}", kind.as_str()),
     }
 }
 

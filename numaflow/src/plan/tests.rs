@@ -76,6 +76,25 @@ fn cycles_and_edges_to_oneself_are_planned() {
 }
 
 #[test]
+fn a_network_is_the_same_with_its_name_as_alias() {
+    let back = r#"{"from": "infer", "to": "decode", "networks": [{"name": "rdma-a", "alias": "rdma-a"}]}"#;
+    let plan = plan(&[("frames", &format!("{EDGE}, {back}"))]);
+    assert!(plan.problems.is_empty(), "{:?}", plan.problems);
+    assert_eq!(plan.ends[&vertex("frames", "infer")].networks.len(), 1);
+}
+
+#[test]
+fn two_networks_with_one_alias_are_named_with_their_namespaces() {
+    let clash =
+        r#"{"from": "infer", "to": "decode", "networks": [{"name": "rdma-a", "namespace": "infra"}]}"#;
+    let plan = plan(&[("frames", &format!("{EDGE}, {clash}"))]);
+    let [problem] = &plan.problems["frames"][..] else { panic!("{:?}", plan.problems) };
+    let both = "NetworkAttachmentDefinition infra/rdma-a has the alias rdma-a, but an edge before has \
+                NetworkAttachmentDefinition rdma-a as rdma-a";
+    assert!(problem.contains(both), "{problem}");
+}
+
+#[test]
 fn an_edge_that_does_not_fit_to_those_before_gets_nothing_at_both_ends() {
     for clash in [
         r#"{"from": "infer", "to": "decode", "networks": [{"name": "rdma-a", "alias": "rail0"}], "port": 9}"#,

@@ -268,7 +268,10 @@ impl Transfers {
             return Ok(());
         }
         if let Some(other) = self.current.values().find(|other| !self.keeps && other.is_complete()) {
-            return Err(format!("this receiver takes one transfer, and has all of that of {}; for more, start multinet recv with --keep", other.sender));
+            return Err(format!(
+                "this receiver takes one transfer, and has all of that of {}; for more, start multinet recv with --keep",
+                other.sender
+            ));
         }
         // What an earlier receiver has left has no owner, and takes no memory worth counting.
         let counted = self.current.iter().filter(|(_, other)| other.owner.is_some() && !other.is_hurried);

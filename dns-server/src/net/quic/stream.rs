@@ -83,9 +83,10 @@ async fn respond(
     });
     match sent.await {
         Ok(true) => Ok(()),
-        Ok(false) | Err(_) => {
-            Err(StreamError::Stream(UNSPECIFIED_ERROR, "the client did not acknowledge the reply; only this stream is reset"))
-        }
+        Ok(false) | Err(_) => Err(StreamError::Stream(
+            UNSPECIFIED_ERROR,
+            "the client did not acknowledge the reply; only this stream is reset",
+        )),
     }
 }
 
