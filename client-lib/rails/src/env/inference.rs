@@ -75,7 +75,7 @@ pub(super) fn vllm(plan: &mut Plan, request: &Request<'_>) {
     }
     if let (Some((mapping, port)), Ok(interfaces)) = (nic_by_gpu(request), request.interfaces()) {
         plan.remark(format!(
-            "versions of vLLM from mid-2026 choose the NIC of each GPU by VLLM_GPU_NIC_PCIE_MAPPING={mapping} \
+            "vLLM from version 0.23 on chooses the NIC of each GPU by VLLM_GPU_NIC_PCIE_MAPPING={mapping} \
              VLLM_NIC_SELECTION_VARS=UCX_NET_DEVICES:{port} UCX_NET_DEVICES={interfaces}"
         ));
     }
