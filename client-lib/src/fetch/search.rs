@@ -2,8 +2,9 @@
 //!
 //! The pod that the reference names is asked first. Once it has answered, or has had some time, all
 //! others are asked, too. A pod that does not have the payload, or cannot be connected, is asked
-//! again after a pause, whatever the others do. The search ends when a pod has the payload, or when
-//! no byte has come for the whole wait.
+//! again after a pause, whatever the others do. The search ends when a pod has the payload, when it
+//! was taken from one and the others have not answered for some time, or when no byte has come for
+//! the whole wait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +31,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Time after which the other pods are asked, too, if no byte comes from the pod that the reference
-/// names.
+/// names. As long, other pods may answer that they have a payload which was taken from one.
 const HEAD_START: Duration = Duration::from_secs(2);
 
 /// Name and port of an endpoint.
@@ -46,6 +47,9 @@ pub(super) struct Search<'s> {
     known: watch::Receiver<Known>,
     pods: BTreeMap<PodKey, Pod>,
     asking: FuturesUnordered<BoxFuture<'s, (PodKey, Option<PodOutcome>)>>,
+    /// Time from which on a taken payload is taken, whatever the pods do that have not answered.
+    /// `None` while no pod has said that it was taken from it.
+    taken: Option<Instant>,
 }
 
 /// One pod, and what it has answered.
@@ -80,7 +84,7 @@ impl<'s> Search<'s> {
         wait: Duration,
     ) -> Self {
         let (known, pods, asking) = (service.known(), BTreeMap::new(), FuturesUnordered::new());
-        Self { service, name, reference, most, wait, known, pods, asking }
+        Self { service, name, reference, most, wait, known, pods, asking, taken: None }
     }
 
     /// Asks pods until one has the payload.
@@ -109,7 +113,7 @@ impl<'s> Search<'s> {
             if !is_over {
                 self.ask(now, asks_others);
             }
-            if self.is_taken() {
+            if self.is_taken(now) {
                 return Err(FetchError::Taken { reference: self.reference.clone() });
             }
             if let Some(last) = self.lasting() {
@@ -117,7 +121,8 @@ impl<'s> Search<'s> {
             }
             let pods = self.pods.values().filter(|pod| !is_over && (pod.is_named || asks_others));
             let due = pods.filter_map(|pod| pod.due);
-            let next = due.chain((!asks_others).then_some(head_start)).fold(until, Instant::min);
+            let others = if asks_others { self.taken } else { Some(head_start) };
+            let next = due.chain(others).fold(until, Instant::min);
             tokio::select! {
                 Some((pod, outcome)) = self.asking.next() => {
                     if let Some(found) = self.answered(&pod, outcome) {
@@ -188,7 +193,10 @@ impl<'s> Search<'s> {
                 return Some(Err(FetchError::TooLarge { reference, length, most }));
             }
             Some(Ok(PodReply::Unknown)) => LastAnswer::Unknown,
-            Some(Ok(PodReply::Taken)) => LastAnswer::Taken,
+            Some(Ok(PodReply::Taken)) => {
+                self.taken.get_or_insert(Instant::now() + HEAD_START);
+                LastAnswer::Taken
+            }
             Some(Err(error)) => LastAnswer::Failed(error),
             None => LastAnswer::Missing,
         };
@@ -210,12 +218,17 @@ impl<'s> Search<'s> {
         progress
     }
 
-    /// Returns whether the payload was taken from a pod, and no pod has it. A message that was
-    /// delivered again may have put it on offer at another one.
-    fn is_taken(&self) -> bool {
+    /// Returns whether the payload was taken from a pod, and no pod has it that answers in time. A
+    /// message that was delivered again may have put it on offer at another one.
+    fn is_taken(&mut self, now: Instant) -> bool {
+        let Some(until) = self.taken else { return false };
+        if until <= now {
+            let is_coming = self.has_progress();
+            self.taken = Some(now + HEAD_START);
+            return !is_coming;
+        }
         let has_answered = |pod: &Pod| pod.due.is_some() && !matches!(pod.last, LastAnswer::Missing);
-        let is_taken = |pod: &Pod| matches!(pod.last, LastAnswer::Taken);
-        self.pods.values().all(has_answered) && self.pods.values().any(is_taken)
+        self.pods.values().all(has_answered)
     }
 
     /// Returns why one of the pods cannot be connected, if waiting cures none of them.
@@ -230,7 +243,7 @@ impl<'s> Search<'s> {
 
     fn timed_out(&self) -> FetchError {
         let (name, reference, waited) = (self.name.to_owned(), self.reference.clone(), self.wait);
-        if self.pods.values().any(|pod| matches!(pod.last, LastAnswer::Taken)) {
+        if self.taken.is_some() {
             return FetchError::Taken { reference };
         }
         let is_unknown = |pod: &&Pod| matches!(pod.last, LastAnswer::Unknown);

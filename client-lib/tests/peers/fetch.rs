@@ -191,6 +191,23 @@ async fn a_payload_that_was_taken_is_found_where_it_is_offered_again() {
 }
 
 #[tokio::test]
+async fn a_payload_that_was_taken_counts_as_taken_though_another_pod_hangs() {
+    let (offers, hanging) = (bind(offers()).await, std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let mut hung = Endpoint::at(hanging.local_addr().unwrap());
+    hung.host = "decode-1".to_owned();
+    let hour = Duration::from_secs(3600);
+    let fetcher = connector().patience(hour).fetch_wait(hour).build().unwrap();
+    let offer = offers.offer(id("a"), "a").await.unwrap();
+    let endpoints = || vec![hung.clone(), pod(&offers, "decode-0")];
+    let reference = offer.reference();
+    let find = || soon(fetcher.fetch_from(SERVICE, endpoints(), &reference));
+    find().await.unwrap().acknowledge();
+    soon(offer.taken()).await.unwrap();
+    let error = find().await.unwrap_err();
+    assert!(matches!(error, FetchError::Taken { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_fetch_waits_for_a_payload_that_comes_later() {
     let offers = bind(offers()).await;
     let fetcher = connector().fetch_wait(Duration::from_secs(60)).build().unwrap();
