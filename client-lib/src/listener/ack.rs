@@ -228,7 +228,8 @@ impl AckScheduler {
         if self.slots.is_some() { IDS_WITH_SLOTS } else { IDS }
     }
 
-    fn has_ids(&self) -> bool {
+    /// Returns whether the sender has to be told of decisions.
+    pub(super) fn has_ids(&self) -> bool {
         !self.acked.is_empty() || !self.rejected.is_empty()
     }
 

@@ -27,7 +27,7 @@ use crate::wire::Data;
 
 /// A connection from a sender.
 ///
-/// Locks are taken in this order: the session's, `acks`, and that of the slots.
+/// Locks are taken in this order: the session's, `acks`, and that of the slots or the questions.
 pub(super) struct Connection {
     pub(super) hello: Hello,
     pub(super) address: SocketAddr,
@@ -95,8 +95,12 @@ impl Connection {
         self.reason.lock().take()
     }
 
-    /// Sends a question for a payload. The answer names its number.
+    /// Sends a question for a payload, after the acknowledgements of what the program has decided.
+    /// The answer names its number.
     pub(super) fn ask(&self, number: u64, id: &OfferId) {
+        if self.channel.is_rdma() && self.acks.lock().has_ids() {
+            self.channel.try_flush(self);
+        }
         self.asks.push(number, id);
         match &self.channel {
             DataChannel::Tcp(writer) => writer.try_flush(self),
@@ -112,10 +116,6 @@ impl Connection {
             // They go with the other messages.
             DataChannel::Tcp(_) => std::future::pending().await,
         }
-    }
-
-    fn next_ask(&self) -> Option<Message> {
-        if self.channel.is_rdma() { None } else { self.asks.next() }
     }
 
     /// Returns how many frames the sender may have sent since the connection began.
@@ -358,8 +358,9 @@ impl Flush for Connection {
 
 impl MessageSource for Connection {
     fn next(&self) -> Option<Message> {
-        let message = self.acks.lock().message();
-        message.or_else(|| self.next_ask())
+        // Under one lock: a question must not overtake an acknowledgement that was made before it.
+        let mut acks = self.acks.lock();
+        acks.message().or_else(|| if self.channel.is_rdma() { None } else { self.asks.next() })
     }
 
     fn has_work(&self) -> bool {

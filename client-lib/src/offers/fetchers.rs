@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -67,7 +67,8 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
     let connected = shared.count_fetcher();
     let transport = if dialed.pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
     listener.log_connected(transport, dialed.instead_of_rdma.as_deref());
-    let mut answering = std::pin::pin!(follow(sender.answering(), answers, &overdue));
+    let look_up_again = |ask: &Ask| look_up(&shared, ask, knows_taken).0;
+    let mut answering = std::pin::pin!(follow(sender.answering(), answers, look_up_again, &overdue));
     let mut running = std::pin::pin!(sender.run(dialed));
     let ended = tokio::select! {
         ended = &mut running => ended,
@@ -93,31 +94,45 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
 fn answer(
     shared: &Arc<OffersState>,
     to: &Answering,
-    Ask { number, id }: Ask,
+    ask: Ask,
     knows_taken: bool,
     queue: &AnswerQueue,
 ) -> bool {
+    let (WaitingAnswer { number, frame, fetch }, is_shared) = look_up(shared, &ask, knows_taken);
+    if is_shared {
+        // This fetcher may have acknowledged the payload just before.
+        return queue.again.try_send(ask).is_ok();
+    }
+    match (to.try_send(frame), fetch) {
+        (Ok(sent), Some(fetch)) => queue.sent.send(fetch.sent_by(sent)).is_ok(),
+        (Ok(_), None) => true,
+        (Err((frame, _)), fetch) => queue.waiting.try_send(WaitingAnswer { number, frame, fetch }).is_ok(),
+    }
+}
+
+/// Returns the answer to a question, and whether other fetches of the payload are under way.
+fn look_up(
+    shared: &Arc<OffersState>,
+    &Ask { number, ref id }: &Ask,
+    knows_taken: bool,
+) -> (WaitingAnswer, bool) {
     let now = Instant::now().into_std();
-    let (fetched, deadline) = shared.with(|state| {
+    let (fetched, about) = shared.with(|state| {
         let fetched = state.ledger.fetch(now, id.as_str());
-        let deadline =
-            if let Fetched::Here(ticket, _) = &fetched { state.ledger.deadline(ticket) } else { None };
-        (fetched, deadline)
+        let about = if let Fetched::Here(ticket, _) = &fetched { state.ledger.about(ticket) } else { None };
+        (fetched, about)
     });
+    let (deadline, is_shared) = about.unwrap_or((now, false));
     let (frame, fetch) = match fetched {
         Fetched::Here(ticket, frame) => {
-            let until = deadline.unwrap_or(now) + HELD_ON.min(shared.deadline);
+            let until = deadline + HELD_ON.min(shared.deadline);
             let fetch = LiveFetch { shared: Arc::clone(shared), ticket: Some(ticket), until, sent: None };
             (with_answer(frame, number, Status::Here), Some(fetch))
         }
         Fetched::Taken if knows_taken => (with_answer(Frame::new(""), number, Status::Taken), None),
         Fetched::Taken | Fetched::Unknown => (with_answer(Frame::new(""), number, Status::Unknown), None),
     };
-    match (to.try_send(frame), fetch) {
-        (Ok(sent), Some(fetch)) => queue.sent.send(fetch.sent_by(sent)).is_ok(),
-        (Ok(_), None) => true,
-        (Err((frame, _)), fetch) => queue.waiting.try_send(WaitingAnswer { number, frame, fetch }).is_ok(),
-    }
+    (WaitingAnswer { number, frame, fetch }, is_shared)
 }
 
 /// Queue of answers to [`follow`].
@@ -126,12 +141,15 @@ struct AnswerQueue {
     sent: mpsc::UnboundedSender<LiveFetch>,
     /// Answers for which the connection had no room.
     waiting: mpsc::Sender<WaitingAnswer>,
+    /// Questions for payloads that others fetch, or the fetcher itself.
+    again: mpsc::Sender<Ask>,
 }
 
 /// The other end of a [`AnswerQueue`].
 struct QueuedAnswers {
     sent: mpsc::UnboundedReceiver<LiveFetch>,
     waiting: mpsc::Receiver<WaitingAnswer>,
+    again: mpsc::Receiver<Ask>,
 }
 
 struct WaitingAnswer {
@@ -144,15 +162,19 @@ impl AnswerQueue {
     fn new() -> (Self, QueuedAnswers) {
         let (sent, next_sent) = mpsc::unbounded_channel();
         let (waiting, next_waiting) = mpsc::channel(MAX_ASKS);
-        (Self { sent, waiting }, QueuedAnswers { sent: next_sent, waiting: next_waiting })
+        let (again, next_again) = mpsc::channel(MAX_ASKS);
+        let queued = QueuedAnswers { sent: next_sent, waiting: next_waiting, again: next_again };
+        (Self { sent, waiting, again }, queued)
     }
 }
 
 /// Sends the answers that wait for room, and gives tickets back when the fetcher has decided on
-/// them. Cancels `overdue` if it holds one for too long.
+/// them. Cancels `overdue` if it holds one for too long. Questions that come again are looked up
+/// once the decisions before them have counted.
 async fn follow(
     to: Answering,
     mut answers: QueuedAnswers,
+    look_up: impl Fn(&Ask) -> WaitingAnswer,
     overdue: &CancellationToken,
 ) -> std::convert::Infallible {
     let mut sent = FuturesUnordered::new();
@@ -163,6 +185,16 @@ async fn follow(
             // A fetcher that holds many payloads waits until it has dealt with some.
             Some(one) = answers.waiting.recv(), if waiting.len() < MAX_UNDECIDED => {
                 waiting.push(send(&to, one));
+            }
+            Some(ask) = answers.again.recv(), if waiting.len() < MAX_UNDECIDED => {
+                while let Some(Some(fetch)) = waiting.next().now_or_never() {
+                    sent.extend(fetch.map(|fetch| decided(fetch, overdue)));
+                }
+                while let Ok(fetch) = answers.sent.try_recv() {
+                    sent.push(decided(fetch, overdue));
+                }
+                while let Some(Some(())) = sent.next().now_or_never() {}
+                waiting.push(send(&to, look_up(&ask)));
             }
             Some(fetch) = waiting.next() => sent.extend(fetch.map(|fetch| decided(fetch, overdue))),
             Some(()) = sent.next() => {}

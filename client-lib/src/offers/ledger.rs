@@ -310,9 +310,9 @@ impl<P: Clone> Ledger<P> {
         is_last
     }
 
-    /// Returns the deadline of the offer that a ticket is for.
-    pub(crate) fn deadline(&self, ticket: &Ticket) -> Option<Instant> {
-        self.offers.get(&ticket.0).map(|entry| entry.deadline)
+    /// Returns the deadline of the offer that a ticket is for, and whether others of it are out.
+    pub(crate) fn about(&self, ticket: &Ticket) -> Option<(Instant, bool)> {
+        self.offers.get(&ticket.0).map(|entry| (entry.deadline, entry.tickets > 1))
     }
 
     /// Returns the next task to be woken. Each offer's end and each turn is returned once.

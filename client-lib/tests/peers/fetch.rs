@@ -1,6 +1,7 @@
 //! Payloads on offer and their fetches.
 
 mod hostile;
+mod order;
 
 use std::time::Duration;
 

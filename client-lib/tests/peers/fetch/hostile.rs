@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{SERVICE, bind, fetch, fetcher, id, offers};
-use crate::raw::{CONTROL, Raw, accept, data, greeting, header, hello};
+use crate::raw::{CONTROL, Raw, accept, control, data, greeting, header, hello};
 use crate::rig::{connector, eventually, soon};
 
-const ASK: u8 = 5;
+pub(super) const ASK: u8 = 5;
 
 fn fetch_message() -> Value {
-    json!({"fetch": {"service": SERVICE, "from": "stranger"}})
+    json!({"fetch": {"service": SERVICE, "from": "stranger", "knows_taken": true}})
 }
 
-fn ask(number: u64, id: &[u8]) -> Vec<u8> {
+pub(super) fn ask(number: u64, id: &[u8]) -> Vec<u8> {
     let length = u16::try_from(id.len()).unwrap().to_be_bytes();
     [&header(ASK, &[(2, &length), (16, &number.to_be_bytes())])[..], id].concat()
 }
 
 /// Connects as a fetcher does, and grants some slots.
-async fn fetcher_by_hand(offers: &Offers, slots: u32) -> Raw {
+pub(super) async fn fetcher_by_hand(offers: &Offers, slots: u32) -> Raw {
     let mut raw = Raw(soon(TcpStream::connect(offers.local_addresses()[0])).await.unwrap());
     let hello = raw.greet(&fetch_message()).await;
     assert_eq!(hello["delivery"], "at-least-once", "{hello}");
@@ -44,6 +44,7 @@ async fn a_fetcher_that_breaks_the_protocol_is_cut_off_with_the_reason() {
         ((0..4000).flat_map(|number| ask(number, b"a")).collect(), "more payloads at a time than is allowed"),
         (data(1, 1, b"payload"), "only receivers' messages are allowed"),
         (header(9, &[]).to_vec(), "unknown message kind 9"),
+        (control(5, 0, &[], &[]), "5 frames have left their slots"),
     ];
     for (breach, reason) in breaches {
         let mut raw = fetcher_by_hand(&offers, 4).await;
@@ -114,11 +115,35 @@ async fn one_address_cannot_take_all_connections() {
     soon(again).await;
 }
 
+/// One of them asks for the same payload again and again, and reads no answer.
+#[tokio::test]
+async fn many_fetchers_get_one_payload_at_once() {
+    let offers = bind(offers().transport(multinet_client::Transport::Tcp)).await;
+    let offer = offers.offer(id("a"), vec![1; 100 << 10]).await.unwrap();
+    let mut silent = fetcher_by_hand(&offers, 1).await;
+    for number in 0..100 {
+        silent.write(&ask(number, b"a")).await;
+    }
+    let fetches = (0..40).map(async |_| {
+        let fetcher = fetcher();
+        for _ in 0..5 {
+            let frame = fetch(&fetcher, &offers, &offer.reference()).await.unwrap();
+            assert_eq!(frame.len(), 100 << 10);
+        }
+    });
+    soon(futures::future::join_all(fetches)).await;
+    assert_eq!(offers.statistics().offers, 1);
+    fetch(&fetcher(), &offers, &offer.reference()).await.unwrap().acknowledge();
+    soon(offer.taken()).await.unwrap();
+    drop(silent);
+    eventually(|| offers.statistics().bytes == 0).await;
+}
+
 /// Pod by hand that a fetcher connects to.
-struct Pod(TcpListener);
+pub(super) struct Pod(TcpListener);
 
 impl Pod {
-    async fn listen() -> (Self, Endpoint) {
+    pub(super) async fn listen() -> (Self, Endpoint) {
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let mut endpoint = Endpoint::at(socket.local_addr().unwrap());
         endpoint.host = "decode-0".to_owned();
@@ -126,7 +151,7 @@ impl Pod {
     }
 
     /// Accepts a fetcher, and reads its first question.
-    async fn asked(&self) -> Raw {
+    pub(super) async fn asked(&self) -> Raw {
         let mut raw = Raw(soon(self.0.accept()).await.unwrap().0);
         let fetch = raw.handshake_message().await;
         assert_eq!(fetch["fetch"]["service"], SERVICE);
@@ -147,7 +172,7 @@ fn rand() -> u128 {
 }
 
 /// Returns a frame that answers the question with a number, of `length` bytes as it says.
-fn answer(number: u64, status: u8, payload: &[u8], length: usize) -> Vec<u8> {
+pub(super) fn answer(number: u64, status: u8, payload: &[u8], length: usize) -> Vec<u8> {
     let metadata = [&number.to_be_bytes()[..], &[status], &[0; 8]].concat();
     let mut frame = data(1, 1, payload);
     frame[4..6].copy_from_slice(&17_u16.to_be_bytes());
