@@ -215,8 +215,8 @@ impl Connector {
     }
 
     /// Fetches a payload by its reference from a pod of a service. Asks the pod that the reference
-    /// names, and then all others, until one has the payload. Connections are kept for the next
-    /// fetch.
+    /// names, and then all others, until one has the payload. Connections, and what DNS says of the
+    /// service, are kept for the next fetch, until no fetch has used them for a minute.
     ///
     /// Acknowledge the frame when the payload has been dealt with, which ends the offer. If it is
     /// dropped without that, the payload can be fetched again.

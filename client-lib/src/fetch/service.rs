@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
 use super::link::{self, Parts, PayloadQuestion, Up};
@@ -50,6 +52,10 @@ pub(crate) struct Service {
     /// the next question.
     links: Mutex<HashMap<(String, u16), PodLink>>,
     tasks: TaskTracker,
+    /// Time of the last fetch's beginning.
+    used: Mutex<Instant>,
+    /// Ends the task that follows the service in DNS.
+    _following: DropGuard,
 }
 
 /// A connection, which is made or up.
@@ -63,12 +69,25 @@ struct PodLink {
 impl Service {
     pub(super) fn new(dialer: Dialer, source: Source, parts: Parts, tasks: TaskTracker) -> Self {
         let known = watch::Sender::default();
-        let soon = Arc::new(Notify::new());
+        let (soon, end) = (Arc::new(Notify::new()), parts.end.child_token());
         if let Source::Dns(watch) = source {
             let following = follow(*watch, known.clone(), Arc::clone(&soon));
-            tasks.spawn(parts.end.clone().run_until_cancelled_owned(following));
+            tasks.spawn(end.clone().run_until_cancelled_owned(following));
         }
-        Self { dialer: Arc::new(dialer), parts, known, soon, links: Mutex::default(), tasks }
+        let used = Mutex::new(Instant::now());
+        let (dialer, links, _following) = (Arc::new(dialer), Mutex::default(), end.drop_guard());
+        Self { dialer, parts, known, soon, links, tasks, used, _following }
+    }
+
+    /// Notes that a fetch begins.
+    pub(super) fn begin(&self) {
+        *self.used.lock() = Instant::now();
+    }
+
+    /// Returns the time of the last fetch if no connection is left. `None` otherwise.
+    pub(super) fn rests_since(&self) -> Option<Instant> {
+        let has_links = self.links.lock().values().any(|link| !link.questions.is_closed());
+        (!has_links).then(|| *self.used.lock())
     }
 
     /// Returns a view of the endpoints, which tells of changes, too.
