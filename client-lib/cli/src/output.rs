@@ -97,13 +97,14 @@ pub(crate) fn say(line: &str) {
 }
 
 /// Words for settings in the library's messages, each with the flag that is named in their place.
-const FLAGS: [(&str, &str); 10] = [
+const FLAGS: [(&str, &str); 11] = [
     ("allow_default_network", "--allow-default-network"),
     ("or allow the default network", "or give --allow-default-network"),
     ("name the address to listen on", "name the address to listen on (--address)"),
     ("raise the receivers' frame size", "raise the receivers' --frame-size (of bench server, --size)"),
     ("ConnectorBuilder::fetch_frame_size", "--frame-size"),
     ("OffersBuilder::budget", "--memory"),
+    ("set OffersBuilder::host", "name this host (--host)"),
     ("frame_size", "--frame-size"),
     ("raise memory", "raise --memory"),
     ("Tls::expect", "--tls-name"),

@@ -1,4 +1,4 @@
-//! The addresses that may send, as `--from` says.
+//! The addresses that may send or fetch, as `--from` says.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,10 +11,12 @@ use multinet_client::resolve::Question;
 use multinet_client::{Change, Resolver};
 use parking_lot::RwLock;
 
+use crate::common::DnsArgs;
+
 /// Port in questions for a service's addresses, which do not depend on it.
 const ANY_PORT: &str = "1";
 
-/// Value of `--from`: the addresses that may send.
+/// Value of `--from`: the addresses that may send or fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Network(IpNet),
@@ -24,7 +26,11 @@ pub(super) enum Origin {
 
 /// All values of `--from`, with the addresses of the services. A clone is another handle.
 #[derive(Clone, Debug)]
-pub(super) struct Senders(Arc<[(Origin, Known)]>);
+struct Origins {
+    all: Arc<[(Origin, Known)]>,
+    /// Verb for messages: send or fetch.
+    may: &'static str,
+}
 
 /// Addresses of a service's pods; `None` while they are not known.
 type Known = RwLock<Option<BTreeSet<IpAddr>>>;
@@ -46,24 +52,40 @@ impl FromStr for Origin {
     }
 }
 
-impl Senders {
-    pub(super) fn new(origins: &[Origin]) -> Self {
-        Self(origins.iter().map(|origin| (origin.clone(), Known::default())).collect())
+/// Returns a function that checks whether `--from` lets the program at an address do this. `None`
+/// if there is no `--from`.
+///
+/// # Errors
+///
+/// If no DNS server is known, and there are services to follow.
+pub(super) fn admission(
+    origins: &[Origin],
+    dns: &DnsArgs,
+    may: &'static str,
+) -> anyhow::Result<Option<impl Fn(IpAddr) -> Result<(), String> + Send + Sync + 'static>> {
+    if origins.is_empty() {
+        return Ok(None);
     }
+    let all = Origins::new(origins, may);
+    if origins.iter().any(|origin| matches!(origin, Origin::Service(_))) {
+        all.follow(&dns.resolver()?);
+    }
+    Ok(Some(move |address| all.admit(address)))
+}
 
-    /// Returns whether any value of `--from` is the name of a service.
-    pub(super) fn names_services(&self) -> bool {
-        self.0.iter().any(|(origin, _)| matches!(origin, Origin::Service(_)))
+impl Origins {
+    fn new(origins: &[Origin], may: &'static str) -> Self {
+        Self { all: origins.iter().map(|origin| (origin.clone(), Known::default())).collect(), may }
     }
 
     /// Follows the addresses of the services, for as long as the runtime runs.
-    pub(super) fn follow(&self, resolver: &Resolver) {
-        for (place, (origin, _)) in self.0.iter().enumerate() {
+    fn follow(&self, resolver: &Resolver) {
+        for (place, (origin, _)) in self.all.iter().enumerate() {
             let Origin::Service(name) = origin else { continue };
-            let (senders, mut changes) = (self.clone(), resolver.watch(name, ANY_PORT));
+            let (origins, mut changes) = (self.clone(), resolver.watch(name, ANY_PORT));
             tokio::spawn(async move {
                 while let Some(change) = changes.next().await {
-                    senders.update(place, change);
+                    origins.update(place, change);
                 }
             });
         }
@@ -80,19 +102,19 @@ impl Senders {
             // The last addresses still hold.
             _ => return,
         };
-        if let Some((_, known)) = self.0.get(place) {
+        if let Some((_, known)) = self.all.get(place) {
             *known.write() = addresses;
         }
     }
 
-    /// Checks that `--from` lets the program at this address send.
+    /// Checks that `--from` lets the program at this address send or fetch.
     ///
     /// # Errors
     ///
-    /// The reason why it may not send, which its sender is told.
-    pub(super) fn admit(&self, address: IpAddr) -> Result<(), String> {
+    /// The reason why it may not, which it is told.
+    fn admit(&self, address: IpAddr) -> Result<(), String> {
         let mut unknown = Vec::new();
-        for (origin, known) in &*self.0 {
+        for (origin, known) in &*self.all {
             let is_in = match origin {
                 Origin::Network(network) => network.contains(&address),
                 Origin::Service(name) => {
@@ -107,7 +129,8 @@ impl Senders {
                 return Ok(());
             }
         }
-        let refusal = format!("{address} may not send here: it is not among those that --from allows");
+        let may = self.may;
+        let refusal = format!("{address} may not {may} here: it is not among those that --from allows");
         Err(match &unknown[..] {
             [] => refusal,
             unknown => format!("{refusal}, and DNS does not tell the addresses of {}", unknown.join(", ")),
@@ -139,11 +162,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_whose_addresses_are_not_known_admits_no_sender() {
-        let senders = Senders::new(&["10.9.0.0/24", "infer"].map(|text| text.parse().unwrap()));
+    async fn a_service_whose_addresses_are_not_known_admits_no_peer() {
+        let origins = Origins::new(&["10.9.0.0/24", "infer"].map(|text| text.parse().unwrap()), "send");
         let [rack, pod, stranger] = ["10.9.0.7", "10.0.0.5", "10.0.0.6"].map(|ip| ip.parse().unwrap());
-        senders.admit(rack).unwrap();
-        let refused = senders.admit(pod).unwrap_err();
+        origins.admit(rack).unwrap();
+        let refused = origins.admit(pod).unwrap_err();
         assert!(
             refused.ends_with("--from allows, and DNS does not tell the addresses of infer"),
             "{refused}"
@@ -151,15 +174,15 @@ mod tests {
 
         let resolver = Resolver::builder().servers(["127.0.0.1:9".parse().unwrap()]).build().unwrap();
         let resolved = resolver.resolve("10.0.0.5", ANY_PORT).await.unwrap();
-        senders.update(1, Change::Endpoints(resolved));
-        senders.admit(pod).unwrap();
-        let refused = senders.admit(stranger).unwrap_err();
+        origins.update(1, Change::Endpoints(resolved));
+        origins.admit(pod).unwrap();
+        let refused = origins.admit(stranger).unwrap_err();
         assert!(refused.ends_with("it is not among those that --from allows"), "{refused}");
 
         let error = resolver.resolve("a b", ANY_PORT).await.unwrap_err();
-        senders.update(1, Change::Held { since: std::time::Instant::now(), error: error.clone() });
-        senders.admit(pod).unwrap();
-        senders.update(1, Change::Lost { error });
-        assert!(senders.admit(pod).is_err());
+        origins.update(1, Change::Held { since: std::time::Instant::now(), error: error.clone() });
+        origins.admit(pod).unwrap();
+        origins.update(1, Change::Lost { error });
+        assert!(origins.admit(pod).is_err());
     }
 }

@@ -12,11 +12,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
+use super::from::{self, Origin};
 use super::manifest::{MARK, MAX_LENGTH, Manifest, chunk_id, token};
 use super::progress::Progress;
 use super::source::{self, Part, Source};
 use super::{MAX_WAIT, Summary};
-use crate::common::ListenArgs;
+use crate::common::{DnsArgs, ListenArgs};
 use crate::output::{Usage, print, say};
 use crate::signals::Signals;
 
@@ -45,6 +46,11 @@ pub(crate) struct PutArgs {
     #[arg(long)]
     id: Option<OfferId>,
 
+    /// Host name in the reference, by which `multinet get` finds this pod: that of its endpoint, or
+    /// the pod's name [default: the one that the kernel reports]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+
     /// Port to listen on
     #[arg(short, long, default_value_t = DEFAULT_PORT)]
     port: u16,
@@ -58,6 +64,21 @@ pub(crate) struct PutArgs {
           value_parser = clap::value_parser!(u64).range(..=MAX_WAIT))]
     wait: u64,
 
+    /// Let only clients on this network, with this address, or in the pods of this service fetch;
+    /// may be repeated. A service's addresses are followed in DNS; while they are not known, none
+    /// is accepted
+    #[arg(
+        long,
+        value_name = "CIDR|SERVICE",
+        env = "MULTINET_FROM",
+        value_delimiter = ',',
+        help_heading = "Network"
+    )]
+    from: Vec<Origin>,
+
+    #[command(flatten)]
+    dns: DnsArgs,
+
     #[command(flatten)]
     listen: ListenArgs,
 }
@@ -66,6 +87,7 @@ const EXAMPLES: &str = "\
 Examples:
   multinet put model.safetensors
   tar -c data | multinet put --id data -
+  multinet put model.safetensors --from infer.vision.svc.multinet
 
 The reference is printed when all of the file is on offer: hand it to the program that runs multinet get. The file is \
 read into memory, so that it may change or go then. The exit status is 0 only if a multinet get has written all of it, \
@@ -115,15 +137,27 @@ impl PutArgs {
     async fn listen(&self) -> anyhow::Result<Offers> {
         // This program ends the offers itself, all of them at once.
         let forever = Duration::from_secs(MAX_WAIT);
-        let offers = self.listen.offers()?.port(self.port).deadline(forever).bind().await?;
+        let mut offers = self.listen.offers()?.port(self.port).deadline(forever);
+        if let Some(host) = &self.host {
+            offers = offers.host(host);
+        }
+        if let Some(admits) = from::admission(&self.from, &self.dns, "fetch")? {
+            offers = offers.admit(admits);
+        }
+        let offers = offers.bind().await?;
         for address in offers.local_addresses() {
             say(&format!("listening on {address}"));
         }
-        if !self.listen.tls.is_on() {
-            warn!(
-                "without TLS any client that reaches this port and knows the reference may fetch the file, and hosts on the way may read and \
-                 change it: give both sides --tls-cert"
-            );
+        match (self.listen.tls.is_on(), self.from.is_empty()) {
+            (true, _) => {}
+            (false, true) => warn!(
+                "without TLS any client that reaches this port and knows the reference may fetch the file, and hosts on the way may \
+                 read and change it: give both sides --tls-cert, --tls-key and --tls-ca; --from limits only the fetchers"
+            ),
+            (false, false) => warn!(
+                "without TLS hosts on the way may read and change the file, and forge the addresses of --from: give both sides \
+                 --tls-cert, --tls-key and --tls-ca"
+            ),
         }
         Ok(offers)
     }

@@ -11,11 +11,10 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::RecvArgs;
 use super::destination::Destination;
-use super::from::Senders;
 use super::incoming::Done;
 use super::transfers::{Outcome, Transfers};
+use super::{RecvArgs, from};
 use crate::output::print;
 use crate::signals::Signals;
 
@@ -78,12 +77,8 @@ pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
 
 async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {
     let mut builder = args.listen.listener()?.port(args.port).frame_size(args.frame_size);
-    if !args.from.is_empty() {
-        let senders = Senders::new(&args.from);
-        if senders.names_services() {
-            senders.follow(&args.dns.resolver()?);
-        }
-        builder = builder.admit(move |address| senders.admit(address));
+    if let Some(admits) = from::admission(&args.from, &args.dns, "send")? {
+        builder = builder.admit(admits);
     }
     let listener = builder.bind().await?;
     for address in listener.local_addresses() {

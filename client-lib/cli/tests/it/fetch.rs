@@ -177,6 +177,38 @@ fn an_interrupt_ends_the_offer_quietly() {
 }
 
 #[test]
+fn only_clients_that_are_listed_fetch() {
+    let (put, _file) = put(b"content", &["--from", "10.9.0.0/24,10.9.1.7"]);
+    let refused = get(put.address, &["--wait", "1"]);
+    let said = text(&refused.stderr);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0), "{said}");
+    assert!(
+        said.contains("127.0.0.1 may not fetch here: it is not among those that --from allows"),
+        "{said}"
+    );
+    put.interrupt();
+    let said = put.stderr();
+    assert!(said.contains("without TLS hosts on the way may read and change the file, and forge"), "{said}");
+    let (put, _file) = self::put(b"content", &["--from", "10.9.0.0/24", "--from", "127.0.0.0/8"]);
+    assert!(get(put.address, &[]).status.success());
+    assert!(put.output().status.success());
+}
+
+#[test]
+fn a_host_name_for_references_can_be_given() {
+    let (put, _file) = put(b"content", &["--host", "infer-0"]);
+    let fetched = run(&["get", &put.address.to_string(), "infer-0/file"], b"");
+    assert_eq!((fetched.status.code(), text(&fetched.stdout)), (Some(0), "content"), "{fetched:?}");
+    assert_eq!(text(&put.output().stdout), "infer-0/file\n");
+    // The kernel's, if none has been set.
+    let put = run(&["put", "-", "--address", "127.0.0.1", "--host", "(none)"], b"content");
+    let said = text(&put.stderr);
+    assert_eq!(put.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("multinet: \"(none)\" is no host name for a reference HOST/ID: "), "{said}");
+    assert!(said.ends_with(": name this host (--host)\n"), "{said}");
+}
+
+#[test]
 fn a_reference_that_leads_nowhere_is_named() {
     let (put, _file) = put(b"content", &[]);
     let address = put.address.to_string();
