@@ -290,20 +290,19 @@ impl Remote {
             for number in numbers {
                 let (offset, length) = manifest.extent(number);
                 let Manifest { bytes, .. } = manifest;
-                let chunk = coming.next().await.context("the chunks have an end")?;
+                let chunk = coming.next().await.context("the chunks have an end").flatten();
                 let chunk =
-                    chunk.with_context(|| format!("{} after {offset} of {bytes} bytes", self.reference))?;
+                    chunk.with_context(|| format!("{} after {offset} of {bytes} bytes", self.reference));
+                let is_last = chunk.is_err();
                 // The writing thread says why it has ended.
-                if chunks.send(chunk).await.is_err() {
+                if chunks.send(chunk).await.is_err() || is_last {
                     break;
                 }
                 progress.at(offset + length);
             }
-            anyhow::Ok(())
         };
-        let (fetched, written) = tokio::join!(fetching, writing);
-        // Without all chunks, the file is not complete, which is not the cause.
-        fetched.and(written?)
+        let ((), written) = tokio::join!(fetching, writing);
+        written?
     }
 
     /// Fetches a chunk. It is copied, so that chunks which wait for one before them leave it a

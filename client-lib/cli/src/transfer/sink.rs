@@ -69,6 +69,14 @@ impl Sink {
         }
     }
 
+    /// Returns the path of what was received if the file is not complete. `None` for a stream.
+    pub(super) fn unfinished(&self) -> Option<&Path> {
+        match &self.to {
+            To::File(partial) if !partial.is_complete => Some(&partial.path),
+            _ => None,
+        }
+    }
+
     /// Returns whether bytes have gone to a stream, so that they cannot be taken back.
     pub(super) fn is_spoilt(&self) -> bool {
         self.written > 0 && matches!(self.to, To::Stream(_))

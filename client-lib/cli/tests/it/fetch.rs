@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Output;
 
@@ -13,7 +14,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::NamedTempFile;
 
-use super::support::{Says, Server, finish, host, reference, run, spawn, text, until};
+use super::support::{Says, Server, finish, host, reference, run, spawn, text, until, with_small_files};
 
 /// Returns bytes that do not repeat at multiples of any frame size.
 fn bytes(length: usize) -> Vec<u8> {
@@ -107,6 +108,31 @@ fn a_get_that_is_killed_leaves_the_file_to_the_next() {
     first.wait().unwrap();
     let second = get(put.address, &["-o", path.to_str().unwrap()]);
     assert!(second.status.success(), "{}", text(&second.stderr));
+    assert!(fs::read(&path).unwrap() == content);
+    assert!(put.output().status.success());
+}
+
+/// A limit on the size of files stops the first one in the middle, as a full disk does.
+#[test]
+fn a_get_that_fails_keeps_what_has_come_for_the_same_command() {
+    let content = bytes(2_000_000);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let output = path.to_str().unwrap();
+    let (put, _file) = put(&content, &["--frame-size", "100000"]);
+    let mut limited = with_small_files(1000);
+    limited.args(["get", &put.address.to_string(), &reference("file"), "-o", output]);
+    let failed = limited.output().unwrap();
+    let said = text(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(said.starts_with(&format!("multinet: cannot write {output}: File too large")), "{said}");
+    assert!(said.contains("; 1000000 bytes are in "), "{said}");
+    let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
+    assert!(said.contains(&format!("{}, and the same command continues there", left.display())), "{said}");
+    // Open, so that no new file gets its number.
+    let part = File::open(left).unwrap();
+    assert!(get(put.address, &["-o", output]).status.success());
+    assert_eq!(fs::metadata(&path).unwrap().ino(), part.metadata().unwrap().ino(), "it was continued");
     assert!(fs::read(&path).unwrap() == content);
     assert!(put.output().status.success());
 }

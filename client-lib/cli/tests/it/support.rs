@@ -28,6 +28,14 @@ pub(crate) fn without_rights() -> Command {
     prepare(if geteuid().is_root() { command } else { Command::new(env!("CARGO_BIN_EXE_multinet")) })
 }
 
+/// Returns the same, with an error instead of larger files than this.
+pub(crate) fn with_small_files(kibibytes: u32) -> Command {
+    let script = format!("trap '' XFSZ; ulimit -f {kibibytes}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_multinet")]);
+    prepare(command)
+}
+
 fn prepare(mut command: Command) -> Command {
     let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_"));
     for (name, _) in ours {
