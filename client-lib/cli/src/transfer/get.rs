@@ -8,7 +8,7 @@
 //!
 //! No chunk is acknowledged, so that all of the file stays on offer until one `multinet get` has
 //! it. The manifest is fetched once more for its acknowledgement: the connection by which it came
-//! first may have broken since. A third fetch shows that the acknowledgement has arrived.
+//! first may have broken since. The answer to a third fetch says that it was taken.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use super::assembly::Assembly;
+use super::assembly::{Assembly, is_taken};
 use super::destination::Destination;
 use super::ending::Stage;
 use super::manifest::{MARK, Manifest};
@@ -43,9 +43,6 @@ const WAITING: usize = 64 << 20;
 
 /// Pause after another pod has answered, which has a file with the same id on offer.
 const ELSEWHERE: Duration = Duration::from_secs(1);
-
-/// Pause before the next question whether the file was taken.
-const AGAIN: Duration = Duration::from_millis(5);
 
 /// How long the acknowledgement of the whole file may take.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -244,11 +241,7 @@ impl Remote {
 
     /// Acknowledges the file, which the caller has written.
     async fn acknowledge(&self, manifest: &Manifest) -> anyhow::Result<()> {
-        let frame = timeout(GOODBYE, self.fetch(&self.reference)).await;
-        let frame = frame.map_err(|_| anyhow!("no answer within {} s", GOODBYE.as_secs()))??;
-        ensure!(self.decode(&frame)? == *manifest, "another file is on offer by now");
-        frame.acknowledge();
-        let told = timeout(GOODBYE, self.taken()).await;
+        let told = timeout(GOODBYE, self.tell(manifest)).await;
         let told = told.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", GOODBYE.as_secs())));
         if told.is_ok() {
             let end = manifest.end_id(&self.reference).parse()?;
@@ -260,13 +253,19 @@ impl Remote {
         told
     }
 
-    /// Waits until the file is no longer on offer, because it was taken.
-    async fn taken(&self) -> anyhow::Result<()> {
+    /// Acknowledges the manifest until the pod answers that it was taken. The second question
+    /// comes after the first acknowledgement, unless the connection has broken in between, or RDMA
+    /// is slower than the connection beside it.
+    async fn tell(&self, manifest: &Manifest) -> anyhow::Result<()> {
+        let mut is_acknowledged = false;
         loop {
             match self.fetch(&self.reference).await {
-                // The question may arrive before the acknowledgement.
-                Ok(_) => sleep(AGAIN).await,
-                Err(error) if matches!(error.downcast_ref(), Some(FetchError::Taken { .. })) => return Ok(()),
+                Ok(frame) => {
+                    ensure!(self.decode(&frame)? == *manifest, "another file is on offer by now");
+                    frame.acknowledge();
+                    is_acknowledged = true;
+                }
+                Err(error) if is_acknowledged && is_taken(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
