@@ -171,8 +171,9 @@ impl GetArgs {
         }
         let (host, port) = Target::split(name, port)?;
         let port = port.unwrap_or_else(|| put::DEFAULT_PORT.to_string());
-        let reference =
-            reference.parse().map_err(|error| Usage(format!("{error}, as multinet put prints it")))?;
+        let reference = reference
+            .parse()
+            .map_err(|error| Usage(format!("{error}; multinet put prints the reference")))?;
         Ok((Target { name: host, port }, reference))
     }
 }
@@ -357,7 +358,7 @@ mod tests {
             (&["infer.vision"], "which multinet put prints: multinet get infer.vision HOST/ID"),
             (
                 &["infer.vision", "a"],
-                "\"a\" is no reference: it has to be HOST/ID, as multinet put prints it",
+                "\"a\" is no reference: it has to be HOST/ID; multinet put prints the reference",
             ),
             (&["infer:9", "8", "infer-0/a"], "two ports for infer: 9 and 8"),
             (&["http://infer.vision", "infer-0/a"], "is a URL: give the name alone"),
