@@ -9,6 +9,7 @@ mod command_line;
 mod endings;
 mod exec;
 mod fetch;
+mod impostors;
 mod messages;
 mod raw;
 mod secure;
