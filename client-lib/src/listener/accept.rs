@@ -70,7 +70,7 @@ pub(super) async fn accept(
                 if let Err(reason) = shared.config.admission.admits(address.ip()) {
                     shared.counts.refused();
                     if shared.may_log(LineKind::Refused(RefusalCode::Sender)) {
-                        warn!(%address, "the sender was refused: {reason}");
+                        warn!(%address, "the connection was refused: {reason}");
                     }
                     refuser.refuse(stream, &reason, &tasks);
                     continue;
