@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use multinet_client::{Buffer, Frame, PeerSet, PeerStatus, Statistics};
+use tokio::time::timeout;
 
 use super::Extent;
 use super::figures::{Bandwidth, MAX_FOR_PEAK, Times};
@@ -40,6 +41,36 @@ pub(super) async fn measure(
     run.end().await?;
     let took = run.start.elapsed();
     Ok(Bandwidth::of(bytes, posted, took, &run.times))
+}
+
+/// Measures as [`measure`] by one connection. If not all is confirmed when the time and `late` are
+/// over, it waits for the next message only, at most for `next`, and counts the messages so far:
+/// those under way would take a slow link very long.
+pub(super) async fn measure_or_count(
+    peers: &PeerSet,
+    message: Buffer,
+    extent: Extent,
+    depth: u64,
+    (late, next): (Duration, Duration),
+) -> anyhow::Result<Bandwidth> {
+    let bytes = u32::try_from(message.len()).context("the message is too long")?;
+    let mut run = Measurement::new(peers, false);
+    if let Ok(all) = timeout(extent.time + late, measure(peers, message, extent, 1, depth)).await {
+        return all;
+    }
+    let slow = || {
+        let seconds = next.as_secs_f64();
+        format!(
+            "no message of {bytes} bytes has got through for {seconds} s: the link is very slow, or the server hangs"
+        )
+    };
+    let outstanding = run.check()?.outstanding;
+    timeout(next, peers.outstanding_at_most(outstanding.saturating_sub(1))).await.with_context(slow)?;
+    let took = run.start.elapsed();
+    let now = run.check()?;
+    let confirmed = run.confirmed(&now);
+    ensure!(confirmed > 0, slow());
+    Ok(Bandwidth::of(bytes, confirmed, took, &Times::default()))
 }
 
 /// Sends one message by each connection before the measurement: with the first message, memory is
@@ -110,13 +141,17 @@ impl<'p> Measurement<'p> {
             bail!("a connection broke during the measurement: {reasons}{likely}");
         }
         if self.notes_times {
-            let confirmed = (now.frames - self.before.frames).saturating_sub(now.outstanding);
-            let confirmed = usize::try_from(confirmed).unwrap_or(usize::MAX);
+            let confirmed = usize::try_from(self.confirmed(&now)).unwrap_or(usize::MAX);
             if confirmed > self.times.completed.len() {
                 self.times.completed.resize(confirmed, self.start.elapsed());
             }
         }
         Ok(now)
+    }
+
+    /// Returns how many messages the servers have confirmed.
+    fn confirmed(&self, now: &Statistics) -> u64 {
+        (now.frames - self.before.frames).saturating_sub(now.outstanding)
     }
 }
 
@@ -132,7 +167,7 @@ async fn send(peers: &PeerSet, frame: Frame) -> anyhow::Result<()> {
 /// Waits until the servers make progress. Fails after [`HUNG`] without any.
 async fn unless_hung<T>(progress: impl Future<Output = T>) -> anyhow::Result<T> {
     let late = || format!("the server has taken nothing for {} s", HUNG.as_secs());
-    tokio::time::timeout(HUNG, progress).await.with_context(late)
+    timeout(HUNG, progress).await.with_context(late)
 }
 
 #[cfg(test)]
@@ -143,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_connection_that_breaks_says_why() {
+    /// Returns a server, and a connection to it.
+    async fn connected() -> (Listener, PeerSet) {
         let listener = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await.unwrap();
         let resolver =
             Resolver::builder().servers([SocketAddr::from((Ipv4Addr::LOCALHOST, 9))]).build().unwrap();
@@ -152,6 +187,37 @@ mod tests {
         let connector = Connector::builder().resolver(resolver).build().unwrap();
         let peers = connector.follow("infer", futures::stream::iter([endpoints]));
         peers.connected(1).await;
+        (listener, peers)
+    }
+
+    #[tokio::test]
+    async fn what_a_slow_server_has_confirmed_is_counted() {
+        let (listener, peers) = connected().await;
+        let [pace, time] = [50, 200].map(Duration::from_millis);
+        let extent = Extent { count: u64::MAX, time };
+        let measure = |next| measure_or_count(&peers, Buffer::host(1000), extent, 16, (pace, next));
+        // Those under way take four times as long as the measurement.
+        let serving = tokio::spawn({
+            let listener = listener.clone();
+            async move {
+                while let Ok(_received) = listener.recv().await {
+                    tokio::time::sleep(pace).await;
+                }
+            }
+        });
+        let figures = measure(HUNG).await.unwrap();
+        let now = peers.statistics();
+        assert!((1..=now.frames - now.outstanding).contains(&figures.iterations), "{figures:?} {now:?}");
+        assert!(figures.average > 0.0, "{figures:?}");
+        // What the server has taken, it keeps.
+        serving.abort();
+        let error = measure(pace).await.unwrap_err().to_string();
+        assert!(error.starts_with("no message of 1000 bytes has got through for 0.05 s"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_says_why() {
+        let (listener, peers) = connected().await;
         let mut run = Measurement::new(&peers, false);
         run.check().unwrap();
         listener.close().await;
