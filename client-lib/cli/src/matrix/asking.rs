@@ -26,6 +26,9 @@ const LATE: Duration = Duration::from_secs(15);
 /// How long the servers have to be connected, counted from the last one that was.
 const NEXT: Duration = Duration::from_secs(5);
 
+/// How often in a row a server may not answer before it is asked no more.
+const MOST_MISSED: u32 = 2;
+
 /// Interval between checks of the connections.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -42,9 +45,12 @@ pub(super) struct Servers {
     /// Port on which this process listens for answers.
     port: u16,
     awaited: Awaited,
-    /// Hosts whose servers hang: they are connected, and have not answered in time.
-    hung: Mutex<BTreeSet<usize>>,
+    missed: Mutex<Missed>,
 }
+
+/// How often in a row the servers on hosts have not answered in time, though they are connected.
+#[derive(Default)]
+struct Missed(HashMap<usize, u32>);
 
 /// Size and time of each measurement.
 #[derive(Clone, Copy)]
@@ -68,7 +74,7 @@ impl Servers {
         let follow = |host: &Endpoint| connector.follow(service, stream::iter([vec![host.clone()]]));
         let addresses = hosts.iter().map(addresses).collect();
         let hosts = hosts.iter().map(follow).collect();
-        let this = Self { hosts, addresses, port, awaited, hung: Mutex::default() };
+        let this = Self { hosts, addresses, port, awaited, missed: Mutex::default() };
         this.all_connected().await;
         this.claim();
         Ok(this)
@@ -105,11 +111,8 @@ impl Servers {
             let why = why(host);
             return Cell::Failed(format!("its server is not connected: {}", with_flag_names(&why)));
         }
-        // A server that hangs would cost its time limit in every round.
-        let hangs = |host| self.hung.lock().contains(&host);
-        if hangs(from) || hangs(to) {
-            let whose = if hangs(from) { "its" } else { "the receiver's" };
-            return Cell::Failed(format!("{whose} server has not answered before"));
+        if let Some(reason) = self.missed.lock().reason((from, to)) {
+            return Cell::Failed(reason);
         }
         let id = fastrand::u64(..);
         let (tell, told) = oneshot::channel();
@@ -127,10 +130,13 @@ impl Servers {
             }
         };
         let outcome = tokio::select! {
-            outcome = asking => outcome,
+            outcome = asking => {
+                self.missed.lock().note(from, true);
+                outcome
+            }
             () = broken(host, before) => Outcome::Failed(format!("its server is gone: {}", why(host))),
             () = sleep(limit) => {
-                self.hung.lock().insert(from);
+                self.missed.lock().note(from, false);
                 Outcome::Failed(format!("its server has not answered within {} s", limit.as_secs()))
             }
         };
@@ -147,6 +153,24 @@ impl Servers {
             }
             Outcome::Failed(reason) => Cell::Failed(with_flag_names(&reason).into_owned()),
         }
+    }
+}
+
+impl Missed {
+    fn note(&mut self, host: usize, has_answered: bool) {
+        match has_answered {
+            true => drop(self.0.remove(&host)),
+            false => *self.0.entry(host).or_default() += 1,
+        }
+    }
+
+    /// Returns why a pair is not measured, if one of its servers hangs: it would cost its time
+    /// limit in every round.
+    fn reason(&self, (from, to): (usize, usize)) -> Option<String> {
+        let hangs = |host| self.0.get(&host).is_some_and(|missed| *missed >= MOST_MISSED);
+        let whose = if hangs(from) { "its" } else { "the receiver's" };
+        (hangs(from) || hangs(to))
+            .then(|| format!("{whose} server has not answered {MOST_MISSED} times, and is asked no more"))
     }
 }
 
@@ -264,19 +288,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_server_that_does_not_answer_twice_in_a_row_hangs() {
+        let mut missed = Missed::default();
+        for has_answered in [false, true, false] {
+            missed.note(1, has_answered);
+            assert_eq!(missed.reason((1, 2)), None);
+        }
+        missed.note(1, false);
+        let reason = |pair| missed.reason(pair).unwrap_or_default();
+        assert_eq!(reason((1, 2)), "its server has not answered 2 times, and is asked no more");
+        assert_eq!(reason((2, 1)), "the receiver's server has not answered 2 times, and is asked no more");
+        assert_eq!(reason((2, 3)), "");
+    }
+
     #[tokio::test]
-    async fn a_server_that_hangs_is_asked_once() {
+    async fn a_server_that_hangs_is_asked_no_more() {
         let server = listener().await;
         let host = Endpoint::at(server.local_addresses()[0]);
         let servers = Servers::connect(&connector(), listener().await, "train", &[host]).await.unwrap();
-        servers.hung.lock().insert(0);
-        let target = Ipv4Addr::LOCALHOST.into();
-        let expected = "its server has not answered before";
-        assert_eq!(servers.measure((0, 1), target, LOAD).await, Cell::Failed(expected.to_owned()));
-        servers.hung.lock().clear();
-        servers.hung.lock().insert(1);
-        let expected = "the receiver's server has not answered before";
-        assert_eq!(servers.measure((0, 1), target, LOAD).await, Cell::Failed(expected.to_owned()));
+        servers.missed.lock().0.insert(0, MOST_MISSED);
+        let cell = servers.measure((0, 1), Ipv4Addr::LOCALHOST.into(), LOAD).await;
+        assert!(matches!(&cell, Cell::Failed(reason) if reason.contains("is asked no more")), "{cell:?}");
     }
 
     #[tokio::test]
