@@ -55,7 +55,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     if let (Some(service), true, Some(tls)) =
         (&matrix, args.listen.tls.lacks_peer_names(), args.listen.tls.tls()?)
     {
-        listener = listener.tls(tls.expect(service)?);
+        listener = listener.tls(tls.expect(certified(service))?);
     }
     if let Some(members) = members.clone() {
         listener = listener.admit(move |address| members.check(address));
@@ -86,6 +86,11 @@ fn matrix_service(text: &str) -> anyhow::Result<String> {
             Err(Usage(format!("--matrix {service} takes no port: leave out :{port}")).into())
         }
     }
+}
+
+/// Returns the name that the certificates of a service have: the same on all of its networks.
+fn certified(service: &str) -> &str {
+    service.split_once("._net.").map_or(service, |(_, service)| service)
 }
 
 struct Server {
@@ -222,5 +227,16 @@ impl Echoes {
 
     fn forget_gone(&mut self) {
         self.to.retain(|_, echo| echo.peers.statistics().connected > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_of_a_service_are_the_same_on_all_networks() {
+        let service = "train.vision.svc.multinet";
+        assert_eq!([certified(service), certified("rail0._net.train.vision.svc.multinet")], [service; 2]);
     }
 }
