@@ -192,6 +192,23 @@ async fn a_server_measures_for_members_of_its_service_only() -> Result<()> {
     let status = first.exited(PATIENCE).await?;
     ensure!(status.success(), "{}", first.log());
 
+    // Pods without an address on a rail count as failures there, unless only those on it are meant.
+    pods.manifests.replace("rail1.yaml", &slice(1, &PODS[..2]))?;
+    eventually("a service with two pods on rail1", PATIENCE, async || {
+        let on_rail = pods.matrix("worker-0", &format!("rail1._net.{SERVICE}"), &[])?;
+        ensure!(on_rail.status == Some(0) && !on_rail.stdout.contains("worker-2"), "{on_rail:?}");
+        Ok(())
+    })
+    .await?;
+    let all = pods.matrix("worker-0", SERVICE, &["--network", "rail1"])?;
+    ensure!(all.status == Some(1) && all.stderr.contains("10 of 12 measurements failed"), "{all:?}");
+    for line in [
+        "worker-2 to all others on rail1: not measured: the sender has no address there",
+        "all others to worker-10 on rail1: not measured: the receiver has no address there",
+    ] {
+        ensure!(all.stdout.contains(line), "{line}: {all:?}");
+    }
+
     // A member that leaves is a stranger as soon as DNS says so.
     for rail in 0..2 {
         pods.manifests.replace(&format!("rail{rail}.yaml"), &slice(rail, &PODS[..3]))?;
