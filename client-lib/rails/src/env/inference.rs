@@ -55,7 +55,9 @@ pub(super) fn mooncake(plan: &mut Plan, request: &Request<'_>) {
 fn gid_index(plan: &mut Plan, request: &Request<'_>, differs: Option<String>) {
     match rows(request) {
         Rows::NotNeeded => {}
-        Rows::Index(row) => plan.add(request, "MC_GID_INDEX", differs.map_or(Ok(row.to_string()), Err)),
+        Rows::Index(row) => {
+            plan.add(request, "MC_GID_INDEX", differs.map_or_else(|| Ok(row.to_string()), Err));
+        }
         Rows::Range(_) => {
             let differ = "Mooncake takes one row for all devices, and theirs differ".to_owned();
             plan.add(request, "MC_GID_INDEX", Err(differ));
