@@ -194,7 +194,7 @@ impl<'s> Search<'s> {
             }
             Some(Ok(PodReply::Unknown)) => LastAnswer::Unknown,
             Some(Ok(PodReply::Taken)) => {
-                self.taken.get_or_insert(Instant::now() + HEAD_START);
+                self.taken.get_or_insert_with(|| Instant::now() + HEAD_START);
                 LastAnswer::Taken
             }
             Some(Err(error)) => LastAnswer::Failed(error),
