@@ -30,7 +30,7 @@ async fn bind(builder: OffersBuilder) -> Offers {
 /// Returns a connector that takes small payloads, and does not wait for one that is not there.
 fn fetcher() -> Connector {
     // The guest needs seconds for a handshake.
-    let wait = Duration::from_millis(if rdma().is_some() { 20_000 } else { 300 });
+    let wait = Duration::from_millis(if rdma().is_some() { 20_000 } else { 2000 });
     connector().fetch_frame_size(1 << 20).fetch_slots(4).fetch_wait(wait).build().unwrap()
 }
 
