@@ -28,6 +28,7 @@ async fn real_programs_keep_to_the_second_nic() -> Result<()> {
     report("Open MPI");
     steps::mpich(&stage).context("MPICH")?;
     steps::deepspeed_and_horovod(&stage).context("DeepSpeed and Horovod")?;
+    steps::ray(&stage).context("Ray")?;
     report("host files");
     steps::torch(&stage).await.context("PyTorch")?;
     report("PyTorch");

@@ -79,7 +79,9 @@ pub(crate) fn open_mpi(stage: &Stage) -> Result<()> {
     let hosts = stage.file("by-eth0");
     fs::write(&hosts, "10.244.0.11 slots=1\n10.244.0.12 slots=1\n")?;
     let hosts = hosts.display().to_string();
-    let launcher = ["multinet", "exec", "--for", "mpi", "--service", SERVICE, "--"];
+    // It waits for the service, not for a NIC.
+    let launcher =
+        ["timeout", "60", "multinet", "exec", "--for", "mpi", "--service", SERVICE, "--wait", "1h", "--"];
     let words = [&launcher, &mpirun[..], &[&hosts], &MPI_FLAGS, &["wheels-python", &program]].concat();
     let before = stage.traffic()?;
     ranks(&stage.run(Host::Launcher, &words)?)?;
@@ -116,6 +118,16 @@ pub(crate) fn deepspeed_and_horovod(stage: &Stage) -> Result<()> {
         let expected = NAMES.map(|name| format!("{name}:1")).join(",");
         ensure!(printed.trim_end() == expected, "{format}: {printed}");
     }
+    Ok(())
+}
+
+pub(crate) fn ray(stage: &Stage) -> Result<()> {
+    let hosts = hostfile(stage, "ray")?;
+    let source = stage.downloads.join("parsers/ray.py").display().to_string();
+    // PyTorch's packages have the module of Python that reads YAML.
+    let reader = stage.program("ray_hosts.py");
+    let printed = stage.run(Host::Worker0, &["torch-python", &reader, &source, &hosts])?;
+    ensure!(printed.trim_end() == format!("{} {} 1", NAMES[0], NAMES[1]), "{printed}");
     Ok(())
 }
 

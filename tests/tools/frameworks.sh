@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Downloads the programs of tests/frameworks, unless they are there already: PyTorch with gloo and torchrun, Open MPI, MPICH, Mooncake,
-# and the parsers of hostfiles of DeepSpeed and Horovod. PyTorch comes from the distribution's packages, which are unpacked, not
+# and the parsers of hostfiles of DeepSpeed, Horovod and Ray. PyTorch comes from the distribution's packages, which are unpacked, not
 # installed, and the others from PyPI, with the checksums in frameworks/*.txt. Prints the folder; bin/ in it has the programs.
 set -euo pipefail
 
@@ -37,9 +37,13 @@ wheels() {
   done
   # Their other files need packages of gigabytes.
   "$python" -m pip download -q --no-deps --no-binary :all: --require-hashes -d "$new/sources" -r "$here/frameworks/sources.txt"
+  "$python" -m pip download -q --no-deps --only-binary :all: --python-version 3.11 --platform manylinux2014_x86_64 --require-hashes \
+    -d "$new/sources" -r "$here/frameworks/ray.txt"
   mkdir "$new/parsers"
   tar -xzO --wildcards -f "$new"/sources/deepspeed-*.tar.gz '*/deepspeed/launcher/runner.py' >"$new/parsers/deepspeed.py"
   tar -xzO --wildcards -f "$new"/sources/horovod-*.tar.gz '*/horovod/runner/common/util/hosts.py' >"$new/parsers/horovod.py"
+  "$python" -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
+    "$new"/sources/ray-*.whl ray/autoscaler/_private/local/config.py >"$new/parsers/ray.py"
   rm -rf "$new/sources"
 }
 
