@@ -368,3 +368,34 @@ fn the_image_context_has_all_workspace_members() -> Result<()> {
     }
     Ok(())
 }
+
+/// Returns the stage of an image: its lines, without the first.
+fn stage<'a>(dockerfile: &'a str, name: &str) -> Option<&'a str> {
+    let (_, stage) = dockerfile.split_once(&format!(" AS {name}\n"))?;
+    Some(stage.split("\nFROM ").next().unwrap_or(stage))
+}
+
+#[test]
+fn images_have_the_files_that_others_copy_from_them() -> Result<()> {
+    let dockerfile = fs::read_to_string(repository().join("deploy/Dockerfile"))?;
+    let copies = |text: &str| -> Vec<(String, String)> {
+        let copies = text.split("COPY --from=").skip(1);
+        let words = copies.map(|rest| rest.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>());
+        words.filter_map(|words| Some((words.first()?.clone(), words.get(1)?.clone()))).collect()
+    };
+    for (from, file) in copies(&dockerfile) {
+        let built = stage(&dockerfile, &from).with_context(|| format!("there is no stage {from}"))?;
+        // Programs are copied in a loop over the rest of their names.
+        let name = file.trim_start_matches('/').trim_start_matches("multinet-");
+        ensure!(built.contains(name), "{from} does not build {file}");
+    }
+    let page = fs::read_to_string(repository().join("docs/frameworks.md"))?;
+    let from_images = copies(&page);
+    ensure!(from_images.len() >= 2, "{from_images:?}");
+    for (image, file) in from_images {
+        let name = image.rsplit('/').next().and_then(|image| image.split(':').next()).context("no name")?;
+        let image = stage(&dockerfile, name).with_context(|| format!("there is no image {name}"))?;
+        ensure!(image.contains(&format!(" {file} {file}\n")), "{name} has no {file}");
+    }
+    Ok(())
+}
