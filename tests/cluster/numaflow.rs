@@ -1,15 +1,16 @@
 //! multinet-numaflow needs exactly its shipped roles. The test plays Numaflow.
 
+use std::net::Ipv4Addr;
+
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
 use multinet_testing::cluster::Cluster;
 use multinet_testing::controller::ControllerOptions;
-use multinet_testing::numaflow::define_without_schema;
-use multinet_testing::objects::{Namespace, kind, parse};
+use multinet_testing::numaflow::{define_without_schema, webhook};
+use multinet_testing::objects::Namespace;
 use multinet_testing::process::free_port;
-use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 
 use crate::roles::{NAMESPACE, Permission, Roles};
@@ -36,7 +37,7 @@ async fn check(cluster: &Cluster, shipped: &Roles, name: &str, permission: &Perm
     let options = shipped.start_without(cluster, permission, name, ControllerOptions::numaflow).await?;
     let namespace = cluster.temp_namespace("numaflow").await?;
     let port = free_port()?;
-    let configuration = webhook(name, namespace.name(), port)?;
+    let configuration = configuration(name, namespace.name(), port)?;
     cluster.objects().await?.apply_object(&configuration).await?;
     if (permission.resource.as_str(), permission.verb.as_str()) == ("secrets", "update") {
         // One that is not the program's is written anew.
@@ -59,15 +60,11 @@ async fn check(cluster: &Cluster, shipped: &Roles, name: &str, permission: &Perm
 }
 
 /// Returns the shipped configuration of the webhook for one namespace, and a program at this port.
-fn webhook(name: &str, namespace: &str, port: u16) -> Result<DynamicObject> {
-    let file = repository().join("deploy/kustomize/components/numaflow/webhook.yaml");
-    let mut objects = parse(&std::fs::read_to_string(file)?)?;
-    let mut object = objects.pop().context("no object")?;
-    ensure!(kind(&object) == "MutatingWebhookConfiguration", "{object:?}");
+fn configuration(name: &str, namespace: &str, port: u16) -> Result<DynamicObject> {
+    let mut object = webhook((Ipv4Addr::LOCALHOST, port).into())?;
     object.metadata.name = Some(name.to_owned());
-    let webhook = &mut object.data["webhooks"][0];
-    webhook["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}/vertices")});
-    webhook["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
+    object.data["webhooks"][0]["namespaceSelector"] =
+        json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
     Ok(object)
 }
 

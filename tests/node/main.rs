@@ -2,6 +2,7 @@
 //! containerd, Multus, macvlan and whereabouts.
 
 mod attached;
+mod pipeline;
 mod stage;
 mod steps;
 
@@ -36,5 +37,7 @@ async fn the_shipped_manifests_follow_real_pods() -> Result<()> {
     report("our own programs were killed");
     steps::own_pods_deleted(&stage).await.context("deletion of our own pods")?;
     report("our own pods were deleted");
+    pipeline::vertices_get_second_nics(&stage).await.context("a Pipeline")?;
+    report("the vertices of a Pipeline have second NICs");
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! A control plane with Numaflow and multinet-numaflow.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -10,8 +9,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use multinet_testing::cluster::Cluster;
 use multinet_testing::controller::{Controller, ControllerOptions};
-use multinet_testing::numaflow::{BOUND, Numaflow, VertexPods};
-use multinet_testing::objects::parse;
+use multinet_testing::numaflow::{BOUND, Numaflow, VertexPods, webhook};
 use multinet_testing::process::free_port;
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
@@ -27,6 +25,9 @@ pub(crate) const EDGES: &str = "multinetwork.numaproj.io/direct-edges";
 
 /// Edge between two vertices of the Pipeline `frames`.
 pub(crate) const EDGE: &str = r#"[{"from": "decode", "to": "infer", "networks": ["rdma-a"]}]"#;
+
+/// Image of Numaflow's containers, which no kubelet runs here.
+const IMAGE: &str = "none.invalid/numaflow";
 
 /// Controllers of Kubernetes that Pipelines need.
 const CONTROLLERS: &str = "garbage-collector-controller,namespace-controller,resourceclaim-controller";
@@ -63,11 +64,7 @@ impl Stage {
         let folder = repository().join("deploy/kustomize");
         objects.apply_file(&folder.join("base/namespace.yaml")).await?;
         objects.apply_file(&folder.join("components/numaflow/rbac.yaml")).await?;
-        for mut object in parse(&fs::read_to_string(folder.join("components/numaflow/webhook.yaml"))?)? {
-            let url = format!("https://{}/vertices", balancer.address());
-            object.data["webhooks"][0]["clientConfig"] = json!({"url": url});
-            objects.apply_object(&object).await?;
-        }
+        objects.apply_object(&webhook(balancer.address())?).await?;
         objects
             .apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAMESPACE}}}}}"))
             .await?;
@@ -84,7 +81,7 @@ impl Stage {
         };
         says("install Numaflow; until then there is nothing to do").await?;
         Numaflow::define(&cluster).await?;
-        let numaflow = Numaflow::start(&cluster).await?;
+        let numaflow = Numaflow::start(&cluster, IMAGE).await?;
         says("everything has been listed").await?;
         numaflow.serve_buffers(&cluster, NAMESPACE).await?;
         let pods = VertexPods::of(&cluster, NAMESPACE).await?;
@@ -167,7 +164,7 @@ impl Stage {
     /// Kills Numaflow's controller, and starts it again.
     pub(crate) async fn restart_numaflow(&mut self) -> Result<()> {
         self.numaflow.kill()?;
-        self.numaflow = Numaflow::start(&self.cluster).await?;
+        self.numaflow = Numaflow::start(&self.cluster, IMAGE).await?;
         Ok(())
     }
 

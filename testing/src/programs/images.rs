@@ -18,6 +18,9 @@ pub const PAUSE: &str = "local/pause:1";
 /// Image with a shell, `httpd`, `nc` and the like, for users' pods.
 pub const BUSYBOX: &str = "local/busybox:1";
 
+/// Image in place of Numaflow's own, whose containers do nothing.
+pub const NUMAFLOW: &str = "local/numaflow:1";
+
 /// Image of CoreDNS.
 pub const COREDNS: &str = "local/coredns:1";
 
@@ -34,6 +37,7 @@ pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(vec![
         busybox(PAUSE, &["/bin/sleep", "2147483647"])?.save(folder)?,
         busybox(BUSYBOX, &["/bin/sh"])?.save(folder)?,
+        numaflow()?.save(folder)?,
         program(COREDNS, "coredns", &tool("coredns")?)?.save(folder)?,
         program(&ours("multinet-dns"), "multinet-dns", &dns)?.save(folder)?,
         program(&ours("multinet-controller"), "multinet-controller", &controller)?.save(folder)?,
@@ -59,6 +63,17 @@ fn busybox(tag: &str, entrypoint: &[&str]) -> Result<Image> {
     for folder in ["tmp", "etc", "www"] {
         fs::create_dir(image.root.path().join(folder))?;
     }
+    Ok(image)
+}
+
+/// Builds the stub of Numaflow's image. Its init container, which would check the buffers, ends at
+/// once, and all others go on for ever.
+fn numaflow() -> Result<Image> {
+    const PROGRAM: &str = "/bin/numaflow-rs";
+    let image = busybox(NUMAFLOW, &[PROGRAM])?;
+    let script = image.root.path().join("script");
+    fs::write(&script, "#!/bin/sh\n[ \"$1\" = isbsvc-validate ] || exec sleep 2147483647\n")?;
+    image.add(&script, Path::new(PROGRAM))?;
     Ok(image)
 }
 

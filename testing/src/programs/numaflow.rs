@@ -3,6 +3,7 @@
 //! file and ports are built in.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,14 +12,14 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::http;
-use crate::objects::Objects;
+use crate::objects::{Objects, parse};
 use crate::process::Process;
-use crate::tools::numaflow;
+use crate::tools::{numaflow, repository};
 use crate::wait::eventually;
 
 /// Time limit for a step of the controller, which retries with growing pauses.
@@ -52,6 +53,14 @@ isbsvc:
 /// Time limit for a rollout. Numaflow retries a refused write after pauses that grow with the
 /// outage, and then replaces one pod after the other.
 const ROLLOUT: Duration = Duration::from_secs(180);
+
+/// Returns the shipped configuration of the webhook, for a program at this address.
+pub fn webhook(address: SocketAddr) -> Result<DynamicObject> {
+    let file = repository().join("deploy/kustomize/components/numaflow/webhook.yaml");
+    let mut object = parse(&fs::read_to_string(file)?)?.pop().context("no configuration")?;
+    object.data["webhooks"][0]["clientConfig"] = json!({"url": format!("https://{address}/vertices")});
+    Ok(object)
+}
 
 /// Defines the kinds that `multinet-numaflow` reads, without Numaflow and without schema.
 pub async fn define_without_schema(objects: &Objects) -> Result<()> {
@@ -96,8 +105,9 @@ impl Numaflow {
         cluster.objects().await?.define(files).await
     }
 
-    /// Starts the controller, and waits until it is ready.
-    pub async fn start(cluster: &Cluster) -> Result<Self> {
+    /// Starts the controller, and waits until it is ready. The kubelet runs `image` for Numaflow's
+    /// own containers.
+    pub async fn start(cluster: &Cluster, image: &str) -> Result<Self> {
         let (folder, text) = CONFIGURATION;
         fs::create_dir_all(folder)?;
         fs::write(format!("{folder}/controller-config.yaml"), text)?;
@@ -105,7 +115,7 @@ impl Numaflow {
         command
             .arg("controller")
             .env("KUBECONFIG", cluster.admin_kubeconfig())
-            .env("NUMAFLOW_IMAGE", "none.invalid/numaflow")
+            .env("NUMAFLOW_IMAGE", image)
             .env("NUMAFLOW_LEADER_ELECTION_DISABLED", "true");
         let mut process = Process::spawn(&mut command, &cluster.folder().join("numaflow.log"))?;
         process

@@ -1,5 +1,6 @@
 //! The webhook of `multinet-numaflow` adds to the time of a Vertex' write.
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -7,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DynamicObject, PostParams};
 use multinet_testing::controller::ControllerOptions;
-use multinet_testing::numaflow::define_without_schema;
+use multinet_testing::numaflow::{define_without_schema, webhook};
 use multinet_testing::objects::{Namespace, parse};
 use multinet_testing::process::free_port;
 use multinet_testing::replica::BOUND;
@@ -35,17 +36,15 @@ pub(crate) struct Figures {
 /// injects. They take turns.
 pub(crate) async fn measure(stage: &Stage, writes: usize) -> Result<Figures> {
     define_without_schema(&stage.objects).await?;
-    let folder = repository().join("deploy/kustomize/components/numaflow");
-    stage.objects.apply_file(&folder.join("rbac.yaml")).await?;
+    let roles = repository().join("deploy/kustomize/components/numaflow/rbac.yaml");
+    stage.objects.apply_file(&roles).await?;
     let [without, with] =
         [stage.cluster.temp_namespace("without").await?, stage.cluster.temp_namespace("with").await?];
     let port = free_port()?;
-    for mut object in parse(&std::fs::read_to_string(folder.join("webhook.yaml"))?)? {
-        let webhook = &mut object.data["webhooks"][0];
-        webhook["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}/vertices")});
-        webhook["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": with.name()}});
-        stage.objects.apply_object(&object).await?;
-    }
+    let mut configuration = webhook((Ipv4Addr::LOCALHOST, port).into())?;
+    configuration.data["webhooks"][0]["namespaceSelector"] =
+        json!({"matchLabels": {"kubernetes.io/metadata.name": with.name()}});
+    stage.objects.apply_object(&configuration).await?;
     let mut vertices = [Vertex::create(&without).await?, Vertex::create(&with).await?];
     let (account, address) = ("multinet-numaflow", stage.cluster.address());
     let account = stage.cluster.service_account_kubeconfig("multinet-system", account, address).await?;
