@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::gid_rows::{Rows, rows};
 use super::{Plan, Request, ucx};
+use crate::gid::DeviceGid;
 use crate::gpu::Gpu;
 use crate::rail::Rail;
 
@@ -25,10 +26,7 @@ pub(super) fn nixl(plan: &mut Plan, request: &Request<'_>) {
 /// default is the first one of this pod.
 pub(super) fn mooncake(plan: &mut Plan, request: &Request<'_>) {
     plan.note_lost(request);
-    let devices = request.rdma().map(|devices| {
-        let names = devices.iter().map(|place| place.device.as_str());
-        names.collect::<Vec<_>>().join(",")
-    });
+    let devices = device_names(request);
     let [device, filter] = ["MOONCAKE_DEVICE", "MC_MS_FILTERS"].map(|name| request.differs(name, &devices));
     plan.add(request, "MOONCAKE_DEVICE", filter.clone().map_or_else(|| devices.clone(), Err));
     if devices.is_ok() {
@@ -50,6 +48,14 @@ pub(super) fn mooncake(plan: &mut Plan, request: &Request<'_>) {
     plan.add(request, "MC_TCP_BIND_ADDRESS", address);
 }
 
+/// Returns the names of the rails' RDMA devices, or why there are none.
+fn device_names(request: &Request<'_>) -> Result<String, String> {
+    let names = |places: Vec<&DeviceGid>| {
+        places.iter().map(|place| place.device.as_str()).collect::<Vec<_>>().join(",")
+    };
+    request.rdma().map(names)
+}
+
 /// Adds Mooncake's row of the GID table, which is one for all devices, unless there is a reason why
 /// it may not be that of the devices in use.
 fn gid_index(plan: &mut Plan, request: &Request<'_>, differs: Option<String>) {
@@ -69,7 +75,7 @@ fn gid_index(plan: &mut Plan, request: &Request<'_>, differs: Option<String>) {
 /// Adds vLLM's own address, and says how vLLM is told the RDMA device of each GPU.
 ///
 /// vLLM puts a worker's device in front of `UCX_NET_DEVICES`, which then must not have those of
-/// other GPUs. Versions that do not know the mapping would be left without RDMA, so that it is not
+/// other GPUs. Versions that do not know the mapping would be left without RDMA, so it is not
 /// set.
 pub(super) fn vllm(plan: &mut Plan, request: &Request<'_>) {
     for name in ["VLLM_HOST_IP", "VLLM_NIXL_SIDE_CHANNEL_HOST"] {
@@ -105,9 +111,9 @@ fn nic_by_gpu(request: &Request<'_>) -> Option<(String, u32)> {
 /// Adds SGLang's: its own address, and Mooncake's row. Its device is a flag.
 pub(super) fn sglang(plan: &mut Plan, request: &Request<'_>) {
     plan.add(request, "SGLANG_HOST_IP", request.address().map(|address| address.to_string()));
-    gid_index(plan, request, None);
-    if let Ok(devices) = request.rdma() {
-        let names: Vec<&str> = devices.iter().map(|place| place.device.as_str()).collect();
-        plan.remark(format!("give SGLang --disaggregation-ib-device {}", names.join(",")));
+    let devices = device_names(request);
+    gid_index(plan, request, request.differs("MC_MS_FILTERS", &devices));
+    if let Ok(devices) = devices {
+        plan.remark(format!("give SGLang --disaggregation-ib-device {devices}"));
     }
 }
