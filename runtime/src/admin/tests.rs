@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -163,11 +163,11 @@ async fn a_page_is_rendered_for_one_client_at_a_time() {
     assert_eq!(answers, vec![(200, text("0\n")); 4]);
 }
 
-/// Value that serializes to 32 MiB, and counts the KiB written so far.
+/// Value that serializes to 12 MiB, and counts the KiB written so far.
 struct Long(Arc<AtomicUsize>);
 
 impl Long {
-    const PIECES: usize = 32_768;
+    const PIECES: usize = 12_288;
 }
 
 impl Serialize for Long {
@@ -180,17 +180,25 @@ impl Serialize for Long {
     }
 }
 
+/// Connects a client for which the kernel buffers little, and asks for the long page.
+async fn ask_for_long_page(server: &Server) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(256 << 10).unwrap();
+    let mut stream = socket.connect(server.address).await.unwrap();
+    stream.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    stream
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_page_is_rendered_at_the_pace_of_its_client() {
     let written = Arc::new(AtomicUsize::new(0));
     let long = Arc::clone(&written);
     let server = Server::with_state(move || Long(Arc::clone(&long))).await;
-    let mut stream = TcpStream::connect(server.address).await.unwrap();
-    stream.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let mut stream = ask_for_long_page(&server).await;
     let mut answer = vec![0; 1024];
     stream.read_exact(&mut answer).await.unwrap();
-    // The length has been counted by now, and the page is being written. The kernel buffers some
-    // MiB for a client that does not read.
+    // The length has been counted by now, and the page is being written. The kernel buffers less
+    // than 5 MiB for a client that does not read (net.ipv4.tcp_wmem, and 512 KiB at the client).
     let mut before = usize::MAX;
     while before != written.load(Ordering::SeqCst) {
         before = written.load(Ordering::SeqCst);
@@ -205,8 +213,7 @@ async fn a_long_page_is_rendered_at_the_pace_of_its_client() {
     assert_eq!(answer.len(), head.find("\r\n\r\n").unwrap() + 4 + length);
 
     // The page of a client that disconnects is abandoned, and the next client gets its own.
-    let mut gone = TcpStream::connect(server.address).await.unwrap();
-    gone.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let mut gone = ask_for_long_page(&server).await;
     gone.read_exact(&mut [0; 1024]).await.unwrap();
     drop(gone);
     assert_eq!(server.ask("GET /debug/state").await.0, 200);
@@ -215,8 +222,7 @@ async fn a_long_page_is_rendered_at_the_pace_of_its_client() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_reads_nothing_delays_others_only_for_the_send_timeout() {
     let server = Server::with_state(|| Long(Arc::default())).await;
-    let mut stuck = TcpStream::connect(server.address).await.unwrap();
-    stuck.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let mut stuck = ask_for_long_page(&server).await;
     stuck.read_exact(&mut [0; 1024]).await.unwrap();
     // Less than the time limit of a connection.
     let answer = timeout(Duration::from_secs(40), server.ask("GET /debug/state")).await;
@@ -336,7 +342,8 @@ async fn at_the_limit_a_new_connection_evicts_the_idlest_one() {
     held.last_mut().unwrap().write_all(b"dns=loud!").await.unwrap();
     let mut answer = String::new();
     held.last_mut().unwrap().read_to_string(&mut answer).await.unwrap();
-    assert_eq!(status(&answer), 400, "{answer}");
+    // 408 where the machine is too busy to send the body within its time.
+    assert!([400, 408].contains(&status(&answer)), "{answer}");
 }
 
 #[tokio::test]
