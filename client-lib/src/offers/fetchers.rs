@@ -67,7 +67,7 @@ async fn serve(shared: Arc<OffersState>, listener: Listener, fetcher: ArrivedFet
     let connected = shared.count_fetcher();
     let transport = if dialed.pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
     listener.log_connected(transport, dialed.instead_of_rdma.as_deref());
-    let look_up_again = |ask: &Ask| look_up(&shared, ask, knows_taken).0;
+    let look_up_again = |ask: &Ask| look_up(&shared, ask, knows_taken);
     let mut answering = std::pin::pin!(follow(sender.answering(), answers, look_up_again, &overdue));
     let mut running = std::pin::pin!(sender.run(dialed));
     let ended = tokio::select! {
@@ -98,11 +98,11 @@ fn answer(
     knows_taken: bool,
     queue: &AnswerQueue,
 ) -> bool {
-    let (WaitingAnswer { number, frame, fetch }, is_shared) = look_up(shared, &ask, knows_taken);
-    if is_shared {
+    if shared.state.lock().ledger.is_being_fetched(ask.id.as_str()) {
         // This fetcher may have acknowledged the payload just before.
         return queue.again.try_send(ask).is_ok();
     }
+    let WaitingAnswer { number, frame, fetch } = look_up(shared, &ask, knows_taken);
     match (to.try_send(frame), fetch) {
         (Ok(sent), Some(fetch)) => queue.sent.send(fetch.sent_by(sent)).is_ok(),
         (Ok(_), None) => true,
@@ -110,29 +110,25 @@ fn answer(
     }
 }
 
-/// Returns the answer to a question, and whether other fetches of the payload are under way.
-fn look_up(
-    shared: &Arc<OffersState>,
-    &Ask { number, ref id }: &Ask,
-    knows_taken: bool,
-) -> (WaitingAnswer, bool) {
+/// Returns the answer to a question.
+fn look_up(shared: &Arc<OffersState>, &Ask { number, ref id }: &Ask, knows_taken: bool) -> WaitingAnswer {
     let now = Instant::now().into_std();
-    let (fetched, about) = shared.with(|state| {
+    let (fetched, deadline) = shared.with(|state| {
         let fetched = state.ledger.fetch(now, id.as_str());
-        let about = if let Fetched::Here(ticket, _) = &fetched { state.ledger.about(ticket) } else { None };
-        (fetched, about)
+        let deadline =
+            if let Fetched::Here(ticket, _) = &fetched { state.ledger.deadline(ticket) } else { None };
+        (fetched, deadline)
     });
-    let (deadline, is_shared) = about.unwrap_or((now, false));
     let (frame, fetch) = match fetched {
         Fetched::Here(ticket, frame) => {
-            let until = deadline + HELD_ON.min(shared.deadline);
+            let until = deadline.unwrap_or(now) + HELD_ON.min(shared.deadline);
             let fetch = LiveFetch { shared: Arc::clone(shared), ticket: Some(ticket), until, sent: None };
             (with_answer(frame, number, Status::Here), Some(fetch))
         }
         Fetched::Taken if knows_taken => (with_answer(Frame::new(""), number, Status::Taken), None),
         Fetched::Taken | Fetched::Unknown => (with_answer(Frame::new(""), number, Status::Unknown), None),
     };
-    (WaitingAnswer { number, frame, fetch }, is_shared)
+    WaitingAnswer { number, frame, fetch }
 }
 
 /// Queue of answers to [`follow`].

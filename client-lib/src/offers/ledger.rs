@@ -310,9 +310,14 @@ impl<P: Clone> Ledger<P> {
         is_last
     }
 
-    /// Returns the deadline of the offer that a ticket is for, and whether others of it are out.
-    pub(crate) fn about(&self, ticket: &Ticket) -> Option<(Instant, bool)> {
-        self.offers.get(&ticket.0).map(|entry| (entry.deadline, entry.tickets > 1))
+    /// Returns the deadline of the offer that a ticket is for.
+    pub(crate) fn deadline(&self, ticket: &Ticket) -> Option<Instant> {
+        self.offers.get(&ticket.0).map(|entry| entry.deadline)
+    }
+
+    /// Returns whether tickets for the payload with this id are out.
+    pub(crate) fn is_being_fetched(&self, id: &str) -> bool {
+        self.open.get(id).and_then(|key| self.offers.get(key)).is_some_and(|entry| entry.tickets > 0)
     }
 
     /// Returns the next task to be woken. Each offer's end and each turn is returned once.
