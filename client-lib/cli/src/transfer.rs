@@ -54,7 +54,7 @@ use std::time::Duration;
 use clap::Args;
 use ring::digest::Digest;
 
-use self::from::Origin;
+use self::from::FromArgs;
 pub(crate) use self::get::{GetArgs, run as get};
 pub(crate) use self::put::{PutArgs, run as put};
 pub(crate) use self::recv::run as recv;
@@ -134,17 +134,8 @@ pub(crate) struct RecvArgs {
     #[arg(long)]
     keep: bool,
 
-    /// Accept only senders on this network, with this address, or in the pods of this service; may
-    /// be repeated. A service's addresses are followed in DNS; while they are not known, none is
-    /// accepted
-    #[arg(
-        long,
-        value_name = "CIDR|SERVICE",
-        env = "MULTINET_FROM",
-        value_delimiter = ',',
-        help_heading = "Network"
-    )]
-    from: Vec<Origin>,
+    #[command(flatten)]
+    from: FromArgs,
 
     /// Largest frame that is accepted, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use clap::Args;
 use futures::StreamExt as _;
 use ipnet::IpNet;
 use multinet_client::resolve::Question;
@@ -22,6 +23,22 @@ pub(super) enum Origin {
     Network(IpNet),
     /// The addresses of a service's pods, which DNS knows by the service's name.
     Service(String),
+}
+
+/// Flags of the subcommands that serve other programs' transfers.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct FromArgs {
+    /// Accept only peers on this network, with this address, or in the pods of this service; may be
+    /// repeated. A service's addresses are followed in DNS; while they are not known, none is
+    /// accepted
+    #[arg(
+        long,
+        value_name = "CIDR|SERVICE",
+        env = "MULTINET_FROM",
+        value_delimiter = ',',
+        help_heading = "Network"
+    )]
+    pub(super) from: Vec<Origin>,
 }
 
 /// All values of `--from`, with the addresses of the services. A clone is another handle.

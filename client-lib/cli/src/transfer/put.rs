@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use super::from::{self, Origin};
+use super::from::{self, FromArgs};
 use super::manifest::{MARK, MAX_LENGTH, Manifest, chunk_id, token};
 use super::progress::Progress;
 use super::source::{self, Part, Source};
@@ -64,17 +64,8 @@ pub(crate) struct PutArgs {
           value_parser = clap::value_parser!(u64).range(..=MAX_WAIT))]
     wait: u64,
 
-    /// Let only clients on this network, with this address, or in the pods of this service fetch;
-    /// may be repeated. A service's addresses are followed in DNS; while they are not known, none
-    /// is accepted
-    #[arg(
-        long,
-        value_name = "CIDR|SERVICE",
-        env = "MULTINET_FROM",
-        value_delimiter = ',',
-        help_heading = "Network"
-    )]
-    from: Vec<Origin>,
+    #[command(flatten)]
+    from: FromArgs,
 
     #[command(flatten)]
     dns: DnsArgs,
@@ -141,14 +132,14 @@ impl PutArgs {
         if let Some(host) = &self.host {
             offers = offers.host(host);
         }
-        if let Some(admits) = from::admission(&self.from, &self.dns, "fetch")? {
+        if let Some(admits) = from::admission(&self.from.from, &self.dns, "fetch")? {
             offers = offers.admit(admits);
         }
         let offers = offers.bind().await?;
         for address in offers.local_addresses() {
             say(&format!("listening on {address}"));
         }
-        match (self.listen.tls.is_on(), self.from.is_empty()) {
+        match (self.listen.tls.is_on(), self.from.from.is_empty()) {
             (true, _) => {}
             (false, true) => warn!(
                 "without TLS any client that reaches this port and knows the reference may fetch the file, and hosts on the way may \

@@ -77,7 +77,7 @@ pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
 
 async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {
     let mut builder = args.listen.listener()?.port(args.port).frame_size(args.frame_size);
-    if let Some(admits) = from::admission(&args.from, &args.dns, "send")? {
+    if let Some(admits) = from::admission(&args.from.from, &args.dns, "send")? {
         builder = builder.admit(admits);
     }
     let listener = builder.bind().await?;
@@ -85,7 +85,7 @@ async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {
         // Standard output may be the transfer itself.
         write_line(&format!("listening on {address}"));
     }
-    match (args.listen.tls.is_on(), args.from.is_empty()) {
+    match (args.listen.tls.is_on(), args.from.from.is_empty()) {
         (true, _) => {}
         (false, true) => warn!(
             "without TLS any client that reaches this port may send, and hosts on the way may read and change data: give both sides \
