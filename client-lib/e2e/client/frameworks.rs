@@ -2,6 +2,7 @@
 //! service in a real multinet-dns.
 
 use std::process::Command;
+use std::thread::JoinHandle;
 
 use anyhow::{Result, ensure};
 use multinet_testing::multus::ip;
@@ -35,6 +36,13 @@ fn run(arguments: &[&str]) -> Result<Outcome> {
     Outcome::of(command.args(arguments))
 }
 
+/// Starts `multinet exec --wait` with these flags, which prints the variables once it has all.
+fn waiting(flags: &str) -> Result<JoinHandle<Result<Outcome>>> {
+    let mut command = multinet()?;
+    command.args(["exec", "--wait", "60s"]).args(flags.split(' ')).args(["--", "sh", "-c", PRINT]);
+    Ok(std::thread::spawn(move || Outcome::of(&mut command)))
+}
+
 #[tokio::test]
 async fn exec_sets_what_is_unset_and_waits_for_what_is_missing() -> Result<()> {
     sandboxed!();
@@ -42,11 +50,9 @@ async fn exec_sets_what_is_unset_and_waits_for_what_is_missing() -> Result<()> {
     add_nic("eth0", "10.244.0.9/24")?;
 
     // The NIC comes while it is waited for.
-    let mut waiting = multinet()?;
-    waiting.args(["exec", "--wait", "60s", "--for", "nccl,gloo", "--", "sh", "-c", PRINT]);
-    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    let running = waiting("--for nccl,gloo")?;
     add_nic("net1", "192.168.111.5/24")?;
-    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    let outcome = running.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
     ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\nNCCL_SOCKET_IFNAME==net1\n", "{outcome:?}");
     let line = "multinet: sets NCCL_SOCKET_IFNAME='=net1' GLOO_SOCKET_IFNAME=net1; NCCL_IB_HCA is left out: ";
     ensure!(outcome.stderr.starts_with(line) && outcome.stderr.lines().count() == 1, "{outcome:?}");
@@ -82,25 +88,12 @@ async fn exec_sets_what_is_unset_and_waits_for_what_is_missing() -> Result<()> {
     let file = folder.path().join("network-status");
     let path = file.display().to_string();
     std::fs::write(&file, "")?;
-    let mut waiting = multinet()?;
-    waiting.args([
-        "exec",
-        "--wait",
-        "60s",
-        "--for",
-        "gloo",
-        "--network",
-        "rdma-a",
-        "--network-status",
-        &path,
-    ]);
-    waiting.args(["--", "sh", "-c", PRINT]);
-    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    let outcome = run(&["env", "--network", "rdma-a", "--network-status", &path])?;
+    ensure!(outcome.status == Some(1) && outcome.stderr.contains("--network rdma-a: "), "{outcome:?}");
+    let running = waiting(&format!("--for gloo --network rdma-a --network-status {path}"))?;
     let status = r#"[{"name": "vision/rdma-a", "interface": "net1", "ips": ["192.168.111.5"]}]"#;
-    // Meanwhile it has looked at least once.
-    std::thread::sleep(std::time::Duration::from_millis(500));
     std::fs::write(&file, status)?;
-    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    let outcome = running.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
     ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\n", "{outcome:?}");
 
     // Two NICs in one subnet.
@@ -118,11 +111,9 @@ async fn exec_sets_what_is_unset_and_waits_for_what_is_missing() -> Result<()> {
     ensure!(outcome.stderr == "multinet: net2 is down\n" && outcome.status == Some(0), "{outcome:?}");
     let outcome = run(&["exec", "--strict", "--for", "gloo", "--", "true"])?;
     ensure!(outcome.status == Some(1) && outcome.stderr.contains("--strict: net2 is down"), "{outcome:?}");
-    let mut waiting = multinet()?;
-    waiting.args(["exec", "--wait", "60s", "--for", "gloo", "--", "sh", "-c", PRINT]);
-    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    let running = waiting("--for gloo")?;
     ip(&["link", "set", "net2", "up"])?;
-    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    let outcome = running.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
     ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1,net2\n", "{outcome:?}");
     Ok(())
 }
@@ -153,27 +144,12 @@ async fn a_service_tells_aliases_and_the_own_name() -> Result<()> {
     }
 
     // It gets this pod while exec waits.
-    let mut waiting = multinet()?;
-    waiting.args([
-        "exec",
-        "--wait",
-        "60s",
-        "--for",
-        "gloo",
-        "--network",
-        "rail0",
-        "--service",
-        SERVICE,
-        "--server",
-        &dns,
-    ]);
-    waiting.args(["--", "sh", "-c", PRINT]);
-    let waiting = std::thread::spawn(move || Outcome::of(&mut waiting));
+    let running = waiting(&format!("--for gloo --network rail0 --service {SERVICE} --server {dns}"))?;
     manifests.write(
         "slice.yaml",
         &slice(&[("infer-0", "192.168.111.4", "node-1"), ("infer-1", "192.168.111.5", "node-2")]),
     )?;
-    let outcome = waiting.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+    let outcome = running.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
     ensure!(outcome.stdout == "GLOO_SOCKET_IFNAME=net1\n", "{outcome:?}");
 
     let outcome = with_service(&["env", "--for", "mooncake,mpi"])?;
