@@ -9,6 +9,7 @@ mod guest;
 mod hostile;
 mod link;
 mod linking;
+mod matrix;
 mod nearest;
 mod peers;
 mod removal;

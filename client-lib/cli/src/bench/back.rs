@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use multinet_client::{ConnectError, Connector, ConnectorBuilder, PeerSet, Tls};
+use multinet_client::{ConnectError, Connector, ConnectorBuilder, PeerSet, Tls, Transport};
 
 use super::ServerArgs;
 use crate::common::address_resolver;
@@ -24,8 +24,8 @@ impl Back {
     /// # Errors
     ///
     /// If TLS cannot be set up.
-    pub(super) fn new(args: &ServerArgs) -> anyhow::Result<Self> {
-        let mut connector = builder(args)?.wait(WAIT);
+    pub(super) fn new(args: &ServerArgs, transport: Transport) -> anyhow::Result<Self> {
+        let mut connector = builder(args)?.transport(transport).wait(WAIT);
         let mut by_certificate = None;
         if let Some(tls) = args.listen.tls.tls()? {
             by_certificate = args.listen.tls.lacks_peer_names().then(|| (connector.clone(), tls.clone()));

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::bail;
 use bytes::Bytes;
 use futures::stream;
-use multinet_client::{Connector, Endpoint, Frame, PeerSet, Sender};
+use multinet_client::{Connector, Endpoint, Frame, PeerSet, Sender, Transport};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -54,6 +54,8 @@ const DEPTH: u64 = 128;
 pub(super) struct OnRequest {
     /// In the order in which they came: only the first one gets measurements.
     askers: Vec<Asker>,
+    /// Answers go by TCP, as questions do, so that an asker needs no RDMA.
+    back: Back,
     measuring: Arc<Measuring>,
 }
 
@@ -95,12 +97,12 @@ impl OnRequest {
             connector = connector.gpu(Arc::clone(gpu));
         }
         let measuring = Arc::new(Measuring { members, connector: connector.build()?, memory, port });
-        Ok(Self { askers: Vec::new(), measuring })
+        Ok(Self { askers: Vec::new(), back: Back::new(args, Transport::Tcp)?, measuring })
     }
 
     /// Takes a question. The answer goes to the address that it came from, at the port that it
     /// names.
-    pub(super) fn take(&mut self, back: &Back, session: u128, sender: Sender<'_>, question: Question) {
+    pub(super) fn take(&mut self, session: u128, sender: Sender<'_>, question: Question) {
         let client = SocketAddr::new(sender.address().ip(), question.echo_to_port);
         let place = match self.askers.iter().position(|asker| asker.session == session) {
             Some(place) => place,
@@ -108,7 +110,7 @@ impl OnRequest {
                 return warn!(%client, "it gets no measurement: {MAX_ASKERS} others ask for some already");
             }
             None => {
-                let connector = match back.connector(sender.certificate_names()) {
+                let connector = match self.back.connector(sender.certificate_names()) {
                     Ok(connector) => connector,
                     Err(error) => {
                         return warn!(%client, "it gets no measurement: {error}; give a name of its certificate by --tls-name");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use multinet_client::resolve::Question;
-use multinet_client::{Buffer, Frame, Listener, PeerSet, Received, Sender};
+use multinet_client::{Buffer, Frame, Listener, PeerSet, Received, Sender, Transport};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::interval;
@@ -57,13 +57,23 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     {
         listener = listener.tls(tls.expect(certified(service))?);
     }
+    if matrix.is_some() && args.listen.transport.transport() == Transport::Rdma {
+        // Questions come by TCP. The measurements that this server makes still need RDMA.
+        listener = listener.transport(Transport::Auto);
+    }
     if let Some(members) = members.clone() {
         listener = listener.admit(move |address| members.check(address));
     }
     let listener = listener.bind().await?;
     let port = listener.local_addresses().first().map_or(args.port, SocketAddr::port);
     let on_request = OnRequest::new(&args, members, port)?;
-    let mut server = Server { messages: 0, bytes: 0, back: Back::new(&args)?, echoes, on_request };
+    let mut server = Server {
+        messages: 0,
+        bytes: 0,
+        back: Back::new(&args, args.listen.transport.transport())?,
+        echoes,
+        on_request,
+    };
     for address in listener.local_addresses() {
         print(&format!("listening on {address}\n"))?;
     }
@@ -126,7 +136,7 @@ impl Server {
         let session = received.id().session;
         if let Some(question) = request::decode(received.metadata()) {
             self.on_request.forget_gone(is_connected);
-            self.on_request.take(&self.back, session, received.sender(), question);
+            self.on_request.take(session, received.sender(), question);
             return Ok(());
         }
         match EchoRequest::decode(received.metadata()) {
