@@ -4,6 +4,7 @@
 mod fetching;
 mod id;
 mod offering;
+mod shares;
 mod stream;
 
 pub use fetching::FetchingSink;

@@ -4,13 +4,14 @@ use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use multinet_client::{BindError, Frame, NotTaken, Offer, OfferId, Offers, OffersBuilder};
+use multinet_client::{BindError, Frame, Offer, OfferId, Offers, OffersBuilder};
 use numaflow::mapstream::{MapStreamRequest, MapStreamer, Message};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tonic::async_trait;
 use tracing::{debug, error};
 
+use super::shares::{Share, Shares};
 use super::stream::Answer;
 
 /// Time after which a reference is emitted again, unless set: more than a window in which
@@ -115,6 +116,17 @@ pub struct OfferingMap<F> {
     /// Places of the messages that are decoded at a time.
     places: Semaphore,
     repeat: Duration,
+    /// Offers that open answers wait for.
+    shares: Shares,
+}
+
+/// A payload on offer, and the message with its reference.
+struct Offered {
+    offer: Offer,
+    keys: Vec<String>,
+    tags: Option<Vec<String>>,
+    /// Withdraws the offer with the last answer that waits for it.
+    _share: Share,
 }
 
 impl<F, D> OfferingMap<F>
@@ -146,7 +158,8 @@ where
     pub async fn bind(offers: OffersBuilder, decode: F) -> Result<Self, BindError> {
         let offers = offers.deadline(Duration::MAX).bind().await?;
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-        Ok(Self { offers, decode, places: Semaphore::new(cores), repeat: REPEAT })
+        let (places, shares) = (Semaphore::new(cores), Shares::default());
+        Ok(Self { offers, decode, places, repeat: REPEAT, shares })
     }
 
     /// Returns the payloads on offer, for statistics and metrics.
@@ -200,16 +213,21 @@ where
 
     /// Makes a payload, and puts it on offer. `None` if the message needs no further work, or can
     /// never be offered.
-    async fn offer(&self, message: MapStreamRequest) -> Result<Option<(Claim, Offer)>, ()> {
+    async fn offer(&self, message: MapStreamRequest) -> Result<Option<Offered>, ()> {
         let keys = message.keys.clone();
         // The semaphore is never closed.
         let _place = self.places.acquire().await;
-        let Some(mut claim) = (self.decode)(message).await else { return Ok(None) };
-        claim.keys.get_or_insert(keys);
-        match self.offers.offer(claim.id.clone(), claim.frame.clone()).await {
-            Ok(offer) => Ok(Some((claim, offer))),
+        let Some(Claim { id, frame, keys: own, tags }) = (self.decode)(message).await else {
+            return Ok(None);
+        };
+        let share = self.shares.join(id.clone());
+        match self.offers.offer(id.clone(), frame).await {
+            Ok(offer) => {
+                share.set(offer.clone());
+                Ok(Some(Offered { offer, keys: own.unwrap_or(keys), tags, _share: share }))
+            }
             Err(error) => {
-                error!("{} cannot be offered, and its message stays unacknowledged: {error}", claim.id);
+                error!("{id} cannot be offered, and its message stays unacknowledged: {error}");
                 Err(())
             }
         }
@@ -226,8 +244,8 @@ where
         let answer = Answer::new(sender);
         match self.offer(input).await {
             // The SDK emits nothing before this function has returned.
-            Ok(Some((claim, offer))) => {
-                tokio::spawn(hold(self.offers.clone(), claim, offer, answer, self.repeat));
+            Ok(Some(offered)) => {
+                tokio::spawn(hold(offered, answer, self.repeat));
             }
             Ok(None) => answer.end(),
             Err(()) => {}
@@ -237,24 +255,21 @@ where
 
 /// Emits the reference of an offer, now and whenever it was not taken for a time, and ends the
 /// answer when it is.
-async fn hold(offers: Offers, claim: Claim, mut offer: Offer, answer: Answer, repeat: Duration) {
+async fn hold(offered: Offered, answer: Answer, repeat: Duration) {
+    let Offered { offer, keys, tags, _share } = offered;
     loop {
         let mut message = Message::new(offer.reference().to_string().into_bytes());
-        (message.keys, message.tags) = (claim.keys.clone(), claim.tags.clone());
+        (message.keys, message.tags) = (Some(keys.clone()), tags.clone());
         if !answer.emit(message).await {
             // Numaflow has restarted, and delivers the message again, here or elsewhere.
-            debug!("the answer for {} is not awaited any more", claim.id);
-            return offer.withdraw();
+            debug!("the answer for {offer:?} is not awaited any more");
+            return;
         }
         match timeout(repeat, offer.taken()).await {
             Ok(Ok(())) => return answer.end(),
             Err(_) => {}
-            Ok(Err(NotTaken::Closed)) => return,
-            // It was withdrawn for an earlier delivery of the message.
-            Ok(Err(_)) => match offers.offer(claim.id.clone(), claim.frame.clone()).await {
-                Ok(again) => offer = again,
-                Err(_) => return,
-            },
+            // The program ends.
+            Ok(Err(_)) => return,
         }
     }
 }

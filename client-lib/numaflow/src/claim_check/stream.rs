@@ -7,8 +7,8 @@ use tokio::sync::mpsc::Sender;
 /// only [`end`](Self::end) does.
 ///
 /// The SDK ends an answer when its sender is dropped, also by a panic, or when the runtime shuts
-/// down. So this keeps the sender for ever if it is dropped otherwise: a message whose answer has
-/// not ended is delivered again.
+/// down. So this keeps the sender for ever if it is dropped otherwise, unless Numaflow has gone: a
+/// message whose answer has not ended is delivered again.
 pub(super) struct Answer(Option<Sender<Message>>);
 
 impl Answer {
@@ -32,7 +32,7 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if let Some(sender) = self.0.take() {
+        if let Some(sender) = self.0.take().filter(|sender| !sender.is_closed()) {
             std::mem::forget(sender);
         }
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use multinet_client::{Connector, Offers, OffersBuilder, Received, Targets};
+use bytes::Bytes;
+use multinet_client::{Connector, Frame, Offers, OffersBuilder, Received, Targets};
 use multinet_client_numaflow::{Claim, FetchingSink, OfferingMap};
 use numaflow::mapstream::{MapStreamRequest, MapStreamer, Message};
 use numaflow::sink::{Response, ResponseType, SinkRequest, Sinker, SystemMetadata, UserMetadata};
@@ -171,4 +172,41 @@ async fn the_reference_of_a_payload_that_nothing_takes_is_emitted_again() {
     while let Some(repeat) = soon(outputs.recv()).await {
         assert_eq!(repeat.value, b"video-decode-0/a");
     }
+}
+
+/// Memory of a payload, which is counted by the handles of an `Arc`.
+struct Counted(#[expect(dead_code, reason = "it is only counted")] Arc<()>);
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        b"a payload"
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_comes_again_shares_the_one_payload_and_its_offer() {
+    let payloads = Arc::new(());
+    let map = OfferingMap::bind(offers(), {
+        let payloads = Arc::downgrade(&payloads);
+        move |message: MapStreamRequest| {
+            let payload = Frame::new(Bytes::from_owner(Counted(payloads.upgrade().unwrap())));
+            async move { Some(Claim::new(String::from_utf8(message.value).unwrap().parse().unwrap(), payload)) }
+        }
+    });
+    let map = Arc::new(map.await.unwrap().repeat_after(Duration::from_millis(20)));
+    let (offers, is_one) = (map.offers().clone(), || Arc::strong_count(&payloads) == 2);
+    let (mut before, mut again) = (call(&map, "a"), call(&map, "a"));
+    for answer in [&mut before, &mut again] {
+        assert_eq!(reference(answer).await, "video-decode-0/a");
+    }
+    eventually(is_one).await;
+    // Numaflow does not await the first answer any more, which shows when it is repeated.
+    drop(before);
+    for _ in 0..5 {
+        assert_eq!(reference(&mut again).await, "video-decode-0/a");
+    }
+    assert_eq!((offers.statistics().withdrawn, offers.statistics().offers), (0, 1));
+    assert!(is_one());
+    drop(again);
+    eventually(|| offers.statistics().withdrawn == 1 && Arc::strong_count(&payloads) == 1).await;
 }
