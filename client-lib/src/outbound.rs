@@ -293,6 +293,7 @@ impl<F: Clone> Outbound<F> {
             None => {}
         }
         self.remove_frame(sequence);
+        self.given_up.acknowledge(sequence);
         self.counts.acknowledged += 1;
     }
 

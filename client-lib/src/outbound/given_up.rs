@@ -10,6 +10,8 @@ pub(super) struct GivenUp {
     sequences: BTreeSet<u64>,
     /// Lower bound of what is remembered: any given-up sequence below it may have been forgotten.
     forgotten: u64,
+    /// Sequences below that bound that a receiver has acknowledged since, up to as many.
+    acknowledged: BTreeSet<u64>,
     count: u64,
 }
 
@@ -24,9 +26,21 @@ impl GivenUp {
         }
     }
 
+    /// Notes that a receiver has acknowledged a frame: it may have held it for long, while many
+    /// later ones were given up.
+    pub(super) fn acknowledge(&mut self, sequence: u64) {
+        if sequence < self.forgotten {
+            self.acknowledged.insert(sequence);
+            if self.acknowledged.len() > REMEMBERED {
+                self.acknowledged.pop_first();
+            }
+        }
+    }
+
     /// Returns whether a frame that is not kept any more was given up, or may have been.
     pub(super) fn contains(&self, sequence: u64) -> bool {
-        sequence < self.forgotten || self.sequences.contains(&sequence)
+        let may_be = sequence < self.forgotten && !self.acknowledged.contains(&sequence);
+        may_be || self.sequences.contains(&sequence)
     }
 
     /// Returns the number of frames given up so far, including forgotten ones.

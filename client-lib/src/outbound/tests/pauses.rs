@@ -118,3 +118,21 @@ fn a_paused_frame_that_is_acknowledged_is_not_sent_again() {
     rig.advance(FIRST_PAUSE);
     assert!(rig.write(link).is_empty() && rig.outbound.paused.is_empty());
 }
+
+/// As a fetcher does that works on one payload for long, and drops thousands of others meanwhile.
+#[test]
+fn a_frame_acknowledged_after_many_later_ones_were_given_up_is_not_one_of_them() {
+    let mut rig = Rig::at_least_once();
+    rig.outbound = rig.outbound.give_up_rejected();
+    let link = rig.connected(&["a"])[0];
+    rig.send().unwrap();
+    for freed in 1..=5000 {
+        rig.send().unwrap();
+        rig.write(link);
+        rig.report(link, freed, &[], &[freed + 1]);
+    }
+    rig.ack(link, 5001, &[1]);
+    assert!(!rig.outbound.holds(1) && !rig.outbound.has_given_up(1));
+    assert!(rig.outbound.has_given_up(2) && rig.outbound.has_given_up(5001));
+    assert_eq!((rig.outbound.given_up(), rig.outbound.statistics().acknowledged), (5000, 1));
+}
