@@ -34,6 +34,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// names. As long, other pods may answer that they have a payload which was taken from one.
 const HEAD_START: Duration = Duration::from_secs(2);
 
+/// Upper bound of the wait, beyond which the clock does not go.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 86400);
+
 /// Name and port of an endpoint.
 type PodKey = (String, u16);
 
@@ -50,6 +53,8 @@ pub(super) struct Search<'s> {
     /// Time from which on a taken payload is taken, whatever the pods do that have not answered.
     /// `None` while no pod has said that it was taken from it.
     taken: Option<Instant>,
+    /// Time when bytes were last seen to have come; at first, that of the beginning.
+    moved: Instant,
 }
 
 /// One pod, and what it has answered.
@@ -84,21 +89,22 @@ impl<'s> Search<'s> {
         wait: Duration,
     ) -> Self {
         let (known, pods, asking) = (service.known(), BTreeMap::new(), FuturesUnordered::new());
-        Self { service, name, reference, most, wait, known, pods, asking, taken: None }
+        let (moved, wait) = (Instant::now(), wait.min(LONGEST_WAIT));
+        Self { service, name, reference, most, wait, known, pods, asking, taken: None, moved }
     }
 
     /// Asks pods until one has the payload.
     pub(super) async fn run(mut self) -> Result<Received, FetchError> {
-        let begin = Instant::now();
-        let (mut until, mut head_start) = (begin + self.wait, begin + HEAD_START);
+        let (mut until, mut head_start) = (self.moved + self.wait, self.moved + HEAD_START);
         let (mut is_over, mut asks_others) = (false, false);
         self.read_endpoints()?;
         loop {
             let now = Instant::now();
             if until <= now {
+                self.note_bytes(now);
                 // A payload that is on its way may arrive, but no pod is asked any more.
-                (is_over, until) = (true, now + self.wait);
-                if !self.has_progress() {
+                (is_over, until) = (true, self.moved + self.wait);
+                if until <= now {
                     return Err(self.timed_out());
                 }
             }
@@ -107,8 +113,9 @@ impl<'s> Search<'s> {
             }
             asks_others |= !self.pods.is_empty() && self.named_have_answered();
             if !asks_others && head_start <= now {
-                asks_others = !self.has_progress();
-                head_start = now + HEAD_START;
+                self.note_bytes(now);
+                head_start = self.moved + HEAD_START;
+                asks_others = head_start <= now;
             }
             if !is_over {
                 self.ask(now, asks_others);
@@ -147,7 +154,9 @@ impl<'s> Search<'s> {
             let pod = match before.remove(&key) {
                 Some(pod) if pod.endpoint == endpoint => pod,
                 // Its connection answers, or ends, before the new address can be asked.
-                Some(pod) if pod.due.is_none() => Pod { endpoint, ..pod },
+                Some(pod) if pod.due.is_none() => {
+                    Pod { is_named: is_named(&endpoint, self.reference), endpoint, ..pod }
+                }
                 _ => Pod {
                     is_named: is_named(&endpoint, self.reference),
                     endpoint,
@@ -208,14 +217,14 @@ impl<'s> Search<'s> {
         None
     }
 
-    /// Returns whether bytes have come since the last call from a pod whose answer is outstanding.
-    fn has_progress(&mut self) -> bool {
-        let mut progress = false;
+    /// Notes if bytes have come since the last call from a pod whose answer is outstanding.
+    fn note_bytes(&mut self, now: Instant) {
         for pod in self.pods.values_mut().filter(|pod| pod.due.is_none()) {
             let before = std::mem::replace(&mut pod.bytes, self.service.bytes(&pod.endpoint));
-            progress |= pod.bytes > before;
+            if pod.bytes > before {
+                self.moved = now;
+            }
         }
-        progress
     }
 
     /// Returns whether the payload was taken from a pod, and no pod has it that answers in time. A
@@ -223,9 +232,10 @@ impl<'s> Search<'s> {
     fn is_taken(&mut self, now: Instant) -> bool {
         let Some(until) = self.taken else { return false };
         if until <= now {
-            let is_coming = self.has_progress();
-            self.taken = Some(now + HEAD_START);
-            return !is_coming;
+            self.note_bytes(now);
+            let until = self.moved + HEAD_START;
+            self.taken = Some(until);
+            return until <= now;
         }
         let has_answered = |pod: &Pod| pod.due.is_some() && !matches!(pod.last, LastAnswer::Missing);
         self.pods.values().all(has_answered)

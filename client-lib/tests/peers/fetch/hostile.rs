@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use multinet_client::{Endpoint, FetchError, Offers};
+use multinet_client::{Connector, Endpoint, FetchError, Offers};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -213,13 +213,21 @@ async fn a_pod_that_answers_what_was_not_asked_or_announces_more_than_it_has_is_
     drop(offer);
 }
 
+/// Returns a fetcher whose wait ends so many milliseconds after the last byte. `None` where the
+/// handshake alone may take longer.
+fn fetcher_that_waits(milliseconds: u64) -> Option<Connector> {
+    let builder = connector().fetch_frame_size(1 << 20).fetch_wait(Duration::from_millis(milliseconds));
+    crate::rig::rdma().is_none().then(|| builder.build().unwrap())
+}
+
 #[tokio::test]
 async fn a_payload_that_comes_slowly_is_waited_for_and_one_that_stops_is_not() {
     let payload = [7; 60];
     for pieces in [60, 20] {
+        let Some(fetcher) = fetcher_that_waits(300) else { return };
         let (pod, endpoint) = Pod::listen().await;
         let fetching = tokio::spawn(async move {
-            fetcher().fetch_from(SERVICE, vec![endpoint], &"decode-0/a".parse().unwrap()).await
+            fetcher.fetch_from(SERVICE, vec![endpoint], &"decode-0/a".parse().unwrap()).await
         });
         let mut raw = pod.asked().await;
         let frame = answer(1, 0, &payload, payload.len());
@@ -236,6 +244,26 @@ async fn a_payload_that_comes_slowly_is_waited_for_and_one_that_stops_is_not() {
             Err(error) => assert!(pieces == 20 && matches!(error, FetchError::NoPeer { .. }), "{error}"),
         }
     }
+}
+
+/// The fetcher looks at what has come after two seconds, before it would ask other pods, and again
+/// at the end of its wait, before which nothing more comes.
+#[tokio::test]
+async fn a_payload_that_stalls_for_less_than_the_wait_is_waited_for() {
+    let Some(fetcher) = fetcher_that_waits(2200) else { return };
+    let (pod, endpoint) = Pod::listen().await;
+    let fetching = tokio::spawn(async move {
+        let frame = fetcher.fetch_from(SERVICE, vec![endpoint], &"decode-0/a".parse().unwrap()).await;
+        frame.map(|frame| frame.bytes().to_vec()).map_err(|error| error.to_string())
+    });
+    let mut raw = pod.asked().await;
+    let frame = answer(1, 0, b"payload", 7);
+    let (head, rest) = frame.split_at(frame.len() - 3);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    raw.write(head).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    raw.write(rest).await;
+    assert_eq!(soon(fetching).await.unwrap(), Ok(b"payload".to_vec()));
 }
 
 #[tokio::test]
