@@ -23,6 +23,8 @@ pub struct Attempts {
     last: Option<Instant>,
     /// Version of the Vertex that was last reset.
     version: String,
+    /// First answer of the API server since it has refused to change the Vertex.
+    refusal: Option<String>,
 }
 
 impl Attempts {
@@ -43,14 +45,28 @@ impl Attempts {
             // An outage: the count starts anew after it.
             self.missed += 1;
             self.resets = 0;
+            self.refusal = None;
             return false;
         }
         self.missed = 0;
         let is_allowed = self.resets < MAX_RESETS;
         if !is_allowed {
             self.last = Some(now);
+            self.refusal = None;
         }
         is_allowed
+    }
+
+    /// Records that the API server refuses a probe or a reset. Returns whether that is new.
+    pub fn refused(&mut self, message: &str) -> bool {
+        let is_new = self.refusal.is_none();
+        self.refusal.get_or_insert_with(|| message.to_owned());
+        is_new
+    }
+
+    /// Returns why the API server refuses to change the Vertex; `None` if it does not.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     /// Records that this version of the Vertex was reset.
@@ -58,6 +74,7 @@ impl Attempts {
         self.resets += 1;
         self.last = Some(now);
         self.version.clone_from(&vertex.version);
+        self.refusal = None;
     }
 
     /// Returns whether the author of the Pipeline is to know that the webhook is not in effect for

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::attempts::Attempts;
 use crate::events::Events;
 use crate::index::State;
+use crate::limits::annotations::MAX_TEXT;
 use crate::limits::writes::{CONCURRENCY, FRESH, LISTING, REQUEST_TIME, TURN};
 use crate::metrics::Metrics;
 use crate::objects::{HASH, PLAN, Vertex};
@@ -205,11 +206,9 @@ impl Leader {
             Write::Reset { name, wanted } => return self.reset(namespace, name, wanted.as_deref()).await,
         };
         match answer {
-            Err(Failure::Failed(Problem {
-                kind: ProblemKind::Forbidden | ProblemKind::Refused,
-                message,
-                ..
-            })) => self.refused(namespace, service, &message),
+            Err(Failure::Failed(problem)) if is_refusal(&problem) => {
+                self.refused(namespace, service, &problem.message);
+            }
             answer => drop(answer?),
         }
         Ok(Outcome::default())
@@ -236,8 +235,22 @@ impl Leader {
         let key = (namespace.to_owned(), name.to_owned());
         let known = self.attempts.lock().remove(&key);
         let mut attempts = Attempts::for_plan(known, wanted);
-        let tried = self.try_reset(&vertex, (namespace, name), &mut attempts, wanted).await;
-        let notice = attempts.are_in_vain(&vertex).then(|| not_in_effect(&vertex, name));
+        let tried = match self.try_reset(&vertex, (namespace, name), &mut attempts, wanted).await {
+            Err(Failure::Failed(problem)) if is_refusal(&problem) => {
+                let message = TerminalSafe(&problem.message);
+                if attempts.refused(&problem.message) {
+                    tracing::warn!(
+                        "the API server refuses to change Vertex {namespace}/{name}; retrying: {message}"
+                    );
+                }
+                Ok(())
+            }
+            tried => tried,
+        };
+        let notice = match attempts.refusal() {
+            Some(message) => Some(refused(&vertex, name, message)),
+            None => attempts.are_in_vain(&vertex).then(|| not_in_effect(&vertex, name)),
+        };
         self.attempts.lock().insert(key, attempts);
         tried?;
         Ok(Outcome { is_open: true, notice })
@@ -308,6 +321,22 @@ impl Leader {
             Err(_) => Err(Failure::NotLeader),
         }
     }
+}
+
+/// Returns whether the API server refuses a write, for example by a policy.
+fn is_refusal(problem: &Problem) -> bool {
+    matches!(problem.kind, ProblemKind::Forbidden | ProblemKind::Refused)
+}
+
+/// Returns the message about a Vertex that the API server refuses to change.
+fn refused(vertex: &KnownVertex, name: &str, message: &str) -> Notice {
+    let mut note = format!(
+        "Vertex {name} is not written anew for its direct edges: the API server refuses that; correct the policy or \
+         role that is at fault; trying again: {}",
+        TerminalSafe(message)
+    );
+    note.truncate(note.floor_char_boundary(MAX_TEXT));
+    Notice { pipeline: vertex.pipeline.clone(), reason: "VertexRefused", note }
 }
 
 /// Returns the message about a Vertex that the webhook misses.
