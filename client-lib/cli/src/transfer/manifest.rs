@@ -12,6 +12,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::Summary;
+use super::share::FETCHED;
 
 /// Metadata of the manifest's frame, by which it differs from what other programs offer.
 pub(super) const MARK: &[u8] = b"multinet put";
@@ -101,7 +102,8 @@ impl Manifest {
     /// that is killed is continued by the next.
     pub(super) fn transfer_id(&self, reference: &Reference) -> u128 {
         let hash = digest(&SHA256, format!("{reference} {}", self.sha256).as_bytes());
-        hash.as_ref().iter().take(16).fold(0, |id, &byte| id << 8 | u128::from(byte))
+        let id: u128 = hash.as_ref().iter().take(16).fold(0, |id, &byte| id << 8 | u128::from(byte));
+        id | FETCHED
     }
 }
 

@@ -24,6 +24,10 @@ impl Owner {
     }
 }
 
+/// Bit that the ids of `multinet get` have, and those of `multinet recv` do not have: neither takes
+/// files for its own that the other one has left beside the same output.
+pub(super) const FETCHED: u128 = 1 << 127;
+
 /// Returns the id of a transfer, which is in the names of its files.
 ///
 /// The id is a digest, so that the session, which only the sender and its receiver know, cannot be
@@ -38,7 +42,8 @@ pub(super) fn transfer_id(session: u128, certificate_names: &[String]) -> u128 {
         hash.update(&(name.len() as u64).to_be_bytes());
         hash.update(name.as_bytes());
     }
-    hash.finish().as_ref().iter().take(16).fold(0, |id, &byte| id << 8 | u128::from(byte))
+    let id: u128 = hash.finish().as_ref().iter().take(16).fold(0, |id, &byte| id << 8 | u128::from(byte));
+    id & !FETCHED
 }
 
 /// Returns the transfer that gives way to a new one of `newcomer`: of the owner that has the most,
@@ -74,7 +79,7 @@ mod tests {
             transfer_id(7, &names(&["ab"])),
         ];
         for (place, id) in ids.iter().enumerate() {
-            assert!(!ids[..place].contains(id) && *id != 7, "{place}");
+            assert!(!ids[..place].contains(id) && *id != 7 && id & FETCHED == 0, "{place}");
         }
     }
 

@@ -15,7 +15,7 @@ use super::incoming::{Cause, Done, Failure, Incoming};
 use super::line_limit::LineLimit;
 use super::partial::Partial;
 use super::progress::Progress;
-use super::share::{Owner, gives_way, transfer_id};
+use super::share::{FETCHED, Owner, gives_way, transfer_id};
 use crate::output::{PipeClosed, message, note};
 
 /// Refused transfers that are remembered, so that their next frame is not taken for a beginning.
@@ -83,7 +83,7 @@ impl Transfers {
             warn!("cannot look for what earlier receivers have left in {folder}: {error}");
             Vec::new()
         });
-        for (id, left) in found {
+        for (id, left) in found.into_iter().filter(|(id, _)| id & FETCHED == 0) {
             let has_enough = !self.keeps && !self.current.is_empty();
             match left {
                 Left::Partial => {
@@ -413,6 +413,22 @@ fn is_last(cause: Cause, is_spoilt: bool, keeps: bool, has_others: bool) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_multinet_get_has_left_is_not_the_receivers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let part = |id: u128| folder.path().join(format!("out.{id:032x}.part"));
+        for id in [7, 7 | FETCHED] {
+            let Destination::Files(files) = Destination::new(&path, false, false).unwrap() else { panic!() };
+            drop(Partial::open(&files, id).unwrap());
+        }
+        let destination = Destination::new(&path, false, false).unwrap();
+        let mut transfers = Transfers::new(destination, Duration::ZERO, false);
+        transfers.finish_left_behind();
+        transfers.remove_unclaimed();
+        assert_eq!([7, 7 | FETCHED].map(|id| part(id).exists()), [false, true]);
+    }
 
     #[test]
     fn a_failure_ends_the_receiver_unless_another_sender_may_do_better() {
