@@ -2,6 +2,7 @@
 
 mod format;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use multinet_client::Endpoint;
 use self::format::HostFormat;
 use crate::bench::target::Target;
 use crate::common::{DnsArgs, time};
-use crate::hosts::{self, AddressKind, WAIT, not_so_many};
+use crate::hosts::{self, AddressKind, WAIT, by_name, not_so_many};
 use crate::output::{Usage, print};
 use crate::rendezvous::{self, Rendezvous};
 
@@ -92,17 +93,24 @@ pub(crate) async fn run(args: HostfileArgs) -> anyhow::Result<ExitCode> {
         return Err(Usage(format!("a host file has no ports: leave out :{port}")).into());
     }
     let resolver = args.dns.resolver()?;
-    let hosts = match args.count {
+    // Two pods of one name are told apart by their addresses only.
+    let hosts = |pods: &[Endpoint]| match args.address {
+        AddressKind::Name => by_name(pods, &BTreeSet::new()),
+        AddressKind::Ip => pods.to_vec(),
+    };
+    let pods = match args.count {
         Some(count) => {
             let count = count as usize;
             let note = format!("{service} does not have {count} hosts yet");
-            let missing =
-                |hosts: &[Endpoint]| (hosts.len() < count).then(|| not_so_many(&service, hosts, count));
+            let missing = |pods: &[Endpoint]| {
+                let hosts = hosts(pods);
+                (hosts.len() < count).then(|| not_so_many(&service, &hosts, count))
+            };
             hosts::wait_for(&resolver, &service, (wait, &note), missing).await?
         }
-        None => hosts::all(&resolver, &service, None).await?,
+        None => hosts::pods(&resolver, &service, None).await?,
     };
-    print(&format::text(args.format, &hosts, args.slots, args.address)?)?;
+    print(&format::text(args.format, &hosts(&pods), args.slots, args.address)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -36,13 +36,13 @@ pub(crate) enum AddressKind {
     Ip,
 }
 
-/// Returns the hosts of a service that DNS knows now, in their order. With the name of a port, they
-/// have that port, and otherwise any of theirs.
+/// Returns the pods of a service that DNS knows now, in the order of their hosts. With the name of
+/// a port, they have that port, and otherwise any of theirs.
 ///
 /// # Errors
 ///
 /// If there are none, or DNS fails.
-pub(crate) async fn all(
+pub(crate) async fn pods(
     resolver: &Resolver,
     service: &str,
     port: Option<&str>,
@@ -54,8 +54,8 @@ pub(crate) async fn all(
     Ok(in_order(resolved.endpoints))
 }
 
-/// Waits until nothing is missing of a service's hosts, and returns them in their order. `missing`
-/// returns what is missing of those that DNS knows; `note` says it before any are known.
+/// Waits until nothing is missing of a service's hosts, and returns their pods in their order.
+/// `missing` returns what is missing of those that DNS knows; `note` says it before any are known.
 ///
 /// # Errors
 ///
@@ -157,9 +157,27 @@ pub(crate) fn names(hosts: &[Endpoint]) -> String {
     TerminalSafe(&(shown.join(", ") + &more)).to_string()
 }
 
+/// Returns the hosts with different names. An old pod that ends and the one that replaces it have
+/// one name: of such, it is the one with an address of this pod, or the first.
+pub(crate) fn by_name(pods: &[Endpoint], own: &BTreeSet<IpAddr>) -> Vec<Endpoint> {
+    let mut hosts: Vec<Endpoint> = Vec::new();
+    for pod in pods {
+        match hosts.last_mut().filter(|last| last.target == pod.target) {
+            None => hosts.push(pod.clone()),
+            Some(last) if is_own(pod, own) => last.clone_from(pod),
+            Some(_) => {}
+        }
+    }
+    hosts
+}
+
 /// Returns this pod's place among the hosts; `None` if it is none of them.
 pub(crate) fn own_place(hosts: &[Endpoint], own: &BTreeSet<IpAddr>) -> Option<usize> {
-    hosts.iter().position(|endpoint| endpoint.addresses.iter().any(|address| own.contains(&address.ip)))
+    hosts.iter().position(|host| is_own(host, own))
+}
+
+fn is_own(host: &Endpoint, own: &BTreeSet<IpAddr>) -> bool {
+    host.addresses.iter().any(|address| own.contains(&address.ip))
 }
 
 /// Returns the addresses of this pod, by which it finds itself among the hosts.
@@ -174,10 +192,11 @@ pub(crate) fn own_addresses() -> anyhow::Result<BTreeSet<IpAddr>> {
     Ok(addresses.filter(|ip| !ip.is_loopback() && !is_link_local(ip)).collect())
 }
 
-/// Returns the hosts, each once, in the order of their names: numbers in names compare as numbers.
+/// Returns the pods, each once, in the order of their hosts' names: numbers in names compare as
+/// numbers.
 ///
-/// A host is an endpoint once for each of its ports. A pod without a host name has a name for each
-/// of its addresses; it is one host, too, by the first name.
+/// A pod is an endpoint once for each of its ports. One without a host name has a name for each of
+/// its addresses; it is once there, too, with the first name.
 fn in_order(mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
     endpoints.sort();
     endpoints.sort_by_cached_key(|endpoint| by_number(&endpoint.host));
@@ -248,7 +267,17 @@ mod tests {
         // Two pods with one host name, and two ports.
         let pods = [("a", "10.0.0.1"), ("b", "10.0.0.2")];
         let endpoints = [1, 2].iter().flat_map(|port| pods.map(|(uid, ip)| of_pod(uid, "w", *port, ip)));
-        assert_eq!(names(&in_order(endpoints.collect())), "w, w");
+        let pods = in_order(endpoints.collect());
+        assert_eq!(names(&pods), "w, w");
+        // One of them is this pod, which replaces the other one.
+        for (own, expected) in [("10.0.0.1", "10.0.0.1"), ("10.0.0.2", "10.0.0.2"), ("10.0.0.9", "10.0.0.1")]
+        {
+            let hosts = by_name(&pods, &BTreeSet::from([own.parse().unwrap()]));
+            assert_eq!(
+                (names(&hosts).as_str(), written(&hosts[0], AddressKind::Ip).as_str()),
+                ("w", expected)
+            );
+        }
     }
 
     #[test]

@@ -149,11 +149,11 @@ async fn find(resolver: &Resolver, service: &str, port: Option<String>) -> anyho
     let number = port.as_deref().map_or(Ok(DEFAULT_PORT), str::parse);
     match (number, port) {
         (Ok(number), _) => {
-            let mut hosts = hosts::all(resolver, service, None).await?;
+            let mut hosts = hosts::pods(resolver, service, None).await?;
             hosts.iter_mut().for_each(|host| host.port = number);
             Ok(hosts)
         }
-        (Err(_), name) => hosts::all(resolver, service, name.as_deref()).await,
+        (Err(_), name) => hosts::pods(resolver, service, name.as_deref()).await,
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use multinet_client::{Endpoint, Resolver};
 
-use crate::hosts::{self, AddressKind, names, not_so_many, own_addresses, own_place, written};
+use crate::hosts::{self, AddressKind, by_name, names, not_so_many, own_addresses, own_place, written};
 use crate::output::Usage;
 
 /// Port of the master, as in torchrun itself.
@@ -42,8 +42,9 @@ impl Rendezvous {
     pub(crate) async fn nodes(&self, resolver: &Resolver) -> anyhow::Result<Nodes> {
         let own = own_addresses()?;
         let note = format!("{} does not have {} hosts yet, this pod among them", self.service, self.count);
-        let missing = |hosts: &[Endpoint]| self.missing(hosts, &own);
-        let hosts = hosts::wait_for(resolver, &self.service, (self.wait, &note), missing).await?;
+        let missing = |pods: &[Endpoint]| self.missing(&by_name(pods, &own), &own);
+        let pods = hosts::wait_for(resolver, &self.service, (self.wait, &note), missing).await?;
+        let hosts = by_name(&pods, &own);
         let rank = own_place(&hosts, &own).context("this pod is no host of the service")?;
         Ok(Nodes { hosts, rank })
     }

@@ -47,6 +47,17 @@ fn hosts_are_printed_by_their_numbers_on_every_pod() -> Result<()> {
     }
     let hosts: Value = serde_json::from_str(&hostfile(&server, &["--format", "json"])?.stdout)?;
     ensure!(hosts[1]["host"] == "worker-2" && hosts[1]["node"] == "gpu-2", "{hosts}");
+
+    // While a Job replaces a pod, the old one and the new one have one host name.
+    let replaced = [HOSTS[0], HOSTS[1], HOSTS[2], ("worker-2", "192.168.111.3", "gpu-4")];
+    let (_replacing, server) = start(&replaced)?;
+    let outcome = hostfile(&server, &[])?;
+    let expected = lines(|name| format!("{name}.{SERVICE} slots=8\n"));
+    ensure!(outcome.status == Some(0) && outcome.stdout == expected, "{outcome:?}");
+    let outcome = hostfile(&server, &["--count", "4", "--wait", "0"])?;
+    ensure!(outcome.stderr.contains("has 3 hosts, worker-0, worker-2, worker-10, and not 4"), "{outcome:?}");
+    let outcome = hostfile(&server, &["--count", "4", "--address", "ip"])?;
+    ensure!(outcome.status == Some(0) && outcome.stdout.lines().count() == 4, "{outcome:?}");
     Ok(())
 }
 

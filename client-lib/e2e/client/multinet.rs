@@ -59,7 +59,7 @@ spec:
     for (host, address, node) in endpoints {
         text.push_str(&format!(
             "  - addresses: [{address}]\n    hostname: {host}\n    nodeName: {node}\n    \
-             targetRef: {{kind: Pod, namespace: vision, name: {host}, uid: uid-of-{host}}}\n"
+             targetRef: {{kind: Pod, namespace: vision, name: {host}, uid: uid-of-{address}}}\n"
         ));
     }
     text
