@@ -420,8 +420,8 @@ fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long [`wait_with_note`] waits before it prints its note.
-const SOON: Duration = Duration::from_secs(2);
+/// How long commands wait before they print what they wait for.
+pub(crate) const SOON: Duration = Duration::from_secs(2);
 
 /// Waits for something that may take up to `wait`. Prints how it stands if it does not come soon.
 pub(crate) async fn wait_with_note<T>(state: &str, wait: Duration, coming: impl Future<Output = T>) -> T {

@@ -3,11 +3,11 @@
 mod format;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use multinet_client::Rail;
-use tokio::time::Instant;
 
 use crate::output::{note, print};
 use crate::own_view::OwnViewArgs;
@@ -63,7 +63,7 @@ enum Fact {
 
 /// Prints variables, or a fact.
 pub(crate) async fn run(args: EnvArgs) -> anyhow::Result<ExitCode> {
-    let view = args.view.view(Instant::now()).await?;
+    let view = args.view.view(Duration::ZERO).await?;
     let mut lacks = [view.missing.as_slice(), args.view.unusable(&view)].concat();
     if let Some(fact) = args.value {
         if args.strict && !lacks.is_empty() {

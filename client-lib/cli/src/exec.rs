@@ -66,10 +66,10 @@ impl From<ExitCode> for Prepared {
 
 /// Waits for what the command line asks for, and returns the program with its variables.
 pub(crate) async fn prepare(args: ExecArgs) -> anyhow::Result<Prepared> {
-    let deadline = Instant::now() + args.wait.unwrap_or_default();
-    let view = args.view.view(deadline).await?;
+    let begin = Instant::now();
+    let view = args.view.view(args.wait.unwrap_or_default()).await?;
     let plan = args.view.plan(&view)?;
-    let waited = args.wait.filter(|_| Instant::now() >= deadline);
+    let waited = args.wait.filter(|wait| begin.elapsed() >= *wait);
     let waited = waited.map(|wait| format!(" after {} s", wait.as_secs())).unwrap_or_default();
     let unusable = [args.view.unusable(&view), plan.lost.as_slice()].concat();
     if args.strict {

@@ -78,20 +78,20 @@ async fn follow(
 ) -> anyhow::Result<Vec<Endpoint>> {
     let deadline = Instant::now() + wait;
     let mut changes = resolver.watch(service, ALL_PORTS);
-    let (mut lacks, mut failure) = (missing(&[]).unwrap_or_default(), None);
-    // The first answer counts, however short the wait is.
-    let mut is_answered = false;
+    let (mut lacks, mut failure) = (format!("DNS has not told the hosts of {service}"), None);
+    // Without a wait, the first answer counts.
+    let mut is_bounded = !wait.is_zero();
     loop {
         let change = tokio::select! {
             biased;
             change = changes.next() => change,
-            () = sleep_until(deadline), if is_answered => None,
+            () = sleep_until(deadline), if is_bounded => None,
             () = sleep(POLL), if failure.is_some() => {
                 changes.ask_soon();
                 continue;
             }
         };
-        is_answered = true;
+        is_bounded = true;
         match change {
             Some(Change::Endpoints(now)) => {
                 let hosts = in_order(now.endpoints);
@@ -104,7 +104,10 @@ async fn follow(
                 return Err(explain(error));
             }
             Some(Change::Lost { error }) => {
-                (lacks, failure) = (missing(&[]).unwrap_or_default(), Some(error));
+                if error.is_negative() {
+                    lacks = missing(&[]).unwrap_or_default();
+                }
+                failure = Some(error);
             }
             Some(Change::Held { error, .. }) => failure = Some(error),
             Some(_) => failure = None,
@@ -278,6 +281,17 @@ mod tests {
                 ("w", expected)
             );
         }
+    }
+
+    /// The server takes queries, and answers none.
+    #[tokio::test]
+    async fn a_wait_ends_while_dns_does_not_answer() {
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let resolver = Resolver::builder().servers([silent.local_addr().unwrap()]).build().unwrap();
+        let wait = (Duration::from_millis(10), "waiting");
+        let outcome = wait_for(&resolver, "train.vision.svc.multinet.", wait, |_| Some(String::new())).await;
+        let expected = "DNS has not told the hosts of train.vision.svc.multinet. (waited 0 s)";
+        assert_eq!(outcome.unwrap_err().to_string(), expected);
     }
 
     #[test]

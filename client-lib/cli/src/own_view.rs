@@ -15,9 +15,9 @@ use multinet_client::{Change, Pod, Rail, ResolveError, Resolved, Sources, Watch,
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::bench::target::Target;
-use crate::common::DnsArgs;
+use crate::common::{DnsArgs, SOON};
 use crate::hosts::explain;
-use crate::output::Usage;
+use crate::output::{Usage, note};
 
 /// Time between two looks at this pod's NICs, while they are waited for.
 pub(crate) const LOOKS: Duration = Duration::from_millis(200);
@@ -68,6 +68,7 @@ pub(crate) struct OwnView {
 
 /// Service in DNS, followed until it has this pod.
 struct Followed {
+    name: String,
     changes: Watch,
     /// Last answer or failure of DNS; `None` before the first.
     last: Option<Result<Resolved, ResolveError>>,
@@ -75,32 +76,35 @@ struct Followed {
 
 impl OwnViewArgs {
     /// Reads the facts. Waits for the pod's rails, or those of `--network`, and for its entry in
-    /// DNS, at most until a deadline.
+    /// DNS, at most for `wait`. Without a wait, only the first answer of DNS is waited for.
     ///
     /// # Errors
     ///
     /// If the kernel does not tell the facts, or the service's name is wrong.
-    pub(crate) async fn view(&self, deadline: Instant) -> anyhow::Result<OwnView> {
-        let mut followed = match &self.service {
-            Some(name) => Some(Followed::new(name, &self.dns).await?),
-            None => None,
-        };
+    pub(crate) async fn view(&self, wait: Duration) -> anyhow::Result<OwnView> {
+        let mut followed = self.service.as_deref().map(|name| Followed::new(name, &self.dns)).transpose()?;
+        let begin = Instant::now();
+        let mut is_noted = false;
         loop {
             // NICs, and the names of networks in files, come while the pod runs already.
             let (pod, is_settled) = self.pod().await?;
             let mut view = OwnView { pod, service: None, missing: Vec::new() };
-            match followed.as_ref().and_then(|followed| followed.last.as_ref()) {
-                Some(Ok(resolved)) => view.set_service(resolved),
-                Some(Err(error)) => {
-                    let error = explain(error.clone());
-                    view.missing.push(format!("{error}: what only DNS knows is left out"));
-                }
-                None => {}
+            if let Some(followed) = &followed {
+                view.set_answer(&followed.name, followed.last.as_ref());
             }
-            if is_settled && self.is_complete(&view) || Instant::now() >= deadline {
+            let awaited = self.awaited(&view);
+            let is_answered = followed.as_ref().is_none_or(|followed| followed.last.is_some());
+            let is_over = begin.elapsed() >= wait && (is_answered || !wait.is_zero());
+            if is_over || is_settled && awaited.is_none() {
                 return Ok(view);
             }
-            let next = deadline.min(Instant::now() + LOOKS);
+            if let Some(awaited) = awaited.filter(|_| !is_noted && !wait.is_zero() && begin.elapsed() >= SOON)
+            {
+                is_noted = true;
+                note(&format!("{awaited}, waiting up to {} s", wait.as_secs()));
+            }
+            let next = Instant::now() + LOOKS;
+            let next = if wait.is_zero() { next } else { next.min(begin + wait) };
             match &mut followed {
                 Some(followed) => followed.until(next).await?,
                 None => sleep_until(next).await,
@@ -108,17 +112,20 @@ impl OwnViewArgs {
         }
     }
 
-    /// Returns whether the view has all that the command line asks for.
-    fn is_complete(&self, view: &OwnView) -> bool {
-        let has_rails = match view.pod.rails.is_empty() {
-            false => self.unusable(view).is_empty(),
-            // A launcher has none, and may need no more than its workers' addresses.
-            true => {
-                let is_known = |plan: &Plan| plan.left_out().next().is_none();
-                view.service.is_some() && self.plan(view).as_ref().is_ok_and(is_known)
-            }
-        };
-        has_rails && view.missing.is_empty() && on_networks(view, &self.network).is_ok()
+    /// Returns what the view lacks of all that the command line asks for.
+    fn awaited(&self, view: &OwnView) -> Option<String> {
+        let has_rails = !view.pod.rails.is_empty();
+        let unusable: &[String] = if has_rails { self.unusable(view) } else { &view.pod.unusable };
+        if !view.missing.is_empty() || !unusable.is_empty() {
+            return Some([unusable, &view.missing].concat().join("; "));
+        }
+        if has_rails {
+            return on_networks(view, &self.network).err().map(|error| error.to_string());
+        }
+        // A launcher has none, and may need no more than its workers' addresses.
+        let plan = self.plan(view).ok()?;
+        let left_out = plan.left_out().next().map(|(name, reason)| format!("{name}: {reason}"));
+        left_out.or_else(|| view.lacks().filter(|_| view.service.is_none()))
     }
 
     /// Returns the second NICs and addresses that cannot be used, unless the command line names the
@@ -190,35 +197,27 @@ impl OwnViewArgs {
 }
 
 impl Followed {
-    /// Waits for the first answer of DNS, which counts however short the wait is.
+    /// Begins to ask DNS.
     ///
     /// # Errors
     ///
     /// If the name is wrong, or no server is known.
-    async fn new(name: &str, dns: &DnsArgs) -> anyhow::Result<Self> {
-        let name = match Target::service(name)? {
-            (name, None) => name,
+    fn new(name: &str, dns: &DnsArgs) -> anyhow::Result<Self> {
+        match Target::service(name)? {
+            (name, None) => Ok(Self { changes: dns.resolver()?.watch(&name, ALL_PORTS), name, last: None }),
             (name, Some(port)) => {
-                return Err(Usage(format!("--service {name} takes no port: leave out :{port}")).into());
+                Err(Usage(format!("--service {name} takes no port: leave out :{port}")).into())
             }
-        };
-        let changes = dns.resolver()?.watch(&name, ALL_PORTS);
-        let mut this = Self { changes, last: None };
-        while this.last.is_none() {
-            this.take().await?;
         }
-        Ok(this)
     }
 
-    /// Takes what DNS says until a time, and asks it anew where it has failed.
+    /// Takes the next thing that DNS says, if it comes before a time. Asks DNS anew where it has
+    /// failed.
     async fn until(&mut self, end: Instant) -> anyhow::Result<()> {
         if self.last.as_ref().is_some_and(Result::is_err) {
             self.changes.ask_soon();
         }
-        while let Ok(taken) = timeout_at(end, self.take()).await {
-            taken?;
-        }
-        Ok(())
+        timeout_at(end, self.take()).await.unwrap_or(Ok(()))
     }
 
     async fn take(&mut self) -> anyhow::Result<()> {
@@ -306,6 +305,16 @@ fn nearest(mut rails: Vec<&Rail>, gpu: Option<usize>) -> Vec<&Rail> {
 }
 
 impl OwnView {
+    /// Takes the last answer or failure of DNS about a service; `None` before the first.
+    fn set_answer(&mut self, service: &str, last: Option<&Result<Resolved, ResolveError>>) {
+        let failure = match last {
+            Some(Ok(resolved)) => return self.set_service(resolved),
+            Some(Err(error)) => explain(error.clone()).to_string(),
+            None => format!("DNS has not answered about {service}"),
+        };
+        self.missing.push(format!("{failure}: what only DNS knows is left out"));
+    }
+
     fn set_service(&mut self, resolved: &Resolved) {
         resolved.name_rails(&mut self.pod);
         let own = resolved.own(&self.pod);

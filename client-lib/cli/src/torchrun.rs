@@ -11,7 +11,7 @@ use multinet_client::{Endpoint, Pod, Sources};
 use tokio::time::{Instant, sleep};
 
 use crate::bench::target::Target;
-use crate::common::{DnsArgs, time};
+use crate::common::{DnsArgs, time, wait_with_note};
 use crate::env::quoted;
 use crate::exec::Prepared;
 use crate::hosts::{AddressKind, WAIT};
@@ -69,15 +69,9 @@ pub(crate) async fn prepare(args: TorchrunArgs) -> anyhow::Result<Prepared> {
     let wait = args.wait.unwrap_or(WAIT);
     let deadline = Instant::now() + wait;
     let nodes = Rendezvous { service, count: args.count, wait }.nodes(&args.dns.resolver()?).await?;
-    let pod = loop {
-        let pod = tokio::task::spawn_blocking(|| Pod::read(&Sources::default())).await?;
-        let pod = named(pod.context("cannot read the facts about this pod")?, &nodes);
-        match lacks(&pod, &nodes) {
-            None => break pod,
-            Some(reason) if Instant::now() >= deadline => bail!("{reason} (waited {} s)", wait.as_secs()),
-            Some(_) => sleep(LOOKS).await,
-        }
-    };
+    let state = "not all addresses of this pod in the service can be used yet";
+    let left = deadline.saturating_duration_since(Instant::now());
+    let pod = wait_with_note(state, left, usable(&nodes, (wait, deadline))).await?;
     let plan = plan(&pod, &nodes);
     let flags = nodes.flags(port, AddressKind::Name);
     let words = if is_in_path(SCRIPT) { &[SCRIPT][..] } else { &MODULE };
@@ -85,6 +79,23 @@ pub(crate) async fn prepare(args: TorchrunArgs) -> anyhow::Result<Prepared> {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).args(flags).args(args.arguments).envs(plan.values());
     Ok(Prepared::Start(command))
+}
+
+/// Waits until this pod can use the addresses that its peers find it at.
+///
+/// # Errors
+///
+/// At the end of the wait, with what is missing; or the kernel's.
+async fn usable(nodes: &Nodes, (wait, deadline): (Duration, Instant)) -> anyhow::Result<Pod> {
+    loop {
+        let pod = tokio::task::spawn_blocking(|| Pod::read(&Sources::default())).await?;
+        let pod = named(pod.context("cannot read the facts about this pod")?, nodes);
+        match lacks(&pod, nodes) {
+            None => return Ok(pod),
+            Some(reason) if Instant::now() >= deadline => bail!("{reason} (waited {} s)", wait.as_secs()),
+            Some(_) => sleep(LOOKS).await,
+        }
+    }
 }
 
 /// Gives the rails of this pod the aliases that the service has for their networks, and puts them

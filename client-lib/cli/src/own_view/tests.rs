@@ -1,6 +1,17 @@
+use clap::Parser;
 use multinet_rails::nic::{Address, Interface, own_addresses};
 
 use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    view: OwnViewArgs,
+}
+
+fn args(line: &[&str]) -> OwnViewArgs {
+    Line::try_parse_from([&["env"], line].concat()).unwrap_or_else(|error| panic!("{error}")).view
+}
 
 /// Returns a pod with rails on these networks, each named by its interface and alias.
 fn pod(rails: &[(&str, Option<&str>)]) -> Pod {
@@ -105,4 +116,34 @@ fn rails_come_in_the_order_of_their_aliases() {
     let mut rails: Vec<&Rail> = swapped.rails.iter().collect();
     rails.sort_by_cached_key(|rail| place(rail));
     assert_eq!(rails.iter().map(|rail| rail.name()).collect::<Vec<_>>(), ["net2", "net1", "net3"]);
+}
+
+#[test]
+fn a_launcher_waits_for_addresses_and_a_worker_for_its_nic() {
+    let mpi = args(&["--for", "mpi", "--network", "rail0"]);
+    let service = |last: &[u8]| {
+        let address = |last: &u8| (Some("rail0".to_owned()), [192, 168, 111, *last].into());
+        Some(Service { own_name: None, addresses: last.iter().map(address).collect() })
+    };
+    let awaited = |unusable: &[&str], service| {
+        let mut view = OwnView { service, ..view(&[], &[]) };
+        view.pod.unusable = unusable.iter().map(|reason| (*reason).to_owned()).collect();
+        mpi.awaited(&view)
+    };
+    assert_eq!(awaited(&[], service(&[5, 6])), None);
+    let one = awaited(&[], service(&[5])).unwrap();
+    assert!(one.starts_with("OMPI_MCA_btl_tcp_if_include: 192.168.111.5 is the only address"), "{one}");
+    assert!(awaited(&[], None).unwrap().contains("this pod has no second NIC"));
+    assert_eq!(awaited(&["net1 is down"], service(&[5, 6])).as_deref(), Some("net1 is down"));
+}
+
+/// The server takes queries, and answers none.
+#[tokio::test]
+async fn a_wait_ends_while_dns_does_not_answer() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let server = silent.local_addr().unwrap().to_string();
+    let args = args(&["--service", "train.vision.svc.multinet", "--server", &server]);
+    let view = args.view(Duration::from_millis(10)).await.unwrap();
+    let expected = "DNS has not answered about train.vision.svc.multinet: what only DNS knows is left out";
+    assert_eq!(view.missing, [expected]);
 }
