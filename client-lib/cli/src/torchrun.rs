@@ -1,6 +1,7 @@
 //! `multinet torchrun`: finds this pod's place among the hosts of a service, and becomes torchrun.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use multinet_client::env::{Framework, Plan, Request, Service, Setting};
 use multinet_client::{Endpoint, Pod, Sources};
+use nix::unistd::{AccessFlags, access};
 use tokio::time::{Instant, sleep};
 
 use crate::bench::target::Target;
@@ -74,7 +76,8 @@ pub(crate) async fn prepare(args: TorchrunArgs) -> anyhow::Result<Prepared> {
     let pod = wait_with_note(state, left, usable(&nodes, (wait, deadline))).await?;
     let plan = plan(&pod, &nodes);
     let flags = nodes.flags(port, AddressKind::Name);
-    let words = if is_in_path(SCRIPT) { &[SCRIPT][..] } else { &MODULE };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let words = if is_in_path(SCRIPT, &path) { &[SCRIPT][..] } else { &MODULE };
     note(&summary(&pod, &plan, &words.join(" "), &flags));
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).args(flags).args(args.arguments).envs(plan.values());
@@ -147,7 +150,27 @@ fn plan(pod: &Pod, nodes: &Nodes) -> Plan {
     Plan::of(&Request { frameworks: &[Framework::Torchrun], rails, pod, service, set: &set })
 }
 
-fn is_in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+/// Returns whether a folder of `path` has a program that this process may start.
+fn is_in_path(program: &str, path: &OsStr) -> bool {
+    let can_start = |file: PathBuf| file.is_file() && access(&file, AccessFlags::X_OK).is_ok();
+    std::env::split_paths(path).any(|folder| can_start(folder.join(program)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_script_that_cannot_be_started_is_not_taken_for_torchrun() {
+        let folder = tempfile::tempdir().unwrap();
+        let (script, path) = (folder.path().join(SCRIPT), folder.path().as_os_str());
+        write(&script, "#!/bin/sh\n").unwrap();
+        for (mode, expected) in [(0o644, false), (0o755, true)] {
+            set_permissions(&script, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_in_path(SCRIPT, path), expected, "{mode:o}");
+        }
+    }
 }
