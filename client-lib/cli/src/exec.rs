@@ -91,7 +91,7 @@ pub(crate) async fn prepare(args: ExecArgs) -> anyhow::Result<Prepared> {
 /// Returns whether nothing is known, since there is no second NIC. A launcher without one may know
 /// its workers' range of addresses from DNS.
 fn is_without_nic(view: &OwnView, plan: &Plan) -> bool {
-    view.pod.rails.is_empty() && plan.values().next().is_none()
+    view.pod.rails.is_empty() && (!view.has_service() || plan.values().next().is_none())
 }
 
 /// Returns the one line about the variables.

@@ -125,7 +125,7 @@ impl OwnViewArgs {
         // A launcher has none, and may need no more than its workers' addresses.
         let plan = self.plan(view).ok()?;
         let left_out = plan.left_out().next().map(|(name, reason)| format!("{name}: {reason}"));
-        left_out.or_else(|| view.lacks().filter(|_| view.service.is_none()))
+        left_out.or_else(|| view.lacks().filter(|_| !view.has_service()))
     }
 
     /// Returns the second NICs and addresses that cannot be used, unless the command line names the
@@ -334,6 +334,11 @@ impl OwnView {
             addresses.map(|address| (address.network.clone(), address.ip)).collect();
         let own_name = own.map(|own| own.target.trim_end_matches('.').to_owned());
         self.service = Some(Service { own_name, addresses });
+    }
+
+    /// Returns whether DNS has told the addresses of a service.
+    pub(crate) fn has_service(&self) -> bool {
+        self.service.is_some()
     }
 
     /// Returns why the view lacks something that variables need; none if it lacks nothing.

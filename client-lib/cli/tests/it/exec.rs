@@ -73,6 +73,12 @@ fn without_a_nic_the_program_starts_unchanged_unless_strict() {
     let line = "multinet: --strict after 0 s: this pod has no second NIC with an address\n";
     assert_eq!(text(&output.stderr), line);
 
+    // Also if all that is asked for is set already.
+    let mut command = without_nics(&["exec", "--strict", "--for", "mpi", "--", "echo", "started"]).unwrap();
+    let output = command.env("OMPI_MCA_btl_tcp_if_include", "192.168.111.0/24").output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{output:?}");
+    assert_eq!(text(&output.stderr), "multinet: --strict: this pod has no second NIC with an address\n");
+
     let mut command = without_nics(&["env", "--strict", "--for", "gloo"]).unwrap();
     let output = command.output().unwrap();
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{output:?}");
