@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use futures::StreamExt as _;
 use multinet_client::env::{Framework, Plan, Request, Service};
 use multinet_client::nic::{AddressState, Interface, LinkState, local_interfaces};
@@ -50,7 +51,8 @@ pub(crate) struct OwnViewArgs {
 
     /// File with the pod's network-status, which has the names of its networks [default:
     /// /etc/podnetinfo/network-status or /etc/podnetinfo/annotations, if they exist]
-    #[arg(long, value_name = "FILE", env = "MULTINET_NETWORK_STATUS")]
+    #[arg(long, value_name = "FILE", env = "MULTINET_NETWORK_STATUS",
+          value_parser = OsStringValueParser::new().map(PathBuf::from))]
     network_status: Option<PathBuf>,
 
     #[command(flatten)]
@@ -138,7 +140,8 @@ impl OwnViewArgs {
     /// kernel may still verify some of them.
     async fn pod(&self) -> anyhow::Result<(Pod, bool)> {
         let mut sources = Sources::default();
-        sources.network_status.clone_from(&self.network_status);
+        // As in a manifest that sets MULTINET_NETWORK_STATUS to nothing.
+        sources.network_status = self.network_status.clone().filter(|file| !file.as_os_str().is_empty());
         let read = move || {
             let is_settled = !local_interfaces()?.iter().any(is_verifying);
             io::Result::Ok((Pod::read(&sources)?, is_settled))

@@ -79,6 +79,11 @@ fn without_a_nic_the_program_starts_unchanged_unless_strict() {
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{output:?}");
     assert_eq!(text(&output.stderr), "multinet: --strict: this pod has no second NIC with an address\n");
 
+    // As in a manifest that sets the variable to nothing.
+    let mut command = without_nics(&["env", "--for", "gloo"]).unwrap();
+    let output = command.env("MULTINET_NETWORK_STATUS", "").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+
     let mut command = without_nics(&["env", "--strict", "--for", "gloo"]).unwrap();
     let output = command.output().unwrap();
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{output:?}");
