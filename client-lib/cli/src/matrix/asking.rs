@@ -46,6 +46,9 @@ pub(super) struct Servers {
     port: u16,
     awaited: Awaited,
     missed: Mutex<Missed>,
+    /// Addresses that a server could not measure towards while the servers there were not connected
+    /// to this process either.
+    unreached: Mutex<BTreeSet<IpAddr>>,
 }
 
 /// How often in a row the servers on hosts have not answered in time, though they are connected.
@@ -68,16 +71,26 @@ impl Servers {
         service: &str,
         hosts: &[Endpoint],
     ) -> anyhow::Result<Self> {
+        let this = Self::new(connector, listener, service, hosts)?;
+        this.all_connected().await;
+        this.claim();
+        Ok(this)
+    }
+
+    fn new(
+        connector: &Connector,
+        listener: Listener,
+        service: &str,
+        hosts: &[Endpoint],
+    ) -> anyhow::Result<Self> {
         let port = listener.local_addresses().first().map(SocketAddr::port).context("nothing was bound")?;
         let awaited = Awaited::default();
         tokio::spawn(hear(listener, Arc::clone(&awaited)));
         let follow = |host: &Endpoint| connector.follow(service, stream::iter([vec![host.clone()]]));
         let addresses = hosts.iter().map(addresses).collect();
         let hosts = hosts.iter().map(follow).collect();
-        let this = Self { hosts, addresses, port, awaited, missed: Mutex::default() };
-        this.all_connected().await;
-        this.claim();
-        Ok(this)
+        let (missed, unreached) = Default::default();
+        Ok(Self { hosts, addresses, port, awaited, missed, unreached })
     }
 
     /// Has each server take this matrix for its asker, before another one comes between the rounds.
@@ -113,6 +126,11 @@ impl Servers {
         }
         if let Some(reason) = self.missed.lock().reason((from, to)) {
             return Cell::Failed(reason);
+        }
+        let lacks_receiver = || self.hosts.get(to).is_some_and(|host| !is_connected(host));
+        // It would cost each sender the time to connect, in every round.
+        if lacks_receiver() && self.unreached.lock().contains(&target) {
+            return Cell::Failed("neither this pod nor another one reaches the receiver's server".to_owned());
         }
         let id = fastrand::u64(..);
         let (tell, told) = oneshot::channel();
@@ -151,7 +169,12 @@ impl Servers {
             Outcome::Refused(reason) => {
                 Cell::Failed(format!("its server refuses: {}", with_flag_names(&reason)))
             }
-            Outcome::Failed(reason) => Cell::Failed(with_flag_names(&reason).into_owned()),
+            Outcome::Failed(reason) => {
+                if lacks_receiver() {
+                    self.unreached.lock().insert(target);
+                }
+                Cell::Failed(with_flag_names(&reason).into_owned())
+            }
         }
     }
 }
@@ -310,6 +333,36 @@ mod tests {
         servers.missed.lock().0.insert(0, MOST_MISSED);
         let cell = servers.measure((0, 1), Ipv4Addr::LOCALHOST.into(), LOAD).await;
         assert!(matches!(&cell, Cell::Failed(reason) if reason.contains("is asked no more")), "{cell:?}");
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_no_one_reaches_costs_one_sender_its_time() {
+        let server = listener().await;
+        let gone = listener().await;
+        let there = Endpoint::at(server.local_addresses()[0]);
+        let not_there = Endpoint::at(gone.local_addresses()[0]);
+        gone.close().await;
+        let servers = Servers::new(&connector(), listener().await, "train", &[there, not_there]).unwrap();
+        servers.hosts[0].connected(1).await;
+        let target = |last| IpAddr::from([127, 0, 0, last]);
+        // The server answers two questions: of the same address, only the first one is asked.
+        let serving = tokio::spawn(async move {
+            for _ in 0..2 {
+                let Question { echo_to_port, measure } =
+                    decode(server.recv().await.unwrap().metadata()).unwrap();
+                let outcome = Outcome::Failed("no connection".to_owned());
+                let answer = Answer { id: measure.id, outcome };
+                send(echo_to_port, Frame::new("").metadata(encode(&answer))).await;
+            }
+        });
+        let mut said = Vec::new();
+        for last in [1, 1, 2] {
+            said.push(servers.measure((0, 1), target(last), LOAD).await);
+        }
+        let not_asked = "neither this pod nor another one reaches the receiver's server";
+        let expected = ["no connection", not_asked, "no connection"];
+        assert_eq!(said, expected.map(|reason| Cell::Failed(reason.to_owned())));
+        serving.await.unwrap();
     }
 
     #[tokio::test]
