@@ -124,7 +124,7 @@ pub(crate) async fn run(args: MatrixArgs) -> anyhow::Result<ExitCode> {
             for is_back in [false, true] {
                 let pairs = round.iter().map(|&(a, b)| if is_back { (b, a) } else { (a, b) });
                 let outcomes =
-                    join_all(pairs.map(|(from, to)| measure(&servers, rail, (from, to), load))).await;
+                    join_all(pairs.map(|pair| measure((&servers, &hosts), rail, pair, load))).await;
                 progress.add(outcomes.len());
                 outcomes.into_iter().for_each(|((from, to), cell)| grid.cells[from][to] = cell);
             }
@@ -199,25 +199,21 @@ fn sources(service: &str, hosts: &[Endpoint], allow: bool) -> anyhow::Result<BTr
 }
 
 async fn measure(
-    servers: &Servers,
+    (servers, hosts): (&Servers, &[Endpoint]),
     rail: &Rail,
-    (from, to): (usize, usize),
+    pair: (usize, usize),
     load: Load,
 ) -> ((usize, usize), Cell) {
-    let cell = match target(rail, (from, to)) {
-        Ok(target) => servers.measure((from, to), target, load).await,
-        Err(reason) => Cell::Failed(reason.to_owned()),
+    let cell = match target(rail, pair) {
+        Ok(target) => servers.measure(pair, target, load).await,
+        Err(lacking) => Cell::Failed(format!("{} has no address there", hosts[lacking].host)),
     };
-    ((from, to), cell)
+    (pair, cell)
 }
 
-/// Returns the address to measure towards, or the reason why there is none.
-fn target(rail: &Rail, (from, to): (usize, usize)) -> Result<IpAddr, &'static str> {
-    match (rail.addresses[from], rail.addresses[to]) {
-        (Some(_), Some(target)) => Ok(target),
-        (None, _) => Err("the sender has no address there"),
-        (_, None) => Err("the receiver has no address there"),
-    }
+/// Returns the address to measure towards, or the host of the two that has none on the rail.
+fn target(rail: &Rail, (from, to): (usize, usize)) -> Result<IpAddr, usize> {
+    rail.addresses[from].ok_or(from).and(rail.addresses[to].ok_or(to))
 }
 
 /// Returns the rails of the hosts, or the one with an alias.
@@ -281,7 +277,7 @@ mod tests {
         let hosts = [host(&[("10.0.0.1", "rail0"), ("10.1.0.1", "rail1")]), host(&[("10.0.0.2", "rail0")])];
         let rails = rails("train", &hosts, None).unwrap();
         assert_eq!(target(&rails[0], (0, 1)), Ok([10, 0, 0, 2].into()));
-        assert_eq!(target(&rails[1], (0, 1)), Err("the receiver has no address there"));
-        assert_eq!(target(&rails[1], (1, 0)), Err("the sender has no address there"));
+        assert_eq!(target(&rails[1], (0, 1)), Err(1));
+        assert_eq!(target(&rails[1], (1, 0)), Err(1));
     }
 }

@@ -32,6 +32,8 @@ pub(super) enum Place {
     From(usize),
     /// All that this host receives.
     To(usize),
+    /// All that this host sends and receives.
+    All(usize),
     Pair(usize, usize),
 }
 
@@ -81,7 +83,8 @@ impl Grid {
         self.places(is_slow).into_iter().filter_map(outlier).collect()
     }
 
-    /// Returns the measurements that failed, each with the reason of the first.
+    /// Returns the measurements that failed, each with the reason of the first. If all of one host
+    /// have, in both directions, they are one failure: mostly, its server is at fault.
     pub(super) fn failures(&self) -> Vec<(Place, &str)> {
         let has_failed = |cell: &Cell| match cell {
             Cell::Empty => None,
@@ -95,7 +98,14 @@ impl Grid {
             });
             (place, reason.unwrap_or_default())
         };
-        self.places(has_failed).into_iter().map(reason).collect()
+        let places = self.places(has_failed);
+        let in_both = |host| places.contains(&Place::From(host)) && places.contains(&Place::To(host));
+        let joined = |place: &Place| match *place {
+            Place::From(host) if in_both(host) => Some(Place::All(host)),
+            Place::To(host) if in_both(host) => None,
+            place => Some(place),
+        };
+        places.iter().filter_map(joined).map(reason).collect()
     }
 
     /// Returns the transport of most figures, such as `RDMA`. `None` if there are no figures.
@@ -126,6 +136,7 @@ impl Grid {
         match place {
             Place::From(host) => Box::new(self.cells[host].iter()),
             Place::To(host) => Box::new(self.cells.iter().map(move |row| &row[host])),
+            Place::All(host) => Box::new(self.of(Place::From(host)).chain(self.of(Place::To(host)))),
             Place::Pair(from, to) => Box::new(std::iter::once(&self.cells[from][to])),
         }
     }
@@ -225,13 +236,12 @@ pub(super) mod tests {
             (0, 1, failed("once")),
         ];
         let grid = grid(&dead);
-        let expected = [
-            (Place::From(3), "not connected"),
-            (Place::To(3), "refused by 10.0.0.4"),
-            (Place::Pair(0, 1), "once"),
-        ];
+        let expected = [(Place::All(3), "not connected"), (Place::Pair(0, 1), "once")];
         assert_eq!(grid.failures(), expected);
         assert_eq!((grid.median(), grid.outliers()), (Some(10.0), vec![]));
+        // In one direction only.
+        let deaf = self::grid(&dead[3..6]);
+        assert_eq!(deaf.failures(), [(Place::To(3), "refused by 10.0.0.4")]);
     }
 
     #[test]

@@ -45,11 +45,10 @@ fn map(report: &Report, grid: &Grid) -> String {
         report.remarks(grid).iter().map(|line| format!("<li>{}</li>\n", escaped(line))).collect();
     let list = if lines.is_empty() { String::new() } else { format!("<ul>\n{lines}</ul>\n") };
     format!(
-        "<table>\n<caption>{}, by {}: median {}</caption>\n<thead><tr><th>from \\ to</th>{heads}</tr></thead>\n\
+        "<table>\n<caption>{}{}</caption>\n<thead><tr><th>from \\ to</th>{heads}</tr></thead>\n\
          <tbody>\n{rows}</tbody>\n</table>\n{list}",
         escaped(&grid.rail),
-        escaped(&Report::transports(grid)),
-        median.map_or_else(|| "none".to_owned(), number)
+        escaped(&Report::figures_in_words(grid))
     )
 }
 

@@ -54,6 +54,7 @@ impl Report {
         match place {
             Place::From(host) => format!("all that {} sends on {rail}", self.name(host)),
             Place::To(host) => format!("all that {} receives on {rail}", self.name(host)),
+            Place::All(host) => format!("all that {} sends and receives on {rail}", self.name(host)),
             Place::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
         }
     }
@@ -65,6 +66,7 @@ impl Report {
             let who = match place {
                 Place::From(host) => format!("{} to all others on {rail}", self.name(host)),
                 Place::To(host) => format!("all others to {} on {rail}", self.name(host)),
+                Place::All(host) => format!("{} to and from all others on {rail}", self.name(host)),
                 Place::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
             };
             format!("{who}: not measured: {reason}")
@@ -76,12 +78,19 @@ impl Report {
         format!("messages of {} bytes", self.size)
     }
 
+    /// Returns the transports of all figures of a grid, such as `TCP`, and their median.
+    pub(super) fn figures_in_words(grid: &Grid) -> String {
+        match grid.median() {
+            Some(median) => format!(" by {}, median {}", Self::transports(grid), number(median)),
+            None => ", none measured".to_owned(),
+        }
+    }
+
     fn name(&self, host: usize) -> &str {
         self.hosts.get(host).map_or("?", String::as_str)
     }
 
-    /// Returns the transports of all figures of a grid, such as `TCP`.
-    pub(super) fn transports(grid: &Grid) -> String {
+    fn transports(grid: &Grid) -> String {
         let mut names: Vec<&str> = grid.cells.iter().flatten().filter_map(Cell::transport).collect();
         names.sort_unstable();
         names.dedup();
@@ -163,10 +172,7 @@ pub(super) mod tests {
         );
         assert_eq!(
             report.failures(&report.grids[0]),
-            [
-                "w-10 to all others on rail0: not measured: <gone>",
-                "all others to w-10 on rail0: not measured: refused"
-            ]
+            ["w-10 to and from all others on rail0: not measured: <gone>"]
         );
     }
 

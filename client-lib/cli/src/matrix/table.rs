@@ -28,11 +28,10 @@ fn one(report: &Report, grid: &Grid, is_coloured: bool) -> String {
     let wide = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
     let median = grid.median();
     let mut text = format!(
-        "{}: Gb/s of {} by {}, median {}; rows send to columns\n{:width$}",
+        "{}: Gb/s of {}{}; rows send to columns\n{:width$}",
         TerminalSafe(&grid.rail),
         report.size_in_words(),
-        TerminalSafe(&Report::transports(grid)),
-        median.map_or_else(|| "-".to_owned(), number),
+        TerminalSafe(&Report::figures_in_words(grid)),
         "",
         width = digits + 1 + wide
     );
@@ -85,10 +84,17 @@ rail0: Gb/s of messages of 1048576 bytes by TCP, median 10.0; rows send to colum
 2 w-2   4.00!  4.00!      -     x!
 3 w-10     x!     x!     x!      -
 all that w-2 sends on rail0: 4.00 Gb/s, 60 % below the rail's median of 10.0
-w-10 to all others on rail0: not measured: <gone>
-all others to w-10 on rail0: not measured: refused
+w-10 to and from all others on rail0: not measured: <gone>
 ";
         assert_eq!(text(&report(), false), expected);
+    }
+
+    #[test]
+    fn a_rail_without_a_figure_says_so() {
+        let mut report = report();
+        report.grids[0].cells.iter_mut().flatten().for_each(|cell| *cell = Cell::Failed("gone".to_owned()));
+        let text = text(&report, false);
+        assert!(text.starts_with("rail0: Gb/s of messages of 1048576 bytes, none measured; rows"), "{text}");
     }
 
     #[test]
