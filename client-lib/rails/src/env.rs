@@ -161,7 +161,8 @@ pub struct Plan {
     pub variables: Vec<Variable>,
     /// Remarks for the user, such as a flag that no variable stands for.
     pub remarks: Vec<String>,
-    /// Rails whose RDMA devices cannot be used, each with the reason, while other rails use theirs.
+    /// Rails whose RDMA devices cannot be used, each with the reason, unless a variable is left out
+    /// for it.
     pub lost: Vec<String>,
 }
 
@@ -249,6 +250,10 @@ impl Framework {
         }
     }
 
+    fn uses_rdma(self) -> bool {
+        !matches!(self, Self::Gloo | Self::Mpi)
+    }
+
     /// Adds the variables of the framework, and of those that it builds on.
     fn add(self, plan: &mut Plan, request: &Request<'_>) {
         match self {
@@ -309,6 +314,9 @@ impl Plan {
     pub fn of(request: &Request<'_>) -> Self {
         let mut plan = Self::default();
         Framework::add_all(request.frameworks, &mut plan, request);
+        if request.frameworks.iter().any(|framework| framework.uses_rdma()) {
+            plan.lost = plan.lost(request);
+        }
         plan
     }
 
@@ -353,12 +361,13 @@ impl Plan {
         self.variables.push(Variable { name, setting });
     }
 
-    /// Notes the rails that lack their RDMA devices, which half of the bandwidth may go by.
-    fn note_lost(&mut self, request: &Request<'_>) {
-        self.lost = match request.devices().next() {
-            Some(_) => request.rails.iter().filter_map(|rail| rail.lost()).collect(),
-            None => Vec::new(),
+    /// Returns the rails that lack their RDMA devices, but those that a variable is left out for.
+    fn lost(&self, request: &Request<'_>) -> Vec<String> {
+        let is_told = |rail: &&&Rail| {
+            let reason = rail.rdma.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            self.left_out().any(|(_, why)| why.contains(&reason))
         };
+        request.rails.iter().filter(|rail| !is_told(rail)).filter_map(|rail| rail.lost()).collect()
     }
 
     fn remark(&mut self, remark: String) {

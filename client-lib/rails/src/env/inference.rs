@@ -25,7 +25,6 @@ pub(super) fn nixl(plan: &mut Plan, request: &Request<'_>) {
 /// Adds Mooncake's. `MC_TCP_BIND_ADDRESS` is the address that other engines are told, which by
 /// default is the first one of this pod.
 pub(super) fn mooncake(plan: &mut Plan, request: &Request<'_>) {
-    plan.note_lost(request);
     let devices = device_names(request);
     let [device, filter] = ["MOONCAKE_DEVICE", "MC_MS_FILTERS"].map(|name| request.differs(name, &devices));
     plan.add(request, "MOONCAKE_DEVICE", filter.clone().map_or_else(|| devices.clone(), Err));

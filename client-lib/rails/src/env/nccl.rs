@@ -14,7 +14,6 @@ const ROWS: Names = Names {
 /// Adds the variables. A name after `=` is exact; without it, `mlx5_1` would mean `mlx5_10` as
 /// well.
 pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
-    plan.note_lost(request);
     plan.add(request, "NCCL_SOCKET_IFNAME", request.interfaces().map(|names| format!("={names}")));
     if let Some(reason) = request.two_kinds() {
         let reason =

@@ -13,7 +13,6 @@ const ROWS: Names = Names {
 /// Adds the variables. NVSHMEM heeds the list of devices only with `NVSHMEM_ENABLE_NIC_PE_MAPPING`,
 /// and only devices whose names begin with `mlx5`, unless another prefix is set.
 pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
-    plan.note_lost(request);
     let names = request.interfaces().map(|names| format!("={names}"));
     plan.add(request, "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", names);
     if request.is_ipv6_only() {

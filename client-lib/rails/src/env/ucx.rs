@@ -12,7 +12,6 @@ use crate::rail::Rail;
 /// UCX fails if one device that it sees cannot be used, so that the list has no others. Beside RDMA
 /// devices it needs the interfaces, by which it connects.
 pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
-    plan.note_lost(request);
     let parts: Vec<String> = request.device_ports().into_iter().chain(request.interfaces()).collect();
     let all = if parts.is_empty() { Err(request.none()) } else { Ok(parts.join(",")) };
     let differs = request.differs("UCX_NET_DEVICES", &all);
