@@ -58,6 +58,8 @@ fn device_names(request: &Request<'_>) -> Result<String, String> {
 /// Adds Mooncake's row of the GID table, which is one for all devices, unless there is a reason why
 /// it may not be that of the devices in use.
 fn gid_index(plan: &mut Plan, request: &Request<'_>, differs: Option<String>) {
+    let one_row = |kinds| format!("{kinds}; Mooncake takes one row for all devices");
+    let differs = differs.or_else(|| request.two_kinds().map(one_row));
     match rows(request) {
         Rows::NotNeeded => {}
         Rows::Index(row) => {

@@ -19,19 +19,20 @@ pub(super) fn add(plan: &mut Plan, request: &Request<'_>) {
     let of_same_devices = |value: String| differs.clone().map_or(Ok(value), Err);
     match request.roce()[..] {
         [] => {}
-        [(_, place)] => {
+        // UCX takes that row of a port under InfiniBand, too, which mostly has row 0 only.
+        [(_, place)] if request.two_kinds().is_none() => {
             let row =
                 either_or(request, "UCX_IB_ROCE_SUBNETS").map_or_else(|| Ok(place.index.to_string()), Err);
             plan.add(request, "UCX_IB_GID_INDEX", row.and_then(of_same_devices));
         }
-        ref several => {
+        ref rails => {
             // A network of one address leads to the row of that address, whatever rows other pods
             // have in the same table.
-            let own: Vec<String> = several.iter().map(|(_, place)| network_of(place).to_string()).collect();
+            let own: Vec<String> = rails.iter().map(|(_, place)| network_of(place).to_string()).collect();
             let conflict = either_or(request, "UCX_IB_GID_INDEX").or_else(|| request.shared_port());
             let own = conflict.map_or_else(|| Ok(own.join(",")), Err);
             plan.add(request, "UCX_IB_ROCE_SUBNETS", own.and_then(of_same_devices));
-            let local = several.iter().find_map(|(rail, _)| routed(rail, request));
+            let local = rails.iter().find_map(|(rail, _)| routed(rail, request));
             let local = local.map_or_else(|| Ok("y".to_owned()), Err);
             plan.add(request, "UCX_IB_ROCE_LOCAL_SUBNET", local.and_then(of_same_devices));
         }
