@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::bench::target::Target;
 use crate::common::{DnsArgs, SOON};
-use crate::hosts::explain;
+use crate::hosts::{explain, silent};
 use crate::output::{Usage, note};
 
 /// Time between two looks at this pod's NICs, while they are waited for.
@@ -313,7 +313,7 @@ impl OwnView {
         let failure = match last {
             Some(Ok(resolved)) => return self.set_service(resolved),
             Some(Err(error)) => explain(error.clone()).to_string(),
-            None => format!("DNS has not answered about {service}"),
+            None => silent(service),
         };
         self.missing.push(format!("{failure}: what only DNS knows is left out"));
     }

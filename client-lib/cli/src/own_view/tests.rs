@@ -144,6 +144,8 @@ async fn a_wait_ends_while_dns_does_not_answer() {
     let server = silent.local_addr().unwrap().to_string();
     let args = args(&["--service", "train.vision.svc.multinet", "--server", &server]);
     let view = args.view(Duration::from_millis(10)).await.unwrap();
-    let expected = "DNS has not answered about train.vision.svc.multinet: what only DNS knows is left out";
-    assert_eq!(view.missing, [expected]);
+    let said = view.missing.concat();
+    let (begin, end) =
+        ("DNS has not answered about train.vision.svc.multinet: ", ": what only DNS knows is left out");
+    assert!(said.starts_with(begin) && said.ends_with(end), "{said}");
 }
