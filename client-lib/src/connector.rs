@@ -18,12 +18,12 @@ use crate::handshake::{Delivery, SessionId};
 use crate::identity::{Identity, node_name};
 use crate::listener::{Listener, Received};
 use crate::near;
-use crate::outbound::{Outbound, Settings};
+use crate::outbound::{Outbound, SendSettings};
 use crate::peers::dial::Dialer;
 use crate::peers::location::Location;
 use crate::peers::manager::{EndpointSource, Manager};
-use crate::peers::shared::{Shared, State};
-use crate::peers::{Handle, PeerSet};
+use crate::peers::shared::{PeerSetState, SendState};
+use crate::peers::{PeerSet, PeerSetHandle};
 use crate::rdma::RdmaDevices;
 use crate::reference::Reference;
 use crate::resolve::Resolver;
@@ -123,7 +123,7 @@ impl Connector {
     /// ```
     pub async fn connect(&self, name: &str, port: &str) -> Result<PeerSet, ConnectError> {
         let peers = self.start(name, port);
-        let is_there = |state: &mut State| state.outbound.connected().next().is_some().then_some(());
+        let is_there = |state: &mut SendState| state.outbound.connected().next().is_some().then_some(());
         let wait = self.config.wait;
         let shared = &peers.handle.shared;
         let outcome = timeout(wait, async {
@@ -188,14 +188,14 @@ impl Connector {
 
     fn open(&self, name: &str, source: EndpointSource) -> PeerSet {
         let config = &self.config;
-        let settings = Settings {
+        let settings = SendSettings {
             delivery: config.delivery,
             choice: config.choice,
             replay: config.replay,
             connections: config.connections,
         };
         let seed = SessionId::random().0 as u64;
-        let shared = Arc::new(Shared::new(Outbound::new(settings, seed), None));
+        let shared = Arc::new(PeerSetState::new(Outbound::new(settings, seed), None));
         let window = u32::try_from(settings.max_per_connection()).unwrap_or(u32::MAX);
         let dialer = self.dialer(name, config.gpu.as_ref(), window);
         let session = dialer.session;
@@ -211,7 +211,7 @@ impl Connector {
             rdma: config.rdma.clone(),
         };
         tokio::spawn(manager.run());
-        PeerSet::new(Handle { shared, session: session.0, choice: config.choice })
+        PeerSet::new(PeerSetHandle { shared, session: session.0, choice: config.choice })
     }
 
     /// Fetches a payload by its reference from a pod of a service. Asks the pod that the reference
@@ -365,7 +365,7 @@ impl Connector {
 }
 
 /// Returns the error for a connector that has no connected peer after `waited`.
-fn not_connected(name: &str, waited: Duration, state: &State) -> ConnectError {
+fn not_connected(name: &str, waited: Duration, state: &SendState) -> ConnectError {
     let name = name.to_owned();
     let count = state.endpoints.len();
     if count == 0 {

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use self::link::Parts;
 use self::pending::Pending;
-use self::search::Search;
+use self::search::PayloadSearch;
 pub(crate) use self::service::{Service, Source};
 use crate::error::{BindError, FetchError};
 use crate::listener::{ListenerBuilder, Received};
@@ -106,7 +106,7 @@ impl Fetcher {
         reference: &Reference,
         wait: Duration,
     ) -> Result<Received, FetchError> {
-        let search = Search::new(service, (name, reference), self.frame_size, wait);
+        let search = PayloadSearch::new(service, (name, reference), self.frame_size, wait);
         let found = self.parts.end.run_until_cancelled(search.run()).await;
         found.unwrap_or(Err(FetchError::Closed))
     }

@@ -111,7 +111,7 @@ pub struct Listener {
 
 /// State of all handles, which ends the listener when the last one is dropped.
 struct ListenerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     addresses: Vec<SocketAddr>,
     /// Listening sockets, which the tasks that accept connections own.
     sockets: Vec<Weak<TcpListener>>,
@@ -128,7 +128,7 @@ const PREPARING: usize = 2;
 type Answers = Box<dyn Fn(Received) + Send + Sync>;
 
 /// State that all tasks and handles of a listener share.
-struct Shared {
+struct ListenerState {
     config: ListenerBuilder,
     queue: Queue,
     sessions: Mutex<Sessions<SessionKey, Arc<SessionState<Connection>>>>,
@@ -376,7 +376,7 @@ impl Drop for ListenerHandle {
     }
 }
 
-impl Shared {
+impl ListenerState {
     fn new(
         config: ListenerBuilder,
         budget: Budget,

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::builder::OffersBuilder;
-use self::ledger::{Added, Ledger, LinePlace, NotOffered, OfferKey, OfferState, Wake};
+use self::ledger::{Added, LinePlace, NotOffered, OfferKey, OfferLedger, OfferState, Wake};
 pub use self::statistics::OffersStatistics;
 use crate::answer::ANSWER;
 use crate::error::{NotTaken, OfferError};
@@ -75,7 +75,7 @@ struct OffersState {
 
 /// The ledger, and the tasks that wait for what happens there.
 struct LockedLedger {
-    ledger: Ledger<Frame>,
+    ledger: OfferLedger<Frame>,
     /// Tasks that wait for the end of an offer, or for their turn in line.
     waiting: HashMap<Wake, Arc<Notify>>,
 }

@@ -61,7 +61,7 @@ const MIN_BATCH: usize = 16;
 
 /// Settings of the sending state machine, chosen by the application.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct SendSettings {
     pub(crate) delivery: Delivery,
     pub(crate) choice: Choice,
     /// The most frames that may wait for acknowledgement, over all peers.
@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     pub(crate) connections: u16,
 }
 
-impl Settings {
+impl SendSettings {
     /// Returns the most frames that one connection may have, whatever its receiver grants. A single
     /// peer must not fill the whole replay buffer.
     pub(crate) fn max_per_connection(&self) -> u64 {
@@ -135,7 +135,7 @@ pub(crate) struct Outgoing<F> {
 /// key.
 #[derive(Debug)]
 pub(crate) struct Outbound<F> {
-    settings: Settings,
+    settings: SendSettings,
     /// Peers, sorted by id: ids only grow.
     peers: Vec<PeerState>,
     ring: Ring<F>,
@@ -162,7 +162,7 @@ pub(crate) struct Outbound<F> {
 }
 
 impl<F: Clone> Outbound<F> {
-    pub(crate) fn new(settings: Settings, seed: u64) -> Self {
+    pub(crate) fn new(settings: SendSettings, seed: u64) -> Self {
         Self {
             settings,
             peers: Vec::new(),

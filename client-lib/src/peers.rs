@@ -25,11 +25,11 @@ use crate::error::{SendError, TrySendError, Unacknowledged};
 use crate::frame::Frame;
 use crate::outbound::PeerId;
 pub use crate::outbound::Statistics;
-pub(crate) use handle::Handle;
+pub(crate) use handle::PeerSetHandle;
 pub use handle::Sent;
 pub use peer::{Peer, PeerClosed};
 pub(crate) use serve::close;
-use shared::{Link, State};
+use shared::{Link, SendState};
 pub use status::{Closed, PeerStatus};
 
 /// Peers of a service. They come and go while the PeerSet stays.
@@ -55,14 +55,14 @@ pub use status::{Closed, PeerStatus};
 /// # Ok(()) }
 /// ```
 pub struct PeerSet {
-    pub(crate) handle: Arc<Handle>,
+    pub(crate) handle: Arc<PeerSetHandle>,
     /// Number of frames given up until the last `flush` returned, so that the next reports only new
     /// ones.
     given_up: AtomicU64,
 }
 
 impl PeerSet {
-    pub(crate) fn new(handle: Handle) -> Self {
+    pub(crate) fn new(handle: PeerSetHandle) -> Self {
         Self { handle: Arc::new(handle), given_up: AtomicU64::new(0) }
     }
 
@@ -316,7 +316,7 @@ impl PeerSet {
     /// [`Sent::acknowledged`] tells which frame it was.
     pub async fn flush(&self) -> Result<(), Unacknowledged> {
         let next = self.handle.shared.state().outbound.next_sequence();
-        let outcome = |state: &mut State| match &state.outbound {
+        let outcome = |state: &mut SendState| match &state.outbound {
             outbound if outbound.is_idle_before(next) => Some(Ok(outbound.given_up())),
             _ => state.has_ended().then_some(Err(Unacknowledged::Closed)),
         };
@@ -340,7 +340,7 @@ impl PeerSet {
     /// # Ok(()) }
     /// ```
     pub async fn outstanding_at_most(&self, frames: u64) {
-        let is_enough = |state: &mut State| {
+        let is_enough = |state: &mut SendState| {
             let outstanding: u64 = state.outbound.connected().map(|(_, frames)| frames).sum();
             (state.has_ended() || outstanding <= frames).then_some(())
         };
@@ -359,7 +359,7 @@ impl PeerSet {
     /// # Ok(()) }
     /// ```
     pub async fn connected(&self, count: usize) {
-        let is_enough = |state: &mut State| {
+        let is_enough = |state: &mut SendState| {
             (state.has_ended() || state.outbound.connected().count() >= count).then_some(())
         };
         self.handle.shared.until(is_enough).await;

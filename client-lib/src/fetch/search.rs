@@ -40,7 +40,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 86400);
 /// Name and port of an endpoint.
 type PodKey = (String, u16);
 
-pub(super) struct Search<'s> {
+pub(super) struct PayloadSearch<'s> {
     service: &'s Arc<Service>,
     name: &'s str,
     reference: &'s Reference,
@@ -81,7 +81,7 @@ enum LastAnswer {
     Failed(Arc<DialError>),
 }
 
-impl<'s> Search<'s> {
+impl<'s> PayloadSearch<'s> {
     pub(super) fn new(
         service: &'s Arc<Service>,
         (name, reference): (&'s str, &'s Reference),

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
-use super::Shared;
+use super::ListenerState;
 use super::admission::Refuser;
 use super::control::Connection;
 use super::decision::Membership;
@@ -49,7 +49,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 pub(super) async fn accept(
     socket: Arc<TcpListener>,
     mut keeper: Option<Keeper>,
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     tasks: TaskTracker,
 ) {
     let pending = ConnectionCounts::new(HANDSHAKES, HANDSHAKES_EACH);
@@ -106,7 +106,7 @@ pub(super) async fn accept(
 }
 
 /// Performs a sender's handshake, and receives its frames until the connection ends.
-async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, handshake: Counted) {
+async fn serve(shared: Arc<ListenerState>, stream: TcpStream, address: SocketAddr, handshake: Counted) {
     let admitted = tokio::select! {
         admitted = admit(&shared, stream) => admitted,
         () = shared.shutdown.cancelled() => return,
@@ -131,7 +131,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, hand
 
 /// Hands a connection over to the program that offers payloads, unless there are too many.
 async fn hand_over(
-    shared: &Shared,
+    shared: &ListenerState,
     FetcherConnection { stream, fetch }: FetcherConnection,
     from: SocketAddr,
 ) {
@@ -152,7 +152,7 @@ async fn hand_over(
 
 /// A connection from a sender, after the handshake.
 pub(super) struct Receiving {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     pub(super) connection: Arc<Connection>,
     membership: Membership,
     lane: (u16, u64),
@@ -160,7 +160,7 @@ pub(super) struct Receiving {
 }
 
 impl Receiving {
-    pub(super) fn new(shared: &Arc<Shared>, admitted: Admitted, address: SocketAddr) -> Self {
+    pub(super) fn new(shared: &Arc<ListenerState>, admitted: Admitted, address: SocketAddr) -> Self {
         let Admitted { stream, hello, slots, membership, pair, instead_of_rdma } = admitted;
         let (lane, epoch) = (hello.lane, hello.epoch);
         if shared.may_log(LineKind::Connected) {
@@ -241,7 +241,11 @@ fn close_code(ended: &Ended) -> Option<CloseCode> {
 }
 
 /// Completes when a later connection of the same lane has been let in. This one is half-open then.
-async fn superseded(shared: &Shared, connection: &Connection, (key, lane, epoch): (&SessionKey, u16, u64)) {
+async fn superseded(
+    shared: &ListenerState,
+    connection: &Connection,
+    (key, lane, epoch): (&SessionKey, u16, u64),
+) {
     loop {
         // Enabled before the check, so that no connection in between is missed.
         let mut admitted = std::pin::pin!(connection.session.admitted.notified());

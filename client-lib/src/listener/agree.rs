@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Shared;
+use super::ListenerState;
 use super::control::Connection;
 use super::decision::Decision;
 use super::ended::Ended;
@@ -51,7 +51,7 @@ pub(super) struct RdmaOffer {
 type Made = Result<(RdmaOffer, RdmaEnd), String>;
 
 /// Returns the sender's end of RDMA if frames may go by it, or else why they may not.
-pub(super) fn offered(shared: &Shared, hello: &Hello) -> Result<Result<RdmaEnd, String>, Refusal> {
+pub(super) fn offered(shared: &ListenerState, hello: &Hello) -> Result<Result<RdmaEnd, String>, Refusal> {
     let config = &shared.config;
     let offers = |kind| hello.transports.contains(&kind);
     let may_rdma = offers(TransportKind::Rdma);
@@ -70,7 +70,7 @@ pub(super) fn offered(shared: &Shared, hello: &Hello) -> Result<Result<RdmaEnd, 
 /// Agrees on a transport with a sender. For RDMA, makes an end at the first address, for the
 /// sender's at the second one.
 pub(super) async fn agree(
-    shared: &Shared,
+    shared: &ListenerState,
     mut decision: Decision,
     granted: Granted,
     (addresses, theirs): ((IpAddr, IpAddr), Result<RdmaEnd, String>),
@@ -120,7 +120,7 @@ fn gpu_count(slots: u32, gpu: Option<&Slots<Connection>>) -> Option<u32> {
 /// Makes this end of RDMA and connects it. The device may take longer than this waits; its memory
 /// stays accounted for meanwhile.
 async fn connect(
-    shared: &Shared,
+    shared: &ListenerState,
     granted: Granted,
     (ours, theirs): (IpAddr, IpAddr),
     their_end: RdmaEnd,

@@ -13,7 +13,7 @@ use super::Received;
 use super::admission::Admission;
 use super::limits::Limits;
 use super::sockets::sockets;
-use super::{Acknowledge, Listener, Shared};
+use super::{Acknowledge, Listener, ListenerState};
 use crate::error::BindError;
 use crate::identity::Identity;
 use crate::tls::Tls;
@@ -402,7 +402,7 @@ impl ListenerBuilder {
     pub async fn bind(self) -> Result<Listener, BindError> {
         let sockets = self.sockets()?;
         let listener = self.start(sockets, None, None)?;
-        let Shared { memory, config, .. } = &*listener.handle.shared;
+        let ListenerState { memory, config, .. } = &*listener.handle.shared;
         let (addresses, each) = (&listener.handle.addresses, config.limits.slots);
         info!(?addresses, "listening, with {memory}, {each} for each sender where they are enough");
         Ok(listener)

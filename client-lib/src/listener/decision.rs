@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::control::Connection;
 use super::session::{SessionKey, SessionState};
-use super::{ListenerBuilder, Shared};
+use super::{ListenerBuilder, ListenerState};
 use crate::handshake::{Accept, Hello, Refusal, RefusalCode, TransportKind};
 use crate::resolve::{List, service_of};
 
@@ -17,7 +17,7 @@ pub(super) struct Decision {
 
 /// A connection's place in its session, which it leaves when this is dropped.
 pub(super) struct Membership {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     pub(super) key: SessionKey,
     pub(super) state: Arc<SessionState<Connection>>,
 }
@@ -32,7 +32,7 @@ impl Drop for Membership {
 /// Decides whether a sender, whose certificate is for the names in `owner`, may come in. An earlier
 /// connection of its lane ends then.
 pub(super) fn decide(
-    shared: &Arc<Shared>,
+    shared: &Arc<ListenerState>,
     mut hello: Hello,
     owner: Vec<String>,
 ) -> Result<Decision, Refusal> {

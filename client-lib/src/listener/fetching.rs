@@ -12,7 +12,7 @@ use super::accept::Receiving;
 use super::control::Connection;
 use super::ended::Ended;
 use super::log_limit::LineKind;
-use super::{Listener, Shared, handshake};
+use super::{Listener, ListenerState, handshake};
 use crate::endpoint::Endpoint;
 use crate::error::DialError;
 use crate::handshake::{Delivery, Hello, SessionId, TransportKind};
@@ -24,7 +24,7 @@ use crate::stream::Stream;
 impl Listener {
     /// Returns the settings to send on connections that fetchers have opened to this listener.
     pub(crate) fn dialer(&self, service: String, window: u32) -> Dialer {
-        let Shared { config, rdma_devices, .. } = &*self.handle.shared;
+        let ListenerState { config, rdma_devices, .. } = &*self.handle.shared;
         Dialer {
             service,
             identity: config.identity.clone(),

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 use tracing::debug;
 
-use super::Shared;
+use super::ListenerState;
 use super::agree::{Agreed, Granted, agree, offered};
 use super::control::Connection;
 use super::decision::{Decision, Membership, check_asked, decide};
@@ -110,7 +110,7 @@ impl NotAdmitted {
 
 /// Performs the whole handshake. The peer's first message and the answer may take the listener's
 /// patience, and so may the sender's choice after that, if RDMA was offered.
-pub(super) async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Entered, NotAdmitted> {
+pub(super) async fn admit(shared: &Arc<ListenerState>, stream: TcpStream) -> Result<Entered, NotAdmitted> {
     let patience = shared.config.limits.patience;
     let slow = |_| NotAdmitted::Slow(patience);
     match timeout(patience, begin(shared, stream)).await.map_err(slow)?? {
@@ -126,7 +126,7 @@ pub(super) async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Ent
 /// Performs the rest of the handshake with a sender that this side has connected to, and whose
 /// certificate is for the names in `owner`.
 pub(super) async fn admit_connected(
-    shared: &Arc<Shared>,
+    shared: &Arc<ListenerState>,
     stream: Stream,
     hello: Hello,
     owner: Vec<String>,
@@ -139,7 +139,7 @@ pub(super) async fn admit_connected(
 }
 
 /// Reads the first message of a peer. Decides on a sender, and sends the answer.
-async fn begin(shared: &Arc<Shared>, stream: TcpStream) -> Result<Begun, NotAdmitted> {
+async fn begin(shared: &Arc<ListenerState>, stream: TcpStream) -> Result<Begun, NotAdmitted> {
     let (mut stream, owner) = secure(shared, stream).await?;
     let has_offers = shared.fetchers.is_some();
     let refusal = match read_opening(&mut stream).await {
@@ -167,7 +167,7 @@ async fn begin(shared: &Arc<Shared>, stream: TcpStream) -> Result<Begun, NotAdmi
 }
 
 /// Secures a connection, if the listener has certificates. Returns the names of the peer's, too.
-async fn secure(shared: &Shared, stream: TcpStream) -> Result<(Stream, Vec<String>), NotAdmitted> {
+async fn secure(shared: &ListenerState, stream: TcpStream) -> Result<(Stream, Vec<String>), NotAdmitted> {
     tune(&stream, shared.config.limits.silence).map_err(NotAdmitted::Gone)?;
     let Some(tls) = &shared.config.tls else { return Ok((Stream::Plain(stream), Vec::new())) };
     let secured = tls.accept(stream).await.map_err(NotAdmitted::Tls)?;
@@ -179,7 +179,7 @@ async fn secure(shared: &Shared, stream: TcpStream) -> Result<(Stream, Vec<Strin
 
 /// Decides on a sender, and sends the answer.
 async fn answer(
-    shared: &Arc<Shared>,
+    shared: &Arc<ListenerState>,
     mut stream: Stream,
     hello: Hello,
     owner: Vec<String>,
@@ -210,7 +210,7 @@ pub(super) async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T,
 
 /// Decides on a sender, whose address is the second one, and grants it slots.
 async fn let_in(
-    shared: &Arc<Shared>,
+    shared: &Arc<ListenerState>,
     hello: Hello,
     owner: Vec<String>,
     addresses: (IpAddr, IpAddr),
@@ -224,7 +224,7 @@ async fn let_in(
 }
 
 /// Grants slots to a sender, for RDMA and for TCP, or for TCP only.
-async fn grant(shared: &Shared, address: IpAddr, may_use_rdma: bool) -> Result<Granted, Refusal> {
+async fn grant(shared: &ListenerState, address: IpAddr, may_use_rdma: bool) -> Result<Granted, Refusal> {
     let Limits { slots: wanted, patience, .. } = shared.config.limits;
     // The rest of the time is for what follows.
     let (newcomer, patience) = (Newcomer { address, wanted, is_lasting: may_use_rdma }, patience / 4);

@@ -8,7 +8,7 @@ use super::control::Connection;
 use super::ended::Ended;
 use super::queue::Arrived;
 use super::slot::Slot;
-use super::{Answers, Received, Shared};
+use super::{Answers, ListenerState, Received};
 use crate::inbound::Arrival;
 use crate::stream::MessageReader;
 use crate::wire::{Data, Header};
@@ -40,7 +40,7 @@ impl Allowance {
 
 /// Receives frames by TCP until the sender ends the connection or breaks the protocol.
 pub(super) async fn receive(
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     connection: Arc<Connection>,
     mut reader: MessageReader,
 ) -> Ended {
@@ -53,7 +53,7 @@ pub(super) async fn receive(
 }
 
 async fn receive_one(
-    shared: &Shared,
+    shared: &ListenerState,
     connection: &Arc<Connection>,
     reader: &mut MessageReader,
     allowance: &mut Allowance,
@@ -85,7 +85,7 @@ async fn receive_one(
 
 /// Queues a frame for the program, or drops it if the program has had it.
 pub(super) fn take_in(
-    shared: &Shared,
+    shared: &ListenerState,
     connection: &Arc<Connection>,
     data: Data,
     slot: Slot,
@@ -113,7 +113,12 @@ enum Handling<'s> {
 }
 
 /// Queues a frame for the program, if the program has not had it, and has not asked for it.
-fn deliver<'s>(shared: &'s Shared, connection: &Arc<Connection>, data: Data, slot: Slot) -> Handling<'s> {
+fn deliver<'s>(
+    shared: &'s ListenerState,
+    connection: &Arc<Connection>,
+    data: Data,
+    slot: Slot,
+) -> Handling<'s> {
     match connection.arrived(&data) {
         Arrival::Deliver => {
             shared.counts.arrived(&data);
@@ -130,7 +135,7 @@ fn deliver<'s>(shared: &'s Shared, connection: &Arc<Connection>, data: Data, slo
 
 /// Reads a frame's key, metadata and payload from TCP into a free slot.
 async fn read(
-    shared: &Shared,
+    shared: &ListenerState,
     connection: &Connection,
     reader: &mut MessageReader,
     data: &Data,

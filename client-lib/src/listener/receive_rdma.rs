@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use parking_lot::Mutex;
 
-use super::Shared;
+use super::ListenerState;
 use super::control::Connection;
 use super::ended::Ended;
 use super::receive::take_in;
@@ -17,7 +17,7 @@ use crate::wire::Header;
 
 /// Handler of the RDMA completions of one sender's connection.
 pub(super) struct RdmaReceiver {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     connection: Arc<Connection>,
     /// Queue pairs by which the sender has sent a ping, a bit for each.
     tried: AtomicU8,
@@ -28,7 +28,7 @@ pub(super) struct RdmaReceiver {
 
 impl RdmaReceiver {
     /// Starts to receive, if the connection is by RDMA, until this is dropped.
-    pub(super) fn start(shared: &Arc<Shared>, connection: &Arc<Connection>) -> Option<Arc<Self>> {
+    pub(super) fn start(shared: &Arc<ListenerState>, connection: &Arc<Connection>) -> Option<Arc<Self>> {
         let pair = pair_of(connection)?;
         let gather = |extra_pairs| Mutex::new(StripeAssembly::new(pair.slot_count(), extra_pairs));
         let receiver = Arc::new(Self {

@@ -10,7 +10,7 @@ use tracing::info;
 use super::budget::Budget;
 use super::fetchers::{ArrivedFetcher, Fetchers};
 use super::limits::Limits;
-use super::{Answers, Listener, ListenerBuilder, ListenerHandle, Received, Shared, accept, room};
+use super::{Answers, Listener, ListenerBuilder, ListenerHandle, ListenerState, Received, accept, room};
 use crate::error::BindError;
 use crate::nic::Keeper;
 
@@ -54,7 +54,7 @@ impl ListenerBuilder {
             addresses.push(address);
         }
         let tasks = TaskTracker::new();
-        let shared = Arc::new(Shared::new(self, budget, fetchers, answers));
+        let shared = Arc::new(ListenerState::new(self, budget, fetchers, answers));
         let listening = sockets.iter().map(|(socket, _)| Arc::downgrade(socket)).collect();
         for (socket, keeper) in sockets {
             tasks.spawn(accept::accept(socket, keeper, Arc::clone(&shared), tasks.clone()));

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::fetchers;
-use super::ledger::{Ledger, LedgerLimits};
+use super::ledger::{LedgerLimits, OfferLedger};
 use super::{LockedLedger, MAX_OFFERS, Offers, OffersHandle, OffersState};
 use crate::error::BindError;
 use crate::identity::Identity;
@@ -280,7 +280,7 @@ impl OffersBuilder {
         let settings =
             LedgerLimits { budget, max_offers: MAX_OFFERS, remember: REMEMBER, max_remembered: MAX_OFFERS };
         let shared = Arc::new(OffersState {
-            state: Mutex::new(LockedLedger { ledger: Ledger::new(settings), waiting: HashMap::new() }),
+            state: Mutex::new(LockedLedger { ledger: OfferLedger::new(settings), waiting: HashMap::new() }),
             earlier: Notify::new(),
             host,
             // The clock does not go further.

@@ -3,8 +3,8 @@
 //!
 //! It is pure: it has no sockets, and the caller passes the clock. [`Offers`](super::Offers) puts
 //! payloads on offer here and waits for their end; its connections fetch them by tickets. After
-//! each call, the caller wakes the tasks of [`next_wake`](Ledger::next_wake), and drops the
-//! payloads in [`released`](Ledger::released).
+//! each call, the caller wakes the tasks of [`next_wake`](OfferLedger::next_wake), and drops the
+//! payloads in [`released`](OfferLedger::released).
 //!
 //! ```text
 //!   offer ──> line of callers, while the budget is full ──> on offer ── fetch ──> Ticket
@@ -59,7 +59,7 @@ pub(crate) struct LedgerLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct OfferKey(u64);
 
-/// Live fetch, which keeps its payload until [`Ledger::finished`] gets it back.
+/// Live fetch, which keeps its payload until [`OfferLedger::finished`] gets it back.
 #[derive(Debug)]
 #[must_use = "the payload stays in memory until the ticket is given back"]
 pub(crate) struct Ticket(OfferKey);
@@ -79,7 +79,7 @@ pub(crate) enum Added {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotOffered {
     /// The budget is full, or other callers wait already. The caller offers the payload again at
-    /// its [turn](Wake::Turn), or has to [`leave`](Ledger::leave).
+    /// its [turn](Wake::Turn), or has to [`leave`](OfferLedger::leave).
     Full(LinePlace),
     /// The payload is larger than the whole budget.
     TooLarge,
@@ -153,7 +153,7 @@ pub(crate) struct Counts {
 
 /// All payloads on offer. `P` is a payload, of which the ledger knows only the length.
 #[derive(Debug)]
-pub(crate) struct Ledger<P> {
+pub(crate) struct OfferLedger<P> {
     settings: LedgerLimits,
     /// Offers that are open, and those that have ended but still have handles or tickets.
     offers: HashMap<OfferKey, OfferEntry<P>>,
@@ -185,7 +185,7 @@ struct OfferEntry<P> {
     tickets: usize,
 }
 
-impl<P: Clone> Ledger<P> {
+impl<P: Clone> OfferLedger<P> {
     pub(crate) fn new(settings: LedgerLimits) -> Self {
         Self {
             settings,

@@ -10,7 +10,7 @@ mod simulation;
 
 use std::time::{Duration, Instant};
 
-use super::{Action, DownReason, LinkId, Outbound, Outgoing, PeerId, PeerInfo, Refused, Settings};
+use super::{Action, DownReason, LinkId, Outbound, Outgoing, PeerId, PeerInfo, Refused, SendSettings};
 use crate::choose::Choice;
 use crate::handshake::Delivery;
 
@@ -23,14 +23,14 @@ struct Rig {
 
 impl Rig {
     fn new(delivery: Delivery, choice: Choice) -> Self {
-        Self::with(Settings { delivery, choice, replay: 1000, connections: 1 })
+        Self::with(SendSettings { delivery, choice, replay: 1000, connections: 1 })
     }
 
     fn at_least_once() -> Self {
         Self::new(Delivery::AtLeastOnce, Choice::RoundRobin)
     }
 
-    fn with(settings: Settings) -> Self {
+    fn with(settings: SendSettings) -> Self {
         Self { outbound: Outbound::new(settings, 1), now: Instant::now(), actions: Vec::new() }
     }
 

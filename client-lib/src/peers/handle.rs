@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shared::{Shared, State};
+use super::shared::{PeerSetState, SendState};
 use crate::choose::hash;
 use crate::error::{SendError, TrySendError, Unacknowledged};
 use crate::frame::{Frame, FrameId};
@@ -13,8 +13,8 @@ use crate::outbound::{PeerId, Refused};
 const SMALL: usize = 16 << 10;
 
 /// Shared handle of a PeerSet's clones and their [`Sent`]s. Connections end when it is dropped.
-pub(crate) struct Handle {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct PeerSetHandle {
+    pub(crate) shared: Arc<PeerSetState>,
     pub(crate) session: u128,
     pub(crate) choice: crate::Choice,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Handle {
 /// ```
 #[derive(Clone)]
 pub struct Sent {
-    handle: Arc<Handle>,
+    handle: Arc<PeerSetHandle>,
     sequence: u64,
 }
 
@@ -84,7 +84,7 @@ impl Sent {
         self.outcome_in(&self.handle.shared.state())
     }
 
-    fn outcome_in(&self, state: &State) -> Option<Result<(), Unacknowledged>> {
+    fn outcome_in(&self, state: &SendState) -> Option<Result<(), Unacknowledged>> {
         match &state.outbound {
             outbound if outbound.holds(self.sequence) => {
                 state.has_ended().then_some(Err(Unacknowledged::Closed))
@@ -95,7 +95,7 @@ impl Sent {
     }
 }
 
-impl Handle {
+impl PeerSetHandle {
     pub(super) async fn send(
         self: &Arc<Self>,
         mut frame: Frame,
@@ -156,7 +156,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for PeerSetHandle {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.abandon();

@@ -84,14 +84,14 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::shared::Shared;
+    use super::super::shared::PeerSetState;
     use super::*;
     use crate::choose::Choice;
     use crate::handshake::Delivery;
-    use crate::outbound::{Action, Outbound, PeerInfo, Settings};
+    use crate::outbound::{Action, Outbound, PeerInfo, SendSettings};
 
     /// Owner of a frame's memory, which reports on drop whether the lock was free.
-    struct Owner(Arc<Shared>, mpsc::Sender<bool>);
+    struct Owner(Arc<PeerSetState>, mpsc::Sender<bool>);
 
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {
@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn frames_that_are_released_are_dropped_outside_of_the_lock() {
         let delivery = Delivery::AtLeastOnce;
-        let settings = Settings { delivery, choice: Choice::RoundRobin, replay: 10, connections: 1 };
-        let shared = Arc::new(Shared::new(Outbound::new(settings, 1), None));
+        let settings = SendSettings { delivery, choice: Choice::RoundRobin, replay: 10, connections: 1 };
+        let shared = Arc::new(PeerSetState::new(Outbound::new(settings, 1), None));
         let (was_free, ended) = mpsc::channel();
         let now = Instant::now();
         let link = {

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::dial::Dialer;
 use super::location::Location;
 use super::serve::serve;
-use super::shared::{Link, Shared, State};
+use super::shared::{Link, PeerSetState, SendState};
 use crate::endpoint::Endpoint;
 use crate::near::{self, Attached};
 use crate::nic;
@@ -30,7 +30,7 @@ pub(crate) enum EndpointSource {
 }
 
 pub(crate) struct Manager {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PeerSetState>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) source: EndpointSource,
     /// Location of this process. `None` if the choice of peers ignores distances.
@@ -97,7 +97,7 @@ impl Manager {
         due
     }
 
-    fn connect(&self, state: &mut State, id: LinkId, tasks: &mut JoinSet<()>) {
+    fn connect(&self, state: &mut SendState, id: LinkId, tasks: &mut JoinSet<()>) {
         let Some(endpoint) = state.endpoints.get(&id.peer).cloned() else { return };
         let end = self.shared.shutdown.child_token();
         let link = Arc::new(Link { id, shared: Arc::clone(&self.shared), channel: OnceLock::new(), end });
@@ -108,7 +108,7 @@ impl Manager {
 
 impl EndpointSource {
     /// Waits for the next set of endpoints from DNS or the caller, and applies it.
-    async fn update(&mut self, shared: &Shared, dialer: &Dialer, distances: &Distances) {
+    async fn update(&mut self, shared: &PeerSetState, dialer: &Dialer, distances: &Distances) {
         let endpoints = match self {
             Self::Dns(watch) => match watch.next().await {
                 Some(change) => apply_change(&mut shared.state(), change),
@@ -136,7 +136,7 @@ impl EndpointSource {
 }
 
 /// Records a change in DNS, and returns the new endpoints. `None` if they stay as they are.
-fn apply_change(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
+fn apply_change(state: &mut SendState, change: Change) -> Option<Vec<Endpoint>> {
     match change {
         Change::Endpoints(Resolved { endpoints, .. }) => {
             (state.unresolved, state.lost) = (None, None);
@@ -173,7 +173,7 @@ fn own_addresses() -> HashSet<IpAddr> {
 
 /// Sets the endpoints. This process itself may be among them, and is left out.
 fn set_endpoints(
-    state: &mut State,
+    state: &mut SendState,
     endpoints: Vec<Endpoint>,
     mine: &HashSet<IpAddr>,
     dialer: &Dialer,
@@ -219,8 +219,8 @@ impl Distances {
 }
 
 /// Drops the records of peers that the sending state machine no longer has.
-fn forget_gone_peers(state: &mut State) {
-    let State { outbound, endpoints, failures, breaks, instead_of_rdma, .. } = state;
+fn forget_gone_peers(state: &mut SendState) {
+    let SendState { outbound, endpoints, failures, breaks, instead_of_rdma, .. } = state;
     let is_known = |peer: &PeerId| outbound.knows(*peer);
     endpoints.retain(|peer, _| is_known(peer));
     failures.retain(|peer, _| is_known(peer));

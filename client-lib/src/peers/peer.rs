@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 #[cfg(doc)]
 use super::PeerSet;
 use super::Sent;
-use super::handle::Handle;
-use super::shared::{Shared, State};
+use super::handle::PeerSetHandle;
+use super::shared::{PeerSetState, SendState};
 use crate::endpoint::Endpoint;
 use crate::error::SendError;
 use crate::frame::Frame;
@@ -27,8 +27,8 @@ use crate::outbound::PeerId;
 /// ```
 #[derive(Clone)]
 pub struct Peer {
-    handle: Weak<Handle>,
-    shared: Arc<Shared>,
+    handle: Weak<PeerSetHandle>,
+    shared: Arc<PeerSetState>,
     pub(super) id: PeerId,
     pub(super) endpoint: Arc<Endpoint>,
 }
@@ -61,11 +61,11 @@ pub enum PeerClosed {
 }
 
 impl Peer {
-    pub(super) fn new(handle: &Arc<Handle>, id: PeerId, endpoint: Arc<Endpoint>) -> Self {
+    pub(super) fn new(handle: &Arc<PeerSetHandle>, id: PeerId, endpoint: Arc<Endpoint>) -> Self {
         Self { handle: Arc::downgrade(handle), shared: Arc::clone(&handle.shared), id, endpoint }
     }
 
-    pub(super) fn is_of(&self, handle: &Handle) -> bool {
+    pub(super) fn is_of(&self, handle: &PeerSetHandle) -> bool {
         Arc::ptr_eq(&self.shared, &handle.shared)
     }
 
@@ -125,7 +125,7 @@ impl Peer {
     /// ```
     pub async fn closed(&self) -> PeerClosed {
         let target = &self.endpoint.target;
-        let has_gone = |state: &mut State| match state {
+        let has_gone = |state: &mut SendState| match state {
             state if state.has_ended() => Some(PeerClosed::PeerSet),
             state if state.outbound.knows(self.id) => None,
             // The peer's own entry may still be there.

@@ -26,7 +26,7 @@ use crate::stream::{Body, Message, MessageSource};
 use crate::wire::{Control, ControlBody, Data, Header};
 
 /// State of a PeerSet: the sending state machine, and what its tasks add.
-pub(crate) struct State {
+pub(crate) struct SendState {
     pub(crate) outbound: Outbound<Frame>,
     pub(crate) endpoints: HashMap<PeerId, Arc<Endpoint>>,
     /// Connections that are up or being made.
@@ -63,8 +63,8 @@ pub(crate) enum Lifecycle {
     Abandoned,
 }
 
-pub(crate) struct Shared {
-    pub(super) state: Lock<State>,
+pub(crate) struct PeerSetState {
+    pub(super) state: Lock<SendState>,
     /// Wakes callers that wait for a change of the state.
     pub(crate) progress: Notify,
     /// Wakes the PeerSet's manager, which makes and ends connections.
@@ -91,16 +91,16 @@ pub(crate) struct Ask {
 /// One connection to a peer, shared by the tasks that write to it.
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PeerSetState>,
     /// Channel that carries the frames. Empty until the connection is up.
     pub(crate) channel: OnceLock<DataChannel<EndReason>>,
     /// Cancelled when this connection must end.
     pub(crate) end: CancellationToken,
 }
 
-impl Shared {
+impl PeerSetState {
     pub(crate) fn new(outbound: Outbound<Frame>, asks: Option<AskHandler>) -> Self {
-        let state = State {
+        let state = SendState {
             outbound,
             endpoints: HashMap::new(),
             links: BTreeMap::new(),
@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn state(&self) -> Guard<'_, State> {
+    pub(crate) fn state(&self) -> Guard<'_, SendState> {
         self.state.lock()
     }
 
@@ -133,7 +133,7 @@ impl Shared {
     }
 
     /// Waits until `holds` returns a value, checking after each change of the state.
-    pub(crate) async fn until<T>(&self, mut holds: impl FnMut(&mut State) -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, mut holds: impl FnMut(&mut SendState) -> Option<T>) -> T {
         loop {
             let mut progress = std::pin::pin!(self.progress.notified());
             // Enabled before the check, so that a change after it is not missed.
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl SendState {
     /// Stops taking frames. Those taken before are still delivered.
     pub(crate) fn start_closing(&mut self) {
         if self.lifecycle == Lifecycle::Open {
@@ -227,7 +227,7 @@ impl State {
     }
 }
 
-impl Releases for State {
+impl Releases for SendState {
     fn released(&mut self) -> &mut Vec<Frame> {
         self.outbound.released()
     }

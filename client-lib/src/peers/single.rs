@@ -4,14 +4,14 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use super::dial::Dialed;
 use super::end_reason::EndReason;
-use super::handle::{Handle, Sent};
+use super::handle::{PeerSetHandle, Sent};
 use super::serve::run_connection;
-use super::shared::{Ask, Link, Shared};
+use super::shared::{Ask, Link, PeerSetState};
 use crate::choose::Choice;
 use crate::error::{SendError, TrySendError};
 use crate::frame::Frame;
 use crate::handshake::{Delivery, SessionId};
-use crate::outbound::{Action, LinkId, Outbound, PeerId, PeerInfo, Settings};
+use crate::outbound::{Action, LinkId, Outbound, PeerId, PeerInfo, SendSettings};
 
 /// Identifier of the only connection.
 pub(crate) const ONLY: LinkId = LinkId { peer: PeerId(0), index: 0, epoch: 1 };
@@ -22,12 +22,12 @@ pub(crate) const MAX_UNDECIDED: usize = 1024;
 /// Sender with one connection. Frames are delivered at least once as long as it lasts: a frame that
 /// the peer rejects is given up.
 pub(crate) struct SingleSender {
-    handle: Arc<Handle>,
+    handle: Arc<PeerSetHandle>,
     link: Arc<Link>,
 }
 
 /// Handle of such a sender by which frames are sent.
-pub(crate) struct Answering(Arc<Handle>);
+pub(crate) struct Answering(Arc<PeerSetHandle>);
 
 impl SingleSender {
     /// Creates a sender. `asked` is called with what the peer asks for, and a handle by which to
@@ -43,15 +43,15 @@ impl SingleSender {
         let info = PeerInfo { target: String::new(), uid: None, distance: 0 };
         outbound.set_endpoints(now, vec![info]);
         outbound.tick(now);
-        let handle = Arc::new_cyclic(|handle: &Weak<Handle>| {
+        let handle = Arc::new_cyclic(|handle: &Weak<PeerSetHandle>| {
             let handle = Weak::clone(handle);
             let handler = move |ask| match handle.upgrade() {
                 Some(handle) => asked(&Answering(handle), ask),
                 // The connection ends.
                 None => true,
             };
-            let shared = Arc::new(Shared::new(outbound, Some(Box::new(handler))));
-            Handle { shared, session: session.0, choice: Choice::RoundRobin }
+            let shared = Arc::new(PeerSetState::new(outbound, Some(Box::new(handler))));
+            PeerSetHandle { shared, session: session.0, choice: Choice::RoundRobin }
         });
         let shared = &handle.shared;
         let end = shared.shutdown.child_token();
@@ -124,8 +124,8 @@ impl Answering {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> SendSettings {
+    SendSettings {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::RoundRobin,
         replay: 2 * MAX_UNDECIDED,

@@ -30,7 +30,7 @@ pub(super) struct GpuMethods {
 #[derive(Debug, Default)]
 struct CachedMethod {
     /// The outcome of the last trial and its time; `None` before the first.
-    last: Mutex<Option<(Search, Instant)>>,
+    last: Mutex<Option<(TrialOutcome, Instant)>>,
     /// Held during a trial of methods, so that only one runs at a time for this GPU.
     trial: Mutex<()>,
     /// Whether a background thread is searching for the method.
@@ -45,7 +45,7 @@ type Found = Result<Method, GpuError>;
 
 /// The result of a trial of the methods for one GPU.
 #[derive(Clone, Debug)]
-struct Search {
+struct TrialOutcome {
     found: Found,
     /// Whether a later trial may find something better, so that it is made after [`RETRY_AFTER`].
     is_temporary: bool,
@@ -91,7 +91,7 @@ impl GpuMethods {
 impl CachedMethod {
     /// Returns the outcome of the last trial, if there was one, and whether it is still valid.
     fn last(&self, now: Instant) -> Option<(Found, bool)> {
-        let (Search { found, is_temporary }, at) = self.last.lock().clone()?;
+        let (TrialOutcome { found, is_temporary }, at) = self.last.lock().clone()?;
         let is_valid = !is_temporary || now.saturating_duration_since(at) < RETRY_AFTER;
         Some((found, is_valid))
     }
@@ -101,7 +101,7 @@ impl CachedMethod {
     fn get(
         self: &Arc<Self>,
         clock: impl Fn() -> Instant,
-        search: impl FnOnce(Option<Found>) -> Search + Send + 'static,
+        search: impl FnOnce(Option<Found>) -> TrialOutcome + Send + 'static,
     ) -> Found {
         match self.last(clock()) {
             Some((Ok(method), true)) => Ok(method),
@@ -114,7 +114,10 @@ impl CachedMethod {
     }
 
     /// Starts a thread that searches, unless one is running. The caller asks for the outcome later.
-    fn search_in_background(self: &Arc<Self>, search: impl FnOnce(Option<Found>) -> Search + Send + 'static) {
+    fn search_in_background(
+        self: &Arc<Self>,
+        search: impl FnOnce(Option<Found>) -> TrialOutcome + Send + 'static,
+    ) {
         if !self.begin(Instant::now()) {
             return;
         }
@@ -149,7 +152,11 @@ impl CachedMethod {
     }
 
     /// Returns the last outcome if it is valid, or that of a new trial. `search` gets the last one.
-    fn search(&self, clock: impl Fn() -> Instant, search: impl FnOnce(Option<Found>) -> Search) -> Found {
+    fn search(
+        &self,
+        clock: impl Fn() -> Instant,
+        search: impl FnOnce(Option<Found>) -> TrialOutcome,
+    ) -> Found {
         // Another thread may have finished its trial while this one waited for the lock.
         let _trial = self.trial.lock();
         let before = match self.last(clock()) {
@@ -170,17 +177,17 @@ fn search(
     source: SourceGid,
     forced: Forced,
     before: Option<Found>,
-) -> Search {
+) -> TrialOutcome {
     let (outcome, against) = try_methods(gpu, context, source, forced);
     if before.as_ref() == Some(&outcome.found) {
         return outcome;
     }
     let (device, gpu) = (context.name(), gpu.name());
     match &outcome {
-        Search { found: Ok(_), is_temporary: true } => {
+        TrialOutcome { found: Ok(_), is_temporary: true } => {
             warn!(device, gpu, "frames to and from a GPU are copied until a better method works: {against}");
         }
-        Search { found: Ok(method), .. } if forced != Forced::To(Method::Staging) => {
+        TrialOutcome { found: Ok(method), .. } if forced != Forced::To(Method::Staging) => {
             info!(device, gpu, %method, not = against, "chose the method for frames to and from a GPU");
         }
         // Staging was forced, or the caller gets the failure of the forced method.
@@ -190,17 +197,22 @@ fn search(
 }
 
 /// Tries the methods in their order. Returns the outcome and the reasons against better methods.
-fn try_methods(gpu: &dyn Gpu, context: &Context, source: SourceGid, forced: Forced) -> (Search, String) {
+fn try_methods(
+    gpu: &dyn Gpu,
+    context: &Context,
+    source: SourceGid,
+    forced: Forced,
+) -> (TrialOutcome, String) {
     if forced == Forced::To(Method::Staging) {
-        return (Search { found: Ok(Method::Staging), is_temporary: false }, String::new());
+        return (TrialOutcome { found: Ok(Method::Staging), is_temporary: false }, String::new());
     }
     let memory = match gpu.allocate(GPU_PROBE_SIZE) {
         Ok(memory) => memory,
         // Staging needs no memory of the GPU.
         Err(error) if forced == Forced::No => {
-            return (Search { found: Ok(Method::Staging), is_temporary: true }, error.to_string());
+            return (TrialOutcome { found: Ok(Method::Staging), is_temporary: true }, error.to_string());
         }
-        Err(error) => return (Search { found: Err(error), is_temporary: true }, String::new()),
+        Err(error) => return (TrialOutcome { found: Err(error), is_temporary: true }, String::new()),
     };
     let GpuMethodChoice { method, rejections, is_temporary } =
         choose_gpu_method(context, source, &memory, forced);
@@ -208,11 +220,11 @@ fn try_methods(gpu: &dyn Gpu, context: &Context, source: SourceGid, forced: Forc
         // Staging always works. So if no method does, another one is forced.
         let reason =
             format!("{} does not reach {} by the forced method, {rejections}", context.name(), gpu.name());
-        return (Search { found: Err(GpuError::new(reason)), is_temporary: true }, String::new());
+        return (TrialOutcome { found: Err(GpuError::new(reason)), is_temporary: true }, String::new());
     };
     // A method that works without copies is kept, even if a better one may work later.
     let is_temporary = is_temporary && method == Method::Staging;
-    (Search { found: Ok(method), is_temporary }, rejections)
+    (TrialOutcome { found: Ok(method), is_temporary }, rejections)
 }
 
 #[cfg(test)]
@@ -236,8 +248,10 @@ mod tests {
         for is_temporary in [true, false] {
             let (cached, begin) = (CachedMethod::default(), Instant::now());
             let search = |after, expected: Option<Found>, method| {
-                let outcome =
-                    Search { found: Ok(method), is_temporary: is_temporary && method == Method::Staging };
+                let outcome = TrialOutcome {
+                    found: Ok(method),
+                    is_temporary: is_temporary && method == Method::Staging,
+                };
                 let search = |before| {
                     assert_eq!(before, expected);
                     outcome
@@ -257,13 +271,13 @@ mod tests {
     #[test]
     fn a_better_method_is_searched_for_in_the_background() {
         let cached = Arc::new(CachedMethod::default());
-        let staged = Search { found: Ok(Method::Staging), is_temporary: true };
+        let staged = TrialOutcome { found: Ok(Method::Staging), is_temporary: true };
         let long_ago = Instant::now().checked_sub(RETRY_AFTER).unwrap();
         cached.search(|| long_ago, |_| staged).unwrap();
         let (go_on, until) = mpsc::channel();
         let better = move |_| {
             until.recv().unwrap();
-            Search { found: Ok(Method::DmaBuf), is_temporary: false }
+            TrialOutcome { found: Ok(Method::DmaBuf), is_temporary: false }
         };
         assert_eq!(cached.get(Instant::now, better), Ok(Method::Staging));
         // A search is running, so no other begins.
@@ -284,7 +298,7 @@ mod tests {
                 || begin + after.get(),
                 |_| {
                     tries.set(tries.get() + 1);
-                    Search { is_temporary: outcome.is_err(), found: outcome }
+                    TrialOutcome { is_temporary: outcome.is_err(), found: outcome }
                 },
             );
             found.map_err(|error| error.to_string())

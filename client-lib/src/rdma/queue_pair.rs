@@ -67,7 +67,7 @@ pub(crate) struct QueuePair<E> {
     pub(crate) extra_pairs: usize,
     local: Local,
     peer: RemoteMemory,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<QueuePairLedger>,
     batch: HandoffLock<SendBatch>,
     polling: Mutex<Polling>,
     failure: Mutex<Option<E>>,
@@ -118,7 +118,7 @@ pub(super) struct RemotePayloads {
 }
 
 /// The credits and the free memory of a connection, all under one lock.
-struct Ledger {
+struct QueuePairLedger {
     queue: SendQueue<PostedMessage>,
     staging: StagingBuffer,
     remote_slots: RemoteSlots,
@@ -163,7 +163,7 @@ impl<E> QueuePair<E> {
         let writes = local.capacities.send;
         let messages = if peer.payloads.is_some() { writes / 2 } else { writes };
         let extra_pairs = pairs.len().saturating_sub(1);
-        let ledger = Ledger {
+        let ledger = QueuePairLedger {
             queue: SendQueue::new(messages, extra_pairs),
             staging: StagingBuffer::new(local.staging_size),
             remote_slots,
@@ -248,7 +248,7 @@ impl<E> QueuePair<E> {
     }
 
     /// Wakes the task if messages wait for what the caller has made free.
-    fn unblock(&self, ledger: &mut Ledger) {
+    fn unblock(&self, ledger: &mut QueuePairLedger) {
         if std::mem::take(&mut ledger.is_blocked) {
             self.wake.notify_one();
         }
@@ -281,7 +281,7 @@ impl<E: From<QueuePairError> + From<Violation>> QueuePair<E> {
         };
         // Without room there is nothing to do here: the completion that makes room wakes the task.
         let has_more = || {
-            let Ledger { owed_ring_credits, is_waiting, is_blocked, .. } = *self.ledger.lock();
+            let QueuePairLedger { owed_ring_credits, is_waiting, is_blocked, .. } = *self.ledger.lock();
             !is_blocked && (is_waiting || owed_ring_credits > 0 || source.has_work())
         };
         if self.batch.run(post, has_more).is_break() {

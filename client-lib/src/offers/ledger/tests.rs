@@ -5,7 +5,8 @@ mod simulation;
 use std::time::{Duration, Instant};
 
 use super::{
-    Added, FetchEnd, Fetched, Ledger, LedgerLimits, LinePlace, NotOffered, OfferKey, OfferState, Ticket, Wake,
+    Added, FetchEnd, Fetched, LedgerLimits, LinePlace, NotOffered, OfferKey, OfferLedger, OfferState, Ticket,
+    Wake,
 };
 
 const BUDGET: usize = 10;
@@ -16,7 +17,7 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Ledger with a clock. Payloads are their own lengths.
 struct Rig {
-    ledger: Ledger<usize>,
+    ledger: OfferLedger<usize>,
     now: Instant,
 }
 
@@ -24,7 +25,7 @@ impl Rig {
     fn new() -> Self {
         let settings =
             LedgerLimits { budget: BUDGET, max_offers: 4, remember: REMEMBERED, max_remembered: 2 };
-        Self { ledger: Ledger::new(settings), now: Instant::now() }
+        Self { ledger: OfferLedger::new(settings), now: Instant::now() }
     }
 
     fn offer(&mut self, id: &str, length: usize) -> Result<Added, NotOffered> {

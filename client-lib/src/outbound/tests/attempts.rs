@@ -25,7 +25,7 @@ fn pauses_after_failures_double_up_to_ten_seconds() {
     let milliseconds = [50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000];
     let mut all = Vec::new();
     for seed in 0..50 {
-        let settings = Settings {
+        let settings = SendSettings {
             delivery: Delivery::AtMostOnce,
             choice: Choice::RoundRobin,
             replay: 1,
@@ -89,7 +89,7 @@ fn events_of_an_earlier_epoch_change_nothing() {
 
 #[test]
 fn epochs_rise_across_all_connections() {
-    let mut rig = Rig::with(Settings {
+    let mut rig = Rig::with(SendSettings {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::RoundRobin,
         replay: 10,

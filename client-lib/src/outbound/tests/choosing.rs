@@ -6,7 +6,7 @@ use super::*;
 
 fn by_key(connections: u16) -> Rig {
     let (delivery, choice) = (Delivery::AtLeastOnce, Choice::ByKey);
-    Rig::with(Settings { delivery, choice, replay: 1000, connections })
+    Rig::with(SendSettings { delivery, choice, replay: 1000, connections })
 }
 
 /// Returns a key whose frames go to this peer.
@@ -229,7 +229,8 @@ fn keys_of_a_refused_connection_go_by_the_others() {
 #[test]
 fn keys_return_to_a_connection_once_the_others_frames_are_taken() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
-        let mut rig = Rig::with(Settings { delivery, choice: Choice::ByKey, replay: 1000, connections: 2 });
+        let mut rig =
+            Rig::with(SendSettings { delivery, choice: Choice::ByKey, replay: 1000, connections: 2 });
         rig.endpoints(&["a"]);
         let links = rig.connects();
         rig.up(links[0], 10);
@@ -314,7 +315,7 @@ fn keys_do_not_return_before_a_broken_connection_is_replaced() {
 
 #[test]
 fn without_keys_the_connection_with_most_credits_is_taken() {
-    let mut rig = Rig::with(Settings {
+    let mut rig = Rig::with(SendSettings {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::RoundRobin,
         replay: 1000,

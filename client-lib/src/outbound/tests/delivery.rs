@@ -273,7 +273,8 @@ fn a_rejected_frame_goes_back_if_no_other_peer_is_connected() {
 #[test]
 fn no_more_frames_are_held_than_the_replay_buffer_has_room_for() {
     for (delivery, most) in [(Delivery::AtLeastOnce, 3), (Delivery::AtMostOnce, 3)] {
-        let mut rig = Rig::with(Settings { delivery, choice: Choice::RoundRobin, replay: 3, connections: 1 });
+        let mut rig =
+            Rig::with(SendSettings { delivery, choice: Choice::RoundRobin, replay: 3, connections: 1 });
         rig.endpoints(&["a", "b", "c", "d"]);
         for link in rig.connects() {
             rig.up(link, 100);

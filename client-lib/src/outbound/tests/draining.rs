@@ -146,7 +146,7 @@ fn a_peer_that_returns_too_late_is_connected_again() {
 
 #[test]
 fn a_peer_that_returns_gets_all_its_connections() {
-    let mut rig = Rig::with(Settings {
+    let mut rig = Rig::with(SendSettings {
         delivery: Delivery::AtLeastOnce,
         choice: Choice::ByKey,
         replay: 100,

@@ -56,7 +56,7 @@ fn at_most_once_acknowledgements_change_nothing() {
 
 #[test]
 fn a_receiver_with_unlimited_slots_gets_a_bounded_number_of_frames() {
-    let mut rig = Rig::with(Settings {
+    let mut rig = Rig::with(SendSettings {
         delivery: Delivery::AtMostOnce,
         choice: Choice::RoundRobin,
         replay: 10,

@@ -10,7 +10,7 @@ use multinet_memory::{GpuError, Method};
 use multinet_verbs::{GpuPages, MAX_WRITES, Pages, RemoteAddress, Write, ZeroCopy};
 use tracing::{debug, warn};
 
-use super::{Ledger, QueuePair, SentMemory};
+use super::{QueuePair, QueuePairLedger, SentMemory};
 use crate::buffer::Buffer;
 use crate::rdma::layout::Immediate;
 use crate::rdma::ledger::{StagedRange, WorkRequest};
@@ -169,7 +169,7 @@ impl<E> QueuePair<E> {
         let owes_credit = ledger.owed_ring_credits > 0;
         let credit = if owes_credit { ledger.queue.post(None, 0, true) } else { None };
         ledger.owed_ring_credits -= u32::from(credit.is_some());
-        let Ledger { queue, staging, remote_slots, .. } = &mut *ledger;
+        let QueuePairLedger { queue, staging, remote_slots, .. } = &mut *ledger;
         for PendingMessage { message, zero_copy } in messages {
             if !(queue.has_room_for(reservations.len() + 1) && remote_slots.has_free()) {
                 break;

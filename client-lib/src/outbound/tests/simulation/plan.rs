@@ -2,7 +2,7 @@
 
 use crate::choose::Choice;
 use crate::handshake::Delivery;
-use crate::outbound::Settings;
+use crate::outbound::SendSettings;
 
 /// All decisions that are made before the first step.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Plan {
     pub(super) rounds: usize,
     pub(super) senders: usize,
     pub(super) targets: usize,
-    pub(super) settings: Settings,
+    pub(super) settings: SendSettings,
     pub(super) keys: u64,
     /// The most slots that a receiver offers.
     pub(super) slots: u32,
@@ -60,7 +60,7 @@ pub(super) struct Faults {
 impl Plan {
     pub(super) fn of(seed: u64, steps: usize) -> Self {
         let rng = &mut fastrand::Rng::with_seed(seed);
-        let settings = Settings {
+        let settings = SendSettings {
             delivery: [Delivery::AtMostOnce, Delivery::AtLeastOnce, Delivery::AtLeastOnce][rng.usize(..3)],
             choice: [
                 Choice::RoundRobin,
@@ -105,8 +105,8 @@ impl Plan {
             Self { faults, ..self }
         });
         let settings = [
-            Settings { connections: 1, ..self.settings },
-            Settings { replay: self.settings.replay.min(4), ..self.settings },
+            SendSettings { connections: 1, ..self.settings },
+            SendSettings { replay: self.settings.replay.min(4), ..self.settings },
         ];
         let settings = settings.into_iter().map(move |settings| Self { settings, ..self });
         let sizes = [

@@ -9,7 +9,7 @@ use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
 use crate::outbound::link::{Lane, State};
-use crate::outbound::{Action, DownReason, LinkId, Outbound, PeerId, PeerInfo, Refused, Settings};
+use crate::outbound::{Action, DownReason, LinkId, Outbound, PeerId, PeerInfo, Refused, SendSettings};
 use crate::wire::WINDOW;
 
 /// Endpoint of a pod, as DNS names it.
@@ -23,7 +23,7 @@ pub(super) struct Address {
 pub(super) struct Sender {
     pub(super) session: SessionId,
     pub(super) outbound: Outbound<Packet>,
-    pub(super) settings: Settings,
+    pub(super) settings: SendSettings,
     /// Endpoint of each peer.
     pub(super) names: HashMap<PeerId, Address>,
     /// Frames by sequence, from 1.
@@ -61,7 +61,7 @@ pub(super) struct Record {
 }
 
 impl Sender {
-    pub(super) fn new(session: SessionId, settings: Settings) -> Self {
+    pub(super) fn new(session: SessionId, settings: SendSettings) -> Self {
         Self {
             session,
             outbound: Outbound::new(settings, session.0 as u64),

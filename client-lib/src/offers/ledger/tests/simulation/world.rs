@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use super::super::{Added, FetchEnd, Fetched, Ledger, LinePlace, NotOffered, OfferKey, OfferState};
+use super::super::{Added, FetchEnd, Fetched, LinePlace, NotOffered, OfferKey, OfferLedger, OfferState};
 use super::fetcher::{Held, Payload, Stage, Work};
 use super::model::Model;
 use super::queue::{Delivery, Queue};
@@ -61,7 +61,7 @@ pub(super) struct World {
     /// References to payloads.
     references: Queue,
     next_message: u64,
-    ledger: Ledger<Rc<Payload>>,
+    ledger: OfferLedger<Rc<Payload>>,
     model: Model,
     /// Tasks of the offering pod, each with a message.
     handlers: Vec<Handler>,
@@ -101,7 +101,7 @@ impl World {
             upstream: Queue::new(plan.redelivery, Duration::ZERO),
             references: Queue::new(plan.redelivery, plan.window),
             next_message: 0,
-            ledger: Ledger::new(plan.settings),
+            ledger: OfferLedger::new(plan.settings),
             model: Model::new(plan.settings),
             handlers: Vec::new(),
             fetchers: (0..plan.fetchers).map(|_| None).collect(),

@@ -1,6 +1,6 @@
 //! Faults of pods, connections and tasks.
 
-use super::super::super::{FetchEnd, Ledger, OfferState};
+use super::super::super::{FetchEnd, OfferLedger, OfferState};
 use super::super::fetcher::Stage;
 use super::super::model::Model;
 use super::{Checked, Handler, Offering, World};
@@ -21,7 +21,7 @@ impl World {
     fn crash(&mut self) -> Checked {
         self.tally.count("crashes");
         self.log("the offering pod restarts".to_owned());
-        self.ledger = Ledger::new(self.plan.settings);
+        self.ledger = OfferLedger::new(self.plan.settings);
         self.model = Model::new(self.plan.settings);
         self.handlers.clear();
         for fetcher in &mut self.fetchers {
