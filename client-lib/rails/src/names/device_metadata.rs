@@ -26,11 +26,11 @@ const PCI: [&str; 2] = ["resource.kubernetes.io/pciBusID", "resource.k8s.io/pciB
 #[serde(rename_all = "camelCase")]
 struct DeviceMetadata {
     #[serde(default)]
-    requests: Vec<Request>,
+    requests: Vec<ClaimRequest>,
 }
 
 #[derive(Deserialize)]
-struct Request {
+struct ClaimRequest {
     #[serde(default)]
     devices: Vec<Device>,
 }
