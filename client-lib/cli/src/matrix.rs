@@ -26,8 +26,8 @@ use multinet_client::{Connector, Endpoint, Identity, Listener, Resolver, Transpo
 
 use self::asking::{Load, Servers};
 use self::grid::{Cell, Grid};
-use self::progress::Progress;
-use self::report::Report;
+use self::progress::MeasurementProgress;
+use self::report::MatrixReport;
 use crate::bench::request::MAX_SECONDS;
 use crate::bench::target::Target;
 use crate::common::{DnsArgs, NetworkArgs, TlsArgs};
@@ -117,7 +117,7 @@ pub(crate) async fn run(args: MatrixArgs) -> anyhow::Result<ExitCode> {
     let load = Load { size: args.size, seconds: args.duration };
     let rounds = rounds::rounds(hosts.len());
     let mut progress =
-        Progress::new(rounds.len(), rounds.iter().map(Vec::len).sum::<usize>() * 2 * rails.len());
+        MeasurementProgress::new(rounds.len(), rounds.iter().map(Vec::len).sum::<usize>() * 2 * rails.len());
     for round in &rounds {
         progress.round();
         for (rail, grid) in rails.iter().zip(&mut grids) {
@@ -133,7 +133,7 @@ pub(crate) async fn run(args: MatrixArgs) -> anyhow::Result<ExitCode> {
     drop(progress);
 
     let hosts = hosts.into_iter().map(|host| host.host).collect();
-    let report = Report { service, size: args.size, seconds: args.duration, hosts, grids };
+    let report = MatrixReport { service, size: args.size, seconds: args.duration, hosts, grids };
     let is_coloured =
         io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     print(&match args.output {
@@ -234,7 +234,7 @@ fn rails(service: &str, hosts: &[Endpoint], alias: Option<&str>) -> anyhow::Resu
 }
 
 /// Returns the exit status, and says why it is 1.
-fn verdict(report: &Report, expect: Option<f64>) -> ExitCode {
+fn verdict(report: &MatrixReport, expect: Option<f64>) -> ExitCode {
     let figures: Vec<f64> = report.cells().filter_map(Cell::gbps).collect();
     let failed = report.cells().filter(|cell| matches!(cell, Cell::Failed(_))).count();
     let below = expect.map_or(0, |expected| figures.iter().filter(|gbps| **gbps < expected).count());

@@ -10,7 +10,7 @@ use multinet_client::{PeerSet, PeerStatus};
 use tokio::time::{Instant, sleep};
 
 use super::memory::Memory;
-use super::report::Report;
+use super::report::BenchReport;
 use super::table::Test;
 use super::target::Target;
 use super::{ClientArgs, bandwidth, latency};
@@ -51,8 +51,13 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
 
     let now = peers.statistics();
     let count = if test == Test::Latency { (1, 1) } else { (now.connected, now.connections) };
-    let mut report =
-        Report::begin(&args, test, &target.display(), (count, &transport(&peers), args.depth()), missing)?;
+    let mut report = BenchReport::begin(
+        &args,
+        test,
+        &target.display(),
+        (count, &transport(&peers), args.depth()),
+        missing,
+    )?;
     match test {
         Test::Bandwidth(unit) => {
             let connections = now.connections as u64;

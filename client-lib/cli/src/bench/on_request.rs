@@ -23,7 +23,7 @@ use super::back::{self, Back};
 use super::client::transport;
 use super::members::Members;
 use super::memory::Memory;
-use super::request::{Answer, Outcome, Question, Task, encode};
+use super::request::{Answer, MeasurementOutcome, Question, Task, encode};
 use super::{Extent, ServerArgs, bandwidth};
 
 /// Most sessions that may ask at a time. All but one are refused, by an answer of their own.
@@ -156,7 +156,7 @@ async fn serve(
                 info!(%client, target = %task.target, ?outcome, "measured on request");
                 Answer { id: task.id, outcome }
             }
-            Err((id, reason)) => Answer { id, outcome: Outcome::Refused(reason) },
+            Err((id, reason)) => Answer { id, outcome: MeasurementOutcome::Refused(reason) },
         };
         if peers.send(Frame::new(Bytes::new()).metadata(encode(&answer))).await.is_err() {
             return;
@@ -165,20 +165,22 @@ async fn serve(
 }
 
 impl Measuring {
-    async fn answer(&self, asker: IpAddr, task: &Task) -> Outcome {
+    async fn answer(&self, asker: IpAddr, task: &Task) -> MeasurementOutcome {
         let (members, extent) = match self.checked(asker, task) {
             Ok(checked) => checked,
-            Err(reason) => return Outcome::Refused(reason),
+            Err(reason) => return MeasurementOutcome::Refused(reason),
         };
         let measured = async {
             match self.measure(members.service(), task, extent).await {
-                Ok((bytes_per_second, transport)) => Outcome::Measured { bytes_per_second, transport },
-                Err(error) => Outcome::Failed(format!("{error:#}")),
+                Ok((bytes_per_second, transport)) => {
+                    MeasurementOutcome::Measured { bytes_per_second, transport }
+                }
+                Err(error) => MeasurementOutcome::Failed(format!("{error:#}")),
             }
         };
         tokio::select! {
             outcome = measured => outcome,
-            reason = members.left([asker, task.target]) => Outcome::Failed(reason),
+            reason = members.left([asker, task.target]) => MeasurementOutcome::Failed(reason),
         }
     }
 
@@ -278,19 +280,24 @@ mod tests {
         ];
         for (asker, task, expected) in cases {
             let outcome = measuring.answer(asker, &task).await;
-            assert!(matches!(&outcome, Outcome::Refused(reason) if reason.contains(expected)), "{outcome:?}");
+            assert!(
+                matches!(&outcome, MeasurementOutcome::Refused(reason) if reason.contains(expected)),
+                "{outcome:?}"
+            );
         }
         let (outside, _tell, _target) = self::measuring(false).await;
         let outcome = outside.answer(ASKER, &task(ASKER, 1, 1)).await;
         assert!(
-            matches!(&outcome, Outcome::Refused(reason) if reason.contains("--matrix SERVICE")),
+            matches!(&outcome, MeasurementOutcome::Refused(reason) if reason.contains("--matrix SERVICE")),
             "{outcome:?}"
         );
         // No connection was made for these.
         assert_eq!(target.statistics().connections, 0);
         let released = release(&target);
         let outcome = measuring.answer(ASKER, &task(ASKER, 4096, 1)).await;
-        let Outcome::Measured { bytes_per_second, transport } = outcome else { panic!("{outcome:?}") };
+        let MeasurementOutcome::Measured { bytes_per_second, transport } = outcome else {
+            panic!("{outcome:?}")
+        };
         assert!(bytes_per_second > 0.0 && transport == "TCP", "{bytes_per_second} {transport}");
         released.abort();
     }
@@ -308,7 +315,7 @@ mod tests {
         tell.send_replace(Some(BTreeSet::new()));
         let outcome = running.await.unwrap();
         assert!(
-            matches!(&outcome, Outcome::Failed(reason) if reason.contains("no address of train")),
+            matches!(&outcome, MeasurementOutcome::Failed(reason) if reason.contains("no address of train")),
             "{outcome:?}"
         );
         while target.statistics().connections > 0 {
@@ -322,7 +329,7 @@ mod tests {
         target.close().await;
         let outcome = measuring.answer(ASKER, &task(ASKER, 4096, 1)).await;
         assert!(
-            matches!(&outcome, Outcome::Failed(reason) if reason.contains("nothing listens")),
+            matches!(&outcome, MeasurementOutcome::Failed(reason) if reason.contains("nothing listens")),
             "{outcome:?}"
         );
     }

@@ -8,13 +8,13 @@ use super::table::{LINE, Test, Unit};
 use crate::output::{ReportFormat, print};
 
 /// Results so far. Text is printed as results come, JSON at the end.
-pub(super) struct Report {
+pub(super) struct BenchReport {
     output: ReportFormat,
     info: Value,
     results: Vec<Value>,
 }
 
-impl Report {
+impl BenchReport {
     /// Begins a report, and prints the head of the table. `depth` is the number of messages under
     /// way on each connection; `missing` are the peers that take no part, each with the reason.
     pub(super) fn begin(

@@ -45,12 +45,12 @@ pub(crate) struct Task {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Answer {
     pub(crate) id: u64,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: MeasurementOutcome,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
+pub(crate) enum MeasurementOutcome {
     Measured {
         bytes_per_second: f64,
         transport: String,
@@ -81,7 +81,7 @@ impl Task {
     }
 }
 
-impl Outcome {
+impl MeasurementOutcome {
     /// Returns the outcome with as much of its reason as fits into an answer.
     pub(super) fn shortened(mut self) -> Self {
         if let Self::Refused(reason) | Self::Failed(reason) = &mut self {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_answer_fits_into_the_metadata_of_a_frame() {
-        let outcome = Outcome::Failed("é".repeat(5000)).shortened();
+        let outcome = MeasurementOutcome::Failed("é".repeat(5000)).shortened();
         let answer = Answer { id: 1, outcome };
         assert!(encode(&answer).len() < 4096);
         assert_eq!(decode::<Answer>(&encode(&answer)), Some(answer));

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::grid::Cell;
-use crate::bench::request::{Answer, Outcome, Question, Task, decode, encode};
+use crate::bench::request::{Answer, MeasurementOutcome, Question, Task, decode, encode};
 use crate::output::with_flag_names;
 
 /// How long a server may take for an answer beyond the time of the measurement: to connect, and to
@@ -36,7 +36,7 @@ const POLL: Duration = Duration::from_millis(50);
 const MOST: f64 = 1e13;
 
 /// Answers that are awaited, by the number of the question.
-type Awaited = Arc<Mutex<HashMap<u64, (BTreeSet<IpAddr>, oneshot::Sender<Outcome>)>>>;
+type Awaited = Arc<Mutex<HashMap<u64, (BTreeSet<IpAddr>, oneshot::Sender<MeasurementOutcome>)>>>;
 
 /// Connections to the servers on the hosts.
 pub(super) struct Servers {
@@ -143,8 +143,10 @@ impl Servers {
         let asking = async {
             match host.send(frame).await {
                 // The other end is dropped with this function only.
-                Ok(_) => told.await.unwrap_or_else(|_| Outcome::Failed("it gave no answer".to_owned())),
-                Err(error) => Outcome::Failed(error.to_string()),
+                Ok(_) => {
+                    told.await.unwrap_or_else(|_| MeasurementOutcome::Failed("it gave no answer".to_owned()))
+                }
+                Err(error) => MeasurementOutcome::Failed(error.to_string()),
             }
         };
         let outcome = tokio::select! {
@@ -152,24 +154,29 @@ impl Servers {
                 self.missed.lock().note(from, true);
                 outcome
             }
-            () = broken(host, before) => Outcome::Failed(format!("its server is gone: {}", why(host))),
+            () = broken(host, before) => {
+                MeasurementOutcome::Failed(format!("its server is gone: {}", why(host)))
+            }
             () = sleep(limit) => {
                 self.missed.lock().note(from, false);
-                Outcome::Failed(format!("its server has not answered within {} s", limit.as_secs()))
+                MeasurementOutcome::Failed(format!(
+                    "its server has not answered within {} s",
+                    limit.as_secs()
+                ))
             }
         };
         self.awaited.lock().remove(&id);
         match outcome {
-            Outcome::Measured { bytes_per_second, transport }
+            MeasurementOutcome::Measured { bytes_per_second, transport }
                 if (0.0..MOST).contains(&bytes_per_second) && is_transport(&transport) =>
             {
                 Cell::Figure { gbps: bytes_per_second * 8.0 / 1e9, transport }
             }
-            Outcome::Measured { .. } => Cell::Failed("its server answered nonsense".to_owned()),
-            Outcome::Refused(reason) => {
+            MeasurementOutcome::Measured { .. } => Cell::Failed("its server answered nonsense".to_owned()),
+            MeasurementOutcome::Refused(reason) => {
                 Cell::Failed(format!("its server refuses: {}", with_flag_names(&reason)))
             }
-            Outcome::Failed(reason) => {
+            MeasurementOutcome::Failed(reason) => {
                 if lacks_receiver() {
                     self.unreached.lock().insert(target);
                 }
@@ -216,7 +223,8 @@ fn take(received: &Received, awaited: &Awaited) {
     // A server of an earlier version sends an empty echo.
     let from = received.sender().address().ip();
     for (_, (_, tell)) in awaited.extract_if(|_, (addresses, _)| addresses.contains(&from)) {
-        let _ = tell.send(Outcome::Refused("it is of a version without multinet matrix".to_owned()));
+        let _ =
+            tell.send(MeasurementOutcome::Refused("it is of a version without multinet matrix".to_owned()));
     }
 }
 
@@ -295,7 +303,7 @@ mod tests {
     /// Returns the cell of a server that answers this.
     async fn told(bytes_per_second: f64, transport: &'static str) -> Cell {
         let cell = answered(move |server, port, id| async move {
-            let outcome = Outcome::Measured { bytes_per_second, transport: transport.to_owned() };
+            let outcome = MeasurementOutcome::Measured { bytes_per_second, transport: transport.to_owned() };
             send(port, Frame::new("").metadata(encode(&Answer { id, outcome }))).await;
             drop(server);
         });
@@ -350,7 +358,7 @@ mod tests {
             for _ in 0..2 {
                 let Question { echo_to_port, measure } =
                     decode(server.recv().await.unwrap().metadata()).unwrap();
-                let outcome = Outcome::Failed("no connection".to_owned());
+                let outcome = MeasurementOutcome::Failed("no connection".to_owned());
                 let answer = Answer { id: measure.id, outcome };
                 send(echo_to_port, Frame::new("").metadata(encode(&answer))).await;
             }

@@ -25,9 +25,9 @@ pub(super) struct Grid {
     pub(super) cells: Vec<Vec<Cell>>,
 }
 
-/// Hosts whose figures, or failures, are told together.
+/// Traffic whose figures, or failures, are told together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Traffic {
     /// All that this host sends.
     From(usize),
     /// All that this host receives.
@@ -40,8 +40,8 @@ pub(super) enum Place {
 /// Figures that are far below the median of their rail.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outlier {
-    pub(super) place: Place,
-    /// Figure of the place, or the median of its figures.
+    pub(super) traffic: Traffic,
+    /// Figure of the traffic, or the median of its figures.
     pub(super) gbps: f64,
 }
 
@@ -76,36 +76,36 @@ impl Grid {
     pub(super) fn outliers(&self) -> Vec<Outlier> {
         let median = self.median();
         let is_slow = |cell: &Cell| cell.gbps().map(|gbps| is_slow(gbps, median));
-        let outlier = |place| {
-            let figures = self.of(place).filter_map(Cell::gbps).collect();
-            middle(figures).map(|gbps| Outlier { place, gbps })
+        let outlier = |traffic| {
+            let figures = self.of(traffic).filter_map(Cell::gbps).collect();
+            middle(figures).map(|gbps| Outlier { traffic, gbps })
         };
-        self.places(is_slow).into_iter().filter_map(outlier).collect()
+        self.traffic(is_slow).into_iter().filter_map(outlier).collect()
     }
 
     /// Returns the measurements that failed, each with the reason of the first. If all of one host
     /// have, in both directions, they are one failure: mostly, its server is at fault.
-    pub(super) fn failures(&self) -> Vec<(Place, &str)> {
+    pub(super) fn failures(&self) -> Vec<(Traffic, &str)> {
         let has_failed = |cell: &Cell| match cell {
             Cell::Empty => None,
             cell => Some(matches!(cell, Cell::Failed(_))),
         };
-        let reason = |place| {
-            let mut cells = self.of(place);
+        let reason = |traffic| {
+            let mut cells = self.of(traffic);
             let reason = cells.find_map(|cell| match cell {
                 Cell::Failed(reason) => Some(reason.as_str()),
                 _ => None,
             });
-            (place, reason.unwrap_or_default())
+            (traffic, reason.unwrap_or_default())
         };
-        let places = self.places(has_failed);
-        let in_both = |host| places.contains(&Place::From(host)) && places.contains(&Place::To(host));
-        let joined = |place: &Place| match *place {
-            Place::From(host) if in_both(host) => Some(Place::All(host)),
-            Place::To(host) if in_both(host) => None,
-            place => Some(place),
+        let traffic = self.traffic(has_failed);
+        let in_both = |host| traffic.contains(&Traffic::From(host)) && traffic.contains(&Traffic::To(host));
+        let joined = |traffic: &Traffic| match *traffic {
+            Traffic::From(host) if in_both(host) => Some(Traffic::All(host)),
+            Traffic::To(host) if in_both(host) => None,
+            traffic => Some(traffic),
         };
-        places.iter().filter_map(joined).map(reason).collect()
+        traffic.iter().filter_map(joined).map(reason).collect()
     }
 
     /// Returns the transport of most figures, such as `RDMA`. `None` if there are no figures.
@@ -121,30 +121,30 @@ impl Grid {
 
     /// Returns the figures of another transport than that of most, which are not comparable to
     /// these, each with its transport.
-    pub(super) fn strays(&self) -> Vec<(Place, &str)> {
+    pub(super) fn strays(&self) -> Vec<(Traffic, &str)> {
         let usual = self.usual_transport();
         let is_other = |cell: &Cell| cell.transport().map(|name| Some(name) != usual);
-        let name = |place| {
-            let mut names = self.of(place).filter_map(Cell::transport);
-            (place, names.find(|name| Some(*name) != usual).unwrap_or_default())
+        let name = |traffic| {
+            let mut names = self.of(traffic).filter_map(Cell::transport);
+            (traffic, names.find(|name| Some(*name) != usual).unwrap_or_default())
         };
-        self.places(is_other).into_iter().map(name).collect()
+        self.traffic(is_other).into_iter().map(name).collect()
     }
 
-    /// Returns the cells at a place.
-    fn of(&self, place: Place) -> Box<dyn Iterator<Item = &Cell> + '_> {
-        match place {
-            Place::From(host) => Box::new(self.cells[host].iter()),
-            Place::To(host) => Box::new(self.cells.iter().map(move |row| &row[host])),
-            Place::All(host) => Box::new(self.of(Place::From(host)).chain(self.of(Place::To(host)))),
-            Place::Pair(from, to) => Box::new(std::iter::once(&self.cells[from][to])),
+    /// Returns the cells of this traffic.
+    fn of(&self, traffic: Traffic) -> Box<dyn Iterator<Item = &Cell> + '_> {
+        match traffic {
+            Traffic::From(host) => Box::new(self.cells[host].iter()),
+            Traffic::To(host) => Box::new(self.cells.iter().map(move |row| &row[host])),
+            Traffic::All(host) => Box::new(self.of(Traffic::From(host)).chain(self.of(Traffic::To(host)))),
+            Traffic::Pair(from, to) => Box::new(std::iter::once(&self.cells[from][to])),
         }
     }
 
-    /// Returns where a property holds: for whole hosts where it holds for all of at least two
-    /// others, and else for pairs. What holds for all that a host sends is not told of its
-    /// receivers again. `None` means that a cell has no part in it.
-    fn places(&self, holds: impl Fn(&Cell) -> Option<bool>) -> Vec<Place> {
+    /// Returns the traffic for which a property holds: that of whole hosts where it holds for all
+    /// of at least two others, and else that of pairs. What holds for all that a host sends is not
+    /// told of its receivers again. `None` means that a cell has no part in it.
+    fn traffic(&self, holds: impl Fn(&Cell) -> Option<bool>) -> Vec<Traffic> {
         let all = |cells: &mut dyn Iterator<Item = &Cell>| {
             let found: Vec<bool> = cells.filter_map(&holds).collect();
             found.len() > 1 && found.iter().all(|holds| *holds)
@@ -153,17 +153,17 @@ impl Grid {
         let others = || self.cells.iter().zip(&senders).filter(|(_, is_told)| !**is_told).map(|(row, _)| row);
         let receivers: Vec<bool> =
             (0..self.cells.len()).map(|to| all(&mut others().map(|row| &row[to]))).collect();
-        let mut places = Vec::new();
+        let mut traffic = Vec::new();
         for (host, (sender, receiver)) in senders.iter().zip(&receivers).enumerate() {
-            places.extend(sender.then_some(Place::From(host)));
-            places.extend(receiver.then_some(Place::To(host)));
+            traffic.extend(sender.then_some(Traffic::From(host)));
+            traffic.extend(receiver.then_some(Traffic::To(host)));
         }
         for (from, row) in self.cells.iter().enumerate().filter(|(from, _)| !senders[*from]) {
             let cells =
                 row.iter().enumerate().filter(|(to, cell)| !receivers[*to] && holds(cell) == Some(true));
-            places.extend(cells.map(|(to, _)| Place::Pair(from, to)));
+            traffic.extend(cells.map(|(to, _)| Traffic::Pair(from, to)));
         }
-        places
+        traffic
     }
 }
 
@@ -210,18 +210,20 @@ pub(super) mod tests {
     fn figures_twenty_percent_below_the_median_stand_out() {
         assert_eq!(grid(&[]).outliers(), []);
         let pair = grid(&[(1, 2, figure(7.9)), (2, 1, figure(8.1))]);
-        assert_eq!(pair.outliers(), [Outlier { place: Place::Pair(1, 2), gbps: 7.9 }]);
+        assert_eq!(pair.outliers(), [Outlier { traffic: Traffic::Pair(1, 2), gbps: 7.9 }]);
     }
 
     #[test]
     fn a_host_whose_figures_all_stand_out_is_named_once() {
         let slow = |gbps| figure(gbps);
         let sender = [(2, 0, slow(4.0)), (2, 1, slow(5.0)), (2, 3, slow(6.0)), (0, 1, slow(3.0))];
-        let expected =
-            [Outlier { place: Place::From(2), gbps: 5.0 }, Outlier { place: Place::Pair(0, 1), gbps: 3.0 }];
+        let expected = [
+            Outlier { traffic: Traffic::From(2), gbps: 5.0 },
+            Outlier { traffic: Traffic::Pair(0, 1), gbps: 3.0 },
+        ];
         assert_eq!(grid(&sender).outliers(), expected);
         let receiver = [(0, 2, slow(4.0)), (1, 2, slow(5.0)), (3, 2, failed("gone"))];
-        assert_eq!(grid(&receiver).outliers(), [Outlier { place: Place::To(2), gbps: 4.5 }]);
+        assert_eq!(grid(&receiver).outliers(), [Outlier { traffic: Traffic::To(2), gbps: 4.5 }]);
     }
 
     #[test]
@@ -236,12 +238,12 @@ pub(super) mod tests {
             (0, 1, failed("once")),
         ];
         let grid = grid(&dead);
-        let expected = [(Place::All(3), "not connected"), (Place::Pair(0, 1), "once")];
+        let expected = [(Traffic::All(3), "not connected"), (Traffic::Pair(0, 1), "once")];
         assert_eq!(grid.failures(), expected);
         assert_eq!((grid.median(), grid.outliers()), (Some(10.0), vec![]));
         // In one direction only.
         let deaf = self::grid(&dead[3..6]);
-        assert_eq!(deaf.failures(), [(Place::To(3), "refused by 10.0.0.4")]);
+        assert_eq!(deaf.failures(), [(Traffic::To(3), "refused by 10.0.0.4")]);
     }
 
     #[test]
@@ -250,7 +252,8 @@ pub(super) mod tests {
         grid.cells[0] = vec![Cell::Empty, figure(10.0), failed("refused")];
         grid.cells[1] = vec![failed("old"), Cell::Empty, failed("old")];
         grid.cells[2] = vec![failed("gone"), failed("gone"), Cell::Empty];
-        let expected = [(Place::From(1), "old"), (Place::From(2), "gone"), (Place::Pair(0, 2), "refused")];
+        let expected =
+            [(Traffic::From(1), "old"), (Traffic::From(2), "gone"), (Traffic::Pair(0, 2), "refused")];
         assert_eq!(grid.failures(), expected);
     }
 
@@ -267,7 +270,7 @@ pub(super) mod tests {
         (grid.cells[0][1], grid.cells[2][0], grid.cells[2][1], grid.cells[2][3]) =
             (by_tcp(), by_tcp(), by_tcp(), failed("gone"));
         assert_eq!(grid.usual_transport(), Some("RDMA"));
-        assert_eq!(grid.strays(), [(Place::From(2), "TCP"), (Place::Pair(0, 1), "TCP")]);
+        assert_eq!(grid.strays(), [(Traffic::From(2), "TCP"), (Traffic::Pair(0, 1), "TCP")]);
     }
 
     #[test]

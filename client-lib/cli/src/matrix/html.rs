@@ -1,7 +1,7 @@
 //! Heat maps in one HTML file, which needs no other file and runs no script. Pure.
 
 use super::grid::{Cell, Grid, is_slow};
-use super::report::{Report, number};
+use super::report::{MatrixReport, number};
 
 /// Rules of the page. Colours only repeat what the text of a cell says.
 const STYLE: &str = "
@@ -21,7 +21,7 @@ thead th { vertical-align: bottom }
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// Returns the page.
-pub(super) fn page(report: &Report) -> String {
+pub(super) fn page(report: &MatrixReport) -> String {
     let title = format!("Bandwidth between the pods of {}", escaped(&report.service));
     let maps: String = report.grids.iter().map(|grid| map(report, grid)).collect();
     format!(
@@ -35,7 +35,7 @@ pub(super) fn page(report: &Report) -> String {
     )
 }
 
-fn map(report: &Report, grid: &Grid) -> String {
+fn map(report: &MatrixReport, grid: &Grid) -> String {
     let heads: String =
         report.hosts.iter().map(|name| format!("<th scope=\"col\">{}</th>", escaped(name))).collect();
     let median = grid.median();
@@ -48,7 +48,7 @@ fn map(report: &Report, grid: &Grid) -> String {
         "<table>\n<caption>{}{}</caption>\n<thead><tr><th>from \\ to</th>{heads}</tr></thead>\n\
          <tbody>\n{rows}</tbody>\n</table>\n{list}",
         escaped(&grid.rail),
-        escaped(&Report::figures_in_words(grid))
+        escaped(&MatrixReport::figures_in_words(grid))
     )
 }
 

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::output::note;
 
 /// Progress: a bar on a terminal, and elsewhere a line for each round.
-pub(super) struct Progress {
+pub(super) struct MeasurementProgress {
     bar: Option<ProgressBar>,
     rounds: usize,
     round: usize,
@@ -15,7 +15,7 @@ pub(super) struct Progress {
     all: usize,
 }
 
-impl Progress {
+impl MeasurementProgress {
     pub(super) fn new(rounds: usize, all: usize) -> Self {
         let bar = io::stderr().is_terminal().then(|| ProgressBar::new(all as u64));
         if let (Some(bar), Ok(style)) =
@@ -43,7 +43,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for MeasurementProgress {
     /// Clears the bar's line, so that it is free for what is printed next.
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::grid::{Cell, Grid, Outlier, Place, is_slow};
+use super::grid::{Cell, Grid, Outlier, Traffic, is_slow};
 
 /// Result of a matrix.
-pub(super) struct Report {
+pub(super) struct MatrixReport {
     pub(super) service: String,
     /// Size of a message in bytes.
     pub(super) size: u32,
@@ -14,7 +14,7 @@ pub(super) struct Report {
     pub(super) grids: Vec<Grid>,
 }
 
-impl Report {
+impl MatrixReport {
     pub(super) fn cells(&self) -> impl Iterator<Item = &Cell> {
         self.grids.iter().flat_map(|grid| grid.cells.iter().flatten())
     }
@@ -27,8 +27,8 @@ impl Report {
     /// Returns a sentence about each outlier of a grid.
     fn outliers(&self, grid: &Grid) -> Vec<String> {
         let Some(median) = grid.median() else { return Vec::new() };
-        let say = |Outlier { place, gbps }: Outlier| {
-            let who = self.figures(place, grid);
+        let say = |Outlier { traffic, gbps }: Outlier| {
+            let who = self.figures(traffic, grid);
             let below = (1.0 - gbps / median) * 100.0;
             format!(
                 "{who}: {} Gb/s, {below:.0} % below the rail's median of {}",
@@ -42,32 +42,32 @@ impl Report {
     /// Returns a sentence about the figures of another transport than that of most.
     fn strays(&self, grid: &Grid) -> Vec<String> {
         let usual = grid.usual_transport().unwrap_or_default();
-        let say = |(place, transport): (Place, &str)| {
-            format!("{}: by {transport}, and most others by {usual}", self.figures(place, grid))
+        let say = |(traffic, transport): (Traffic, &str)| {
+            format!("{}: by {transport}, and most others by {usual}", self.figures(traffic, grid))
         };
         grid.strays().into_iter().map(say).collect()
     }
 
-    /// Returns the words for the figures at a place.
-    fn figures(&self, place: Place, grid: &Grid) -> String {
+    /// Returns the words for the figures of this traffic.
+    fn figures(&self, traffic: Traffic, grid: &Grid) -> String {
         let rail = &grid.rail;
-        match place {
-            Place::From(host) => format!("all that {} sends on {rail}", self.name(host)),
-            Place::To(host) => format!("all that {} receives on {rail}", self.name(host)),
-            Place::All(host) => format!("all that {} sends and receives on {rail}", self.name(host)),
-            Place::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
+        match traffic {
+            Traffic::From(host) => format!("all that {} sends on {rail}", self.name(host)),
+            Traffic::To(host) => format!("all that {} receives on {rail}", self.name(host)),
+            Traffic::All(host) => format!("all that {} sends and receives on {rail}", self.name(host)),
+            Traffic::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
         }
     }
 
     /// Returns a sentence about the failures of a grid, one for each host or pair.
     fn failures(&self, grid: &Grid) -> Vec<String> {
         let rail = &grid.rail;
-        let say = |(place, reason): (Place, &str)| {
-            let who = match place {
-                Place::From(host) => format!("{} to all others on {rail}", self.name(host)),
-                Place::To(host) => format!("all others to {} on {rail}", self.name(host)),
-                Place::All(host) => format!("{} to and from all others on {rail}", self.name(host)),
-                Place::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
+        let say = |(traffic, reason): (Traffic, &str)| {
+            let who = match traffic {
+                Traffic::From(host) => format!("{} to all others on {rail}", self.name(host)),
+                Traffic::To(host) => format!("all others to {} on {rail}", self.name(host)),
+                Traffic::All(host) => format!("{} to and from all others on {rail}", self.name(host)),
+                Traffic::Pair(from, to) => format!("{} to {} on {rail}", self.name(from), self.name(to)),
             };
             format!("{who}: not measured: {reason}")
         };
@@ -151,7 +151,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns a report about four hosts, of which the third sends slowly and the last is gone.
-    pub(in crate::matrix) fn report() -> Report {
+    pub(in crate::matrix) fn report() -> MatrixReport {
         let failed = |reason: &str| Cell::Failed(reason.to_owned());
         let mut others = Vec::new();
         for host in 0..3 {
@@ -160,7 +160,13 @@ pub(super) mod tests {
             others.push((2, host, figure(4.0)));
         }
         let hosts = ["w-0", "w-1", "w-2", "w-10"].map(str::to_owned).to_vec();
-        Report { service: "train".to_owned(), size: 1 << 20, seconds: 2, hosts, grids: vec![grid(&others)] }
+        MatrixReport {
+            service: "train".to_owned(),
+            size: 1 << 20,
+            seconds: 2,
+            hosts,
+            grids: vec![grid(&others)],
+        }
     }
 
     #[test]

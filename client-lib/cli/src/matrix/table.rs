@@ -3,7 +3,7 @@
 use multinet_stderr::TerminalSafe;
 
 use super::grid::{Cell, Grid, is_slow};
-use super::report::{Report, number};
+use super::report::{MatrixReport, number};
 
 /// Width of a figure with its mark.
 const WIDTH: usize = 7;
@@ -17,12 +17,12 @@ const RESET: &str = "\x1b[0m";
 const FAIR: f64 = 0.9;
 
 /// Returns a grid for each rail, and below it a line for all that stands out or has failed.
-pub(super) fn text(report: &Report, is_coloured: bool) -> String {
+pub(super) fn text(report: &MatrixReport, is_coloured: bool) -> String {
     let grids: Vec<String> = report.grids.iter().map(|grid| one(report, grid, is_coloured)).collect();
     grids.join("\n")
 }
 
-fn one(report: &Report, grid: &Grid, is_coloured: bool) -> String {
+fn one(report: &MatrixReport, grid: &Grid, is_coloured: bool) -> String {
     let names: Vec<String> = report.hosts.iter().map(|name| TerminalSafe(name).to_string()).collect();
     let digits = names.len().saturating_sub(1).to_string().len();
     let wide = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
@@ -31,7 +31,7 @@ fn one(report: &Report, grid: &Grid, is_coloured: bool) -> String {
         "{}: Gb/s of {}{}; rows send to columns\n{:width$}",
         TerminalSafe(&grid.rail),
         report.size_in_words(),
-        TerminalSafe(&Report::figures_in_words(grid)),
+        TerminalSafe(&MatrixReport::figures_in_words(grid)),
         "",
         width = digits + 1 + wide
     );

@@ -29,7 +29,7 @@ use super::assembly::{Assembly, is_taken};
 use super::destination::Destination;
 use super::ending::Stage;
 use super::manifest::{MARK, Manifest};
-use super::progress::Progress;
+use super::progress::TransferProgress;
 use super::{MAX_WAIT, NOT_CONFIRMED, put};
 use crate::bench::target::{Target, is_wrong_role};
 use crate::common::{ConnectArgs, wait_with_note};
@@ -277,7 +277,7 @@ impl Remote {
         if output.stage() == Stage::Placed {
             return Ok(output);
         }
-        let progress = Progress::new(Some(manifest.bytes));
+        let progress = TransferProgress::new(Some(manifest.bytes));
         let first = if output.missing() == 0 { manifest.chunks } else { manifest.chunk_at(output.written()) };
         let window = (self.waiting / manifest.chunk_size as usize).clamp(1, WINDOW);
         let (chunks, inbox) = mpsc::channel(1);

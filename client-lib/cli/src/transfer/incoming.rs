@@ -11,7 +11,7 @@ use super::Summary;
 use super::destination::Destination;
 use super::ending::{Event, Stage, Step, steps};
 use super::header::{Abort, Header, Meaning};
-use super::progress::Progress;
+use super::progress::TransferProgress;
 use super::reorder::{Ready, Reorder, TooMany};
 use super::share::Owner;
 use super::sink::Sink;
@@ -36,7 +36,7 @@ pub(super) struct Incoming {
     pub(super) session: Option<u128>,
     sink: Sink,
     parts: Reorder<(Meaning, Received)>,
-    progress: Progress,
+    progress: TransferProgress,
     /// Bytes of the transfer that an earlier receiver has written.
     before: u64,
     start: Instant,
@@ -93,7 +93,7 @@ impl Incoming {
         destination: &Destination,
         id: u128,
         (sender, owner): (String, Option<Owner>),
-        progress: Progress,
+        progress: TransferProgress,
     ) -> Result<Self, Failure> {
         let sink = Sink::open(destination, id).map_err(Failure::ours)?;
         let now = Instant::now();
@@ -297,7 +297,7 @@ impl Incoming {
     /// and goes on, so that the sender is answered when it asks.
     pub(super) fn place_unasked(mut self) -> (Done, Self) {
         let done = self.result();
-        self.progress = Progress::hidden();
+        self.progress = TransferProgress::hidden();
         (self.complete, self.is_hurried) = (Some(Instant::now()), false);
         (done, self)
     }
@@ -373,7 +373,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut destination = Destination::new(&folder.path().join("out"), false, false).unwrap();
         let sender = ("sender".to_owned(), None);
-        let mut transfer = Incoming::begin(&destination, 7, sender, Progress::hidden()).unwrap();
+        let mut transfer = Incoming::begin(&destination, 7, sender, TransferProgress::hidden()).unwrap();
         let (wait, longer) = (Duration::from_millis(100), Duration::from_secs(1));
         transfer.seen -= longer;
         transfer.excuse(longer);

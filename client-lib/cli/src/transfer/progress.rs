@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal as _};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Progress bar of a transfer, on standard error if that is a terminal.
-pub(super) struct Progress(ProgressBar);
+pub(super) struct TransferProgress(ProgressBar);
 
-impl Progress {
+impl TransferProgress {
     /// Returns a bar that is never shown.
     pub(super) fn hidden() -> Self {
         Self(ProgressBar::hidden())
@@ -36,7 +36,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for TransferProgress {
     /// Clears the bar's line, so that it is free for what is printed next.
     fn drop(&mut self) {
         self.0.finish_and_clear();

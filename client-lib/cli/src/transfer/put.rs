@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::from::{self, FromArgs};
 use super::manifest::{MARK, MAX_LENGTH, Manifest, chunk_id, token};
-use super::progress::Progress;
+use super::progress::TransferProgress;
 use super::source::{self, Part, Source};
 use super::{MAX_WAIT, Summary};
 use crate::common::{DnsArgs, ListenArgs};
@@ -183,7 +183,7 @@ impl PutArgs {
         mut source: Source,
         budget: u64,
     ) -> anyhow::Result<Summary> {
-        let progress = Progress::new(source.total);
+        let progress = TransferProgress::new(source.total);
         let (mut offered, mut chunk) = (0, 0);
         loop {
             match source.parts.recv().await.context("the reading thread has ended")? {

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::destination::Destination;
 use super::incoming::Done;
-use super::transfers::{Outcome, Transfers};
+use super::transfers::{TransferOutcome, Transfers};
 use super::{RecvArgs, from};
 use crate::output::print;
 use crate::signals::Signals;
@@ -46,13 +46,13 @@ pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
             status = signals.next() => break status,
         };
         match outcome {
-            Outcome::Done(done) => {
+            TransferOutcome::Done(done) => {
                 let printed = report(&done, is_stdout);
                 if !args.keep || printed.is_err() {
                     return printed.map(|()| ExitCode::SUCCESS);
                 }
             }
-            Outcome::Failed(error, session) => {
+            TransferOutcome::Failed(error, session) => {
                 tokio::select! {
                     () = goodbye(&listener, session) => {}
                     // The transfer has failed all the same.
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
     // Without more frames, the thread ends the transfers whose senders know that they are over.
     drop(frames);
     while let Ok(Some(outcome)) = timeout(LAST_WRITES, outcomes.recv()).await {
-        if let Outcome::Done(done) = outcome {
+        if let TransferOutcome::Done(done) = outcome {
             report(&done, is_stdout)?;
             if !args.keep {
                 return Ok(ExitCode::SUCCESS);
@@ -118,7 +118,7 @@ fn start(
     args: &RecvArgs,
     destination: Destination,
     listener: Listener,
-) -> anyhow::Result<(mpsc::UnboundedReceiver<Outcome>, channel::Sender<Received>)> {
+) -> anyhow::Result<(mpsc::UnboundedReceiver<TransferOutcome>, channel::Sender<Received>)> {
     let (frames, inbox) = channel::channel();
     let (outbox, outcomes) = mpsc::unbounded_channel();
     let keep = args.keep;
@@ -134,7 +134,7 @@ fn start(
                 Err(channel::RecvTimeoutError::Timeout) => None,
                 Err(channel::RecvTimeoutError::Disconnected) => {
                     for done in transfers.close() {
-                        let _ = outbox.send(Outcome::Done(done));
+                        let _ = outbox.send(TransferOutcome::Done(done));
                     }
                     return;
                 }
@@ -148,7 +148,7 @@ fn start(
                 }
             }
             if let Some(outcome) = outcome {
-                let is_last = !keep || matches!(outcome, Outcome::Failed(..));
+                let is_last = !keep || matches!(outcome, TransferOutcome::Failed(..));
                 if is_last {
                     transfers.close();
                     let _ = outbox.send(outcome);

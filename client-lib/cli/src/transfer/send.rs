@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, interval, timeout};
 
 use super::header::Header;
-use super::progress::Progress;
+use super::progress::TransferProgress;
 use super::source::{self, Fault, Part, Source};
 use super::stall::{StallDetector, Trouble};
 use super::{NOT_CONFIRMED, SendArgs, Summary};
@@ -119,7 +119,7 @@ struct Transfer {
     peers: PeerSet,
     /// Key of all frames of the transfer: frames of one key reach one peer, in order.
     key: Bytes,
-    progress: Progress,
+    progress: TransferProgress,
     /// The statistics when all of it had been sent, and the receiver was to say that it has it.
     sealed: OnceLock<Statistics>,
     /// Number of broken connections when the receiver said that it has all of it.
@@ -133,7 +133,7 @@ impl Transfer {
     fn new(peers: PeerSet, total: Option<u64>) -> Self {
         let key = Bytes::copy_from_slice(&fastrand::u128(..).to_be_bytes());
         let (sealed, safe) = Default::default();
-        Self { peers, key, progress: Progress::new(total), sealed, safe }
+        Self { peers, key, progress: TransferProgress::new(total), sealed, safe }
     }
 
     fn is_safe(&self) -> bool {

@@ -28,12 +28,12 @@ const SHARED: u32 = 0o022;
 /// reader of a named pipe would see the end of the file whenever a sender is refused, and go.
 #[derive(Debug)]
 pub(super) struct Stream {
-    target: Place,
+    target: StreamTarget,
     file: Option<File>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum StreamTarget {
     Stdout,
     Path(PathBuf, Identity),
 }
@@ -51,7 +51,7 @@ struct Identity {
 
 impl Stream {
     pub(super) fn stdout() -> Self {
-        Self { target: Place::Stdout, file: None }
+        Self { target: StreamTarget::Stdout, file: None }
     }
 
     /// The device, named pipe or socket at a path. A path that leads to this program's standard
@@ -61,7 +61,7 @@ impl Stream {
     ///
     /// If another user may have put it there, in a folder such as `/tmp`.
     pub(super) fn at(path: &Path, about: &Metadata) -> anyhow::Result<Self> {
-        let stdout = Place::Stdout.open().and_then(|file| file.metadata());
+        let stdout = StreamTarget::Stdout.open().and_then(|file| file.metadata());
         if stdout.is_ok_and(|stdout| Identity::of(&stdout) == Identity::of(about)) {
             return Ok(Self::stdout());
         }
@@ -70,11 +70,11 @@ impl Stream {
         let folder = real.parent().unwrap_or(&real);
         let folder = fs::metadata(folder).with_context(|| cannot_write(path))?;
         check_owner(path, about.uid(), (folder.uid(), folder.mode()))?;
-        Ok(Self { target: Place::Path(path.to_owned(), Identity::of(about)), file: None })
+        Ok(Self { target: StreamTarget::Path(path.to_owned(), Identity::of(about)), file: None })
     }
 
     pub(super) fn is_stdout(&self) -> bool {
-        matches!(self.target, Place::Stdout)
+        matches!(self.target, StreamTarget::Stdout)
     }
 
     /// Writes all bytes.
@@ -116,7 +116,7 @@ impl Stream {
     }
 }
 
-impl Place {
+impl StreamTarget {
     fn open(&self) -> io::Result<File> {
         let Self::Path(path, expected) = self else {
             return io::stdout().as_fd().try_clone_to_owned().map(File::from);

@@ -14,7 +14,7 @@ use super::header::Header;
 use super::incoming::{Cause, Done, Failure, Incoming};
 use super::line_limit::LineLimit;
 use super::partial::Partial;
-use super::progress::Progress;
+use super::progress::TransferProgress;
 use super::share::{FETCHED, Owner, gives_way, transfer_id};
 use crate::output::{PipeClosed, message, note};
 
@@ -34,7 +34,7 @@ const PLACED: usize = 1024;
 const STILL: Duration = Duration::from_secs(2);
 
 /// An event that the receiver's main task acts upon.
-pub(super) enum Outcome {
+pub(super) enum TransferOutcome {
     /// A transfer has been received to its end.
     Done(Done),
     /// The receiver has to end with this error, because of the transfer with this session.
@@ -111,7 +111,8 @@ impl Transfers {
     /// Returns a transfer that an earlier receiver has left, and whether its file is there.
     fn adopt(&mut self, id: u128) -> Result<(Incoming, bool), Failure> {
         let sender = "the sender of what an earlier receiver has left".to_owned();
-        let mut transfer = Incoming::begin(&self.destination, id, (sender, None), Progress::hidden())?;
+        let mut transfer =
+            Incoming::begin(&self.destination, id, (sender, None), TransferProgress::hidden())?;
         let is_there = transfer.adopt(&mut self.destination)?;
         Ok((transfer, is_there))
     }
@@ -122,7 +123,7 @@ impl Transfers {
     }
 
     /// Handles a frame. A frame that is dropped here goes back to its sender, as refused.
-    pub(super) fn handle_frame(&mut self, received: Received) -> Option<Outcome> {
+    pub(super) fn handle_frame(&mut self, received: Received) -> Option<TransferOutcome> {
         let sender = received.sender();
         let id = transfer_id(received.id().session, sender.certificate_names());
         if self.refusals.ids.contains(&id) {
@@ -161,7 +162,7 @@ impl Transfers {
     }
 
     /// Notes that time has passed. `is_connected` tells whether a session's sender is connected.
-    pub(super) fn check(&mut self, is_connected: impl Fn(u128) -> bool) -> Option<Outcome> {
+    pub(super) fn check(&mut self, is_connected: impl Fn(u128) -> bool) -> Option<TransferOutcome> {
         self.refusals.report();
         self.excuse_senders();
         if self.start.elapsed() > self.wait {
@@ -170,7 +171,9 @@ impl Transfers {
         let is_connected = |transfer: &Incoming| transfer.session.is_some_and(&is_connected);
         while let Some((id, over)) = self.next_over(is_connected) {
             let outcome = match over {
-                Ok(()) => self.current.remove(&id).map(|transfer| Outcome::Done(self.done(id, transfer))),
+                Ok(()) => {
+                    self.current.remove(&id).map(|transfer| TransferOutcome::Done(self.done(id, transfer)))
+                }
                 Err(failure) => self.fail(id, failure),
             };
             if outcome.is_some() {
@@ -247,7 +250,8 @@ impl Transfers {
     fn begin(&mut self, id: u128, name: &str, owner: Owner, total: Option<u64>) -> Result<(), String> {
         self.make_room(&owner)?;
         // Two bars would be written over each other.
-        let progress = if self.current.is_empty() { Progress::new(total) } else { Progress::hidden() };
+        let progress =
+            if self.current.is_empty() { TransferProgress::new(total) } else { TransferProgress::hidden() };
         let sender = (name.to_owned(), Some(owner));
         // Another transfer may be written to another file.
         let transfer = Incoming::begin(&self.destination, id, sender, progress)
@@ -307,7 +311,7 @@ impl Transfers {
 
     /// Ends a transfer that has failed. The receiver ends with it only if no other sender may do
     /// better.
-    fn fail(&mut self, id: u128, Failure { cause, error }: Failure) -> Option<Outcome> {
+    fn fail(&mut self, id: u128, Failure { cause, error }: Failure) -> Option<TransferOutcome> {
         let transfer = self.current.remove(&id)?;
         let (session, is_spoilt) = (transfer.session, transfer.is_spoilt());
         let cause = match cause {
@@ -323,7 +327,7 @@ impl Transfers {
         self.refusals.add(id);
         // Standard output does not come back.
         if error.is::<PipeClosed>() || is_last(cause, is_spoilt, self.keeps, self.has_senders()) {
-            return Some(Outcome::Failed(error, session));
+            return Some(TransferOutcome::Failed(error, session));
         }
         let next = if self.keeps { "" } else { "; waiting for another sender" };
         self.refusals.note(&format!("{}{next}", message(&error)));
