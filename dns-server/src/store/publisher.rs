@@ -27,13 +27,13 @@ pub(crate) struct Publisher {
     /// Changes of all zones for incremental transfers; `None` unless enabled.
     journal: Option<Journal>,
     /// The services that have the labels of a vertex.
-    claims: BTreeSet<Claim>,
+    claims: BTreeSet<VertexClaim>,
 }
 
 /// A service that has the labels of a vertex. Of several, the first has the vertex's name: the
 /// oldest, then the one whose name sorts first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
+struct VertexClaim {
     /// Key of the vertex: `<vertex>.<pipeline>.<namespace>` in wire format.
     vertex: ServiceKey,
     created: Created,
@@ -144,7 +144,7 @@ impl Publisher {
         let claim = |answers: &ServiceAnswers| {
             let vertex = [answers.vertex.as_deref()?, namespace].concat().into();
             let service = Arc::clone(service);
-            Some(Claim { vertex, created: answers.created, name: name.into(), service })
+            Some(VertexClaim { vertex, created: answers.created, name: name.into(), service })
         };
         let (before, now) = (before.and_then(claim), now.and_then(claim));
         if before != now {
@@ -166,8 +166,8 @@ impl Publisher {
     }
 
     /// Returns the services that have the labels of a vertex, the one with its name first.
-    fn claims_of(&self, vertex: &ServiceKey) -> impl Iterator<Item = &Claim> {
-        let first = Claim {
+    fn claims_of(&self, vertex: &ServiceKey) -> impl Iterator<Item = &VertexClaim> {
+        let first = VertexClaim {
             vertex: Arc::clone(vertex),
             created: Created::EARLIEST,
             name: Box::default(),
@@ -192,7 +192,7 @@ impl Publisher {
     }
 
     /// Logs a warning if a service has the labels of a vertex that another service has, too.
-    fn log_if_contested(&self, claim: &Claim) {
+    fn log_if_contested(&self, claim: &VertexClaim) {
         let mut claims = self.claims_of(&claim.vertex);
         let (Some(first), Some(second)) = (claims.next(), claims.next()) else { return };
         let other = if first == claim { second } else { first };

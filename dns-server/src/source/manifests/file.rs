@@ -49,7 +49,7 @@ pub(super) type Digest = u64;
 #[derive(Debug, Default)]
 pub(super) struct File {
     /// The objects that it names, and those that it named before and may have meant.
-    pub(super) claims: BTreeMap<ObjectId, Claim>,
+    pub(super) claims: BTreeMap<ObjectId, ObjectClaim>,
     pub(super) problems: BTreeMap<Subject, Problem>,
     /// Whether nothing can be read from the file now, because it is unreadable or not YAML.
     pub(super) is_broken: bool,
@@ -57,7 +57,7 @@ pub(super) struct File {
 
 /// A file's claim to define an object.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Claim {
+pub(super) struct ObjectClaim {
     /// Hash of the object's last good version in the file; `None` if there was none.
     pub(super) good: Option<Digest>,
     /// Line of the file on which the object's document begins.
@@ -104,7 +104,7 @@ impl File {
                 file.add(Subject::Again(id, document), problem);
                 continue;
             }
-            file.claims.insert(id.clone(), Claim { good, line, is_bad: severity == Severity::Bad });
+            file.claims.insert(id.clone(), ObjectClaim { good, line, is_bad: severity == Severity::Bad });
             if !problem.faults.is_empty() {
                 file.add(Subject::Object(id), problem);
             }
@@ -112,7 +112,7 @@ impl File {
         if has_nameless {
             // An object that is no longer named may be the one that has lost its name.
             for (id, claim) in &before.claims {
-                file.claims.entry(id.clone()).or_insert(Claim { is_bad: true, ..*claim });
+                file.claims.entry(id.clone()).or_insert(ObjectClaim { is_bad: true, ..*claim });
             }
         }
         file
