@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::annotation::{DIRECT_EDGES, DIRECT_TO, Declared, NETWORKS, NUMA_NETWORK_EDGES};
-use crate::inject::{MULTUS_NETWORKS, Object, inject, object};
+use crate::inject::{JsonObject, MULTUS_NETWORKS, inject, object};
 use crate::objects::{API_VERSION, Kind as _, MonoVertexSpec, Pipeline, PipelineSpec};
 use crate::plan::{EndName, Plan, Settings};
 use crate::service::service;
@@ -173,7 +173,7 @@ impl Manifest {
     }
 
     /// Returns the JSON of an end of edges.
-    fn vertex(&mut self, end: &EndName) -> Option<&mut Object> {
+    fn vertex(&mut self, end: &EndName) -> Option<&mut JsonObject> {
         let spec = self.document.get_mut("spec")?;
         match end {
             EndName::MonoVertex(_) => spec.as_object_mut(),
@@ -202,7 +202,7 @@ impl Manifest {
 
 /// Copies what is merged with an injection from the Pipeline's template of all vertices. Numaflow
 /// takes such a field from the template only if the vertex has none.
-fn inherit(vertex: &mut Object, template: &Value) {
+fn inherit(vertex: &mut JsonObject, template: &Value) {
     if let Some(claims) = template.get("resourceClaims").filter(|claims| claims.is_array()) {
         vertex.entry("resourceClaims").or_insert_with(|| claims.clone());
     }
@@ -215,7 +215,7 @@ fn inherit(vertex: &mut Object, template: &Value) {
 }
 
 /// Removes annotations from an object's metadata, and what is empty then.
-fn remove(document: &mut Object, keys: &[&str]) {
+fn remove(document: &mut JsonObject, keys: &[&str]) {
     if document.get("metadata").and_then(|metadata| metadata.get("annotations")).is_none() {
         return;
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::annotation::DIRECT_EDGES;
-use crate::inject::Object;
+use crate::inject::JsonObject;
 use crate::objects::{Pipeline, Vertex};
 use crate::plan::Settings;
 
@@ -45,7 +45,7 @@ pub(crate) fn vertex(name: &str) -> Vertex {
 }
 
 /// Returns the spec of the same Vertex.
-pub(crate) fn spec(name: &str) -> Object {
+pub(crate) fn spec(name: &str) -> JsonObject {
     vertex_json(name)["spec"].as_object().unwrap().clone()
 }
 

@@ -22,11 +22,11 @@ const CONTAINERS: [&[&str]; 3] =
 const IPC_LOCK: &str = "IPC_LOCK";
 
 /// Object of JSON.
-pub type Object = Map<String, Value>;
+pub type JsonObject = Map<String, Value>;
 
 /// Returns those fields of a Vertex' spec that have to change for its plan, as they are then. `end`
 /// is `None` if the vertex is at no edge; then only a stamp is removed.
-pub fn changes(namespace: &str, spec: &Object, end: Option<&End>, settings: &Settings) -> Object {
+pub fn changes(namespace: &str, spec: &JsonObject, end: Option<&End>, settings: &Settings) -> JsonObject {
     let mut wanted = spec.clone();
     match end {
         Some(end) => {
@@ -50,7 +50,7 @@ pub fn changes(namespace: &str, spec: &Object, end: Option<&End>, settings: &Set
 }
 
 /// Merges a plan into a vertex in this namespace.
-pub fn inject(namespace: &str, vertex: &mut Object, end: &End, settings: &Settings) {
+pub fn inject(namespace: &str, vertex: &mut JsonObject, end: &End, settings: &Settings) {
     let of_kind = |kind| end.networks.iter().filter(move |network| network.kind == kind);
     request_networks(namespace, vertex, of_kind(NetworkKind::NetworkAttachmentDefinition));
     let mut claims = Vec::new();
@@ -77,7 +77,7 @@ pub fn inject(namespace: &str, vertex: &mut Object, end: &End, settings: &Settin
 }
 
 /// Returns the user-defined container of a vertex.
-fn container(vertex: &mut Object) -> Option<&mut Object> {
+fn container(vertex: &mut JsonObject) -> Option<&mut JsonObject> {
     let found = |path: &&&[&str]| {
         let mut at = vertex.get(path[0]);
         for field in &path[1..] {
@@ -96,7 +96,7 @@ fn container(vertex: &mut Object) -> Option<&mut Object> {
 /// Adds networks to those that the author requests of Multus.
 fn request_networks<'a>(
     namespace: &str,
-    vertex: &mut Object,
+    vertex: &mut JsonObject,
     networks: impl Iterator<Item = &'a NetworkReference>,
 ) {
     let mut networks = networks.peekable();
@@ -155,7 +155,7 @@ fn request(text: &str) -> Value {
 
 /// Adds a claim from a template to the pod, unless it has one. Returns its name in the pod; `None`
 /// if the author uses the name for another claim.
-fn claim(vertex: &mut Object, network: &NetworkReference) -> Option<String> {
+fn claim(vertex: &mut JsonObject, network: &NetworkReference) -> Option<String> {
     let claims = list(vertex, "resourceClaims")?;
     if let Some(known) = claims.iter().find(|claim| claim["resourceClaimTemplateName"] == *network.name) {
         return known["name"].as_str().map(str::to_owned);
@@ -169,7 +169,7 @@ fn claim(vertex: &mut Object, network: &NetworkReference) -> Option<String> {
 }
 
 /// Adds environment variables, which client libraries read.
-fn add_environment(container: &mut Object, end: &End) {
+fn add_environment(container: &mut JsonObject, end: &End) {
     let Some(known) = list(container, "env") else { return };
     let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
     let mut add = |name: &str, key: &str, value: Value| {
@@ -194,8 +194,8 @@ fn add_environment(container: &mut Object, end: &End) {
 }
 
 /// Adds device resources and claims to those of the container.
-fn add_resources(resources: &mut Object, end: &End, claims: &[String]) {
-    let is_set = |resources: &Object, list: &str, name: &String| {
+fn add_resources(resources: &mut JsonObject, end: &End, claims: &[String]) {
+    let is_set = |resources: &JsonObject, list: &str, name: &String| {
         resources.get(list).is_some_and(|it| it.get(name).is_some())
     };
     for (name, number) in &end.resources {
@@ -218,7 +218,7 @@ fn add_resources(resources: &mut Object, end: &End, claims: &[String]) {
 }
 
 /// Adds the capability to lock memory, unless the author has decided about it.
-fn add_ipc_lock(container: &mut Object) {
+fn add_ipc_lock(container: &mut JsonObject) {
     let capabilities = object(container, "securityContext").and_then(|it| object(it, "capabilities"));
     let Some(capabilities) = capabilities else { return };
     let has = |list: &str, name: &str| {
@@ -234,7 +234,7 @@ fn add_ipc_lock(container: &mut Object) {
 
 /// Returns an object's field that is an object, which is created if it is absent; `None` if it is
 /// of another type.
-pub fn object<'a>(parent: &'a mut Object, field: &str) -> Option<&'a mut Object> {
+pub fn object<'a>(parent: &'a mut JsonObject, field: &str) -> Option<&'a mut JsonObject> {
     let value = parent.entry(field).or_insert(Value::Null);
     if value.is_null() {
         *value = json!({});
@@ -244,7 +244,7 @@ pub fn object<'a>(parent: &'a mut Object, field: &str) -> Option<&'a mut Object>
 
 /// Returns an object's field that is a list, which is created if it is absent; `None` if it is of
 /// another type.
-fn list<'a>(parent: &'a mut Object, field: &str) -> Option<&'a mut Vec<Value>> {
+fn list<'a>(parent: &'a mut JsonObject, field: &str) -> Option<&'a mut Vec<Value>> {
     let value = parent.entry(field).or_insert(Value::Null);
     if value.is_null() {
         *value = json!([]);

@@ -30,7 +30,7 @@ use tokio_util::task::TaskTracker;
 use crate::limits::webhook::{
     HANDSHAKE_TIME, IDLE_TIME, MAX_BODY, MAX_CONNECTIONS, MEMORY, REQUEST_TIME, SMALL_BODY,
 };
-use crate::webhook::{PATH, Refusal, Webhook};
+use crate::webhook::{HttpError, PATH, Webhook};
 
 /// Pause after a failure to accept, whose usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -150,7 +150,7 @@ impl Server {
         response
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Vec<u8>, Refusal> {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Vec<u8>, HttpError> {
         let refuse = |status, text: &str| Err((status, text.to_owned()));
         if request.uri().path() != PATH || request.method() != Method::POST {
             return refuse(StatusCode::NOT_FOUND, "AdmissionReviews go to /vertices, by POST");

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::annotation::Declared;
 use crate::index::State;
-use crate::inject::{Object, changes};
+use crate::inject::{JsonObject, changes};
 use crate::limits::webhook::READ_TIME;
 use crate::metrics::Metrics;
 use crate::objects::Pipeline;
@@ -37,7 +37,7 @@ struct Request {
 
 #[derive(Debug, Deserialize)]
 struct Reviewed {
-    spec: Object,
+    spec: JsonObject,
 }
 
 impl Request {
@@ -58,7 +58,7 @@ pub struct Webhook {
 }
 
 /// HTTP error, and its text for the API server's log.
-pub type Refusal = (StatusCode, String);
+pub type HttpError = (StatusCode, String);
 
 impl Webhook {
     /// Creates the webhook.
@@ -70,9 +70,9 @@ impl Webhook {
     ///
     /// # Errors
     ///
-    /// [`Refusal`], if the plan cannot be known now. The API server then does what `failurePolicy`
-    /// says.
-    pub async fn review(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+    /// [`HttpError`], if the plan cannot be known now. The API server then does what
+    /// `failurePolicy` says.
+    pub async fn review(&self, body: &[u8]) -> Result<Vec<u8>, HttpError> {
         let begun = Instant::now();
         let answer = self.answer(body).await;
         let result = match &answer {
@@ -84,7 +84,7 @@ impl Webhook {
         answer.map(|(answer, _)| answer)
     }
 
-    async fn answer(&self, body: &[u8]) -> Result<(Vec<u8>, bool), Refusal> {
+    async fn answer(&self, body: &[u8]) -> Result<(Vec<u8>, bool), HttpError> {
         let Review { request } = serde_json::from_slice(body).map_err(|error| {
             (StatusCode::BAD_REQUEST, format!("not an AdmissionReview of a Vertex: {error}"))
         })?;
@@ -108,7 +108,7 @@ impl Webhook {
 
     /// Reads what a Pipeline declares now. The watch may be behind, since Numaflow writes Vertices
     /// a moment after their Pipeline.
-    async fn read(&self, namespace: &str, name: &str) -> Result<Declared, Refusal> {
+    async fn read(&self, namespace: &str, name: &str) -> Result<Declared, HttpError> {
         let api = Api::<Pipeline>::namespaced(self.client.clone(), namespace);
         let problem = match timeout(READ_TIME, api.get_opt(name)).await {
             Ok(Ok(pipeline)) => {
@@ -159,7 +159,7 @@ struct Operation<'a> {
 }
 
 /// Returns the answer that admits a Vertex with these fields of its spec changed.
-fn respond(uid: &str, changes: &Object) -> serde_json::Result<Vec<u8>> {
+fn respond(uid: &str, changes: &JsonObject) -> serde_json::Result<Vec<u8>> {
     let operation = |(field, value)| Operation { op: "add", path: format!("/spec/{field}"), value };
     let operations: Vec<_> = changes.iter().map(operation).collect();
     let patch = if operations.is_empty() {

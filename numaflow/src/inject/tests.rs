@@ -20,7 +20,7 @@ fn end() -> End {
 }
 
 /// Returns the spec of a real Vertex after the webhook.
-fn patched(name: &str, end: Option<&End>) -> Object {
+fn patched(name: &str, end: Option<&End>) -> JsonObject {
     let mut spec = spec(name);
     spec.extend(changes("vision", &spec, end, &settings()));
     spec
@@ -200,8 +200,8 @@ fn a_network_whose_name_has_a_dot_is_requested_in_json() {
 #[test]
 fn a_vertex_that_has_its_plan_is_not_changed() {
     let spec = patched("decode", Some(&end()));
-    assert_eq!(changes("vision", &spec, Some(&end()), &settings()), Object::new());
-    assert_eq!(changes("vision", &crate::fixtures::spec("in"), None, &settings()), Object::new());
+    assert_eq!(changes("vision", &spec, Some(&end()), &settings()), JsonObject::new());
+    assert_eq!(changes("vision", &crate::fixtures::spec("in"), None, &settings()), JsonObject::new());
     // A stamp without a plan is the author's, and would look like an injection.
     let changes = changes("vision", &spec, None, &settings());
     assert_eq!(changes.len(), 1);
@@ -234,7 +234,11 @@ fn fields_of_other_types_are_left_alone() {
             let spec = vertex.as_object().unwrap();
             let mut once = spec.clone();
             once.extend(changes("vision", spec, Some(&end), &settings()));
-            assert_eq!(changes("vision", &once, Some(&end), &settings()), Object::new(), "{path:?} {value}");
+            assert_eq!(
+                changes("vision", &once, Some(&end), &settings()),
+                JsonObject::new(),
+                "{path:?} {value}"
+            );
         }
     }
 }
