@@ -82,7 +82,7 @@ pub fn is_ours(value: &[u8]) -> bool {
 pub fn is_readable(value: &[u8]) -> bool {
     #[derive(Deserialize)]
     #[expect(dead_code, reason = "only the types matter")]
-    struct Service {
+    struct CoreDnsService {
         host: Option<String>,
         port: Option<i64>,
         priority: Option<i64>,
@@ -93,7 +93,7 @@ pub fn is_readable(value: &[u8]) -> bool {
         targetstrip: Option<i64>,
         group: Option<String>,
     }
-    serde_json::from_slice::<Service>(value).is_ok()
+    serde_json::from_slice::<CoreDnsService>(value).is_ok()
 }
 
 /// Returns the key of a name, without a slash at its end.
