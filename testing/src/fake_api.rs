@@ -20,7 +20,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tower::BoxError;
 
-pub use lease::{Fate, LeaseServer, Link};
+pub use lease::{Fate, LeaseLink, LeaseServer};
 
 /// Time limit for an expected request, on the paused clock. No test takes this long.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -263,22 +263,22 @@ impl Request {
         self.answer.cancellation().await;
     }
 
-    /// Answers with status 200, and a body that the test goes on writing. Dropping the events ends
+    /// Answers with status 200, and a body that the test goes on writing. Dropping the stream ends
     /// the body.
-    pub fn stream(self) -> Events {
+    pub fn stream(self) -> WatchStream {
         let (send, body) = mpsc::unbounded::<Result<Bytes, Error>>();
         let _ = self.answer.send(Ok(Response::new(Body::from_stream(body.into_stream()))));
-        Events { send }
+        WatchStream { send }
     }
 }
 
 /// Body of a watch.
 #[derive(Debug)]
-pub struct Events {
+pub struct WatchStream {
     send: mpsc::UnboundedSender<Result<Bytes, Error>>,
 }
 
-impl Events {
+impl WatchStream {
     /// Sends the event of an added object.
     pub fn added(&self, object: &Value) {
         self.event("ADDED", object);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use multinet_runtime::{Leadership, LeaseConfig, LeaseMetrics, lease};
-use multinet_testing::fake_api::{LeaseServer, Link};
+use multinet_testing::fake_api::{LeaseLink, LeaseServer};
 use multinet_testing::logs::Logs;
 use multinet_testing::metrics::sample;
 use prometheus_client::registry::Registry;
@@ -31,7 +31,7 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     /// Starts a candidate that reaches the API server over `link`.
-    pub(crate) fn start(server: &LeaseServer, identity: &str, link: Link) -> Self {
+    pub(crate) fn start(server: &LeaseServer, identity: &str, link: LeaseLink) -> Self {
         let config = LeaseConfig {
             namespace: "ns".to_owned(),
             name: "leader".to_owned(),
@@ -47,7 +47,7 @@ impl Candidate {
     }
 
     /// Starts a candidate and waits until it leads.
-    pub(crate) async fn leading(server: &LeaseServer, identity: &str, link: Link) -> Self {
+    pub(crate) async fn leading(server: &LeaseServer, identity: &str, link: LeaseLink) -> Self {
         let mut candidate = Self::start(server, identity, link);
         candidate.gains().await;
         candidate

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use http::Method;
-use multinet_testing::fake_api::{Fate, Link};
+use multinet_testing::fake_api::{Fate, LeaseLink};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -26,9 +26,9 @@ impl Switch {
     }
 
     /// Returns a link that follows the switch.
-    fn link(&self) -> Link {
+    fn link(&self) -> LeaseLink {
         let state = Arc::clone(&self.0);
-        Link::new(move |method| match state.load(Ordering::SeqCst) {
+        LeaseLink::new(move |method| match state.load(Ordering::SeqCst) {
             GOOD => Fate::AT_ONCE,
             CUT => Fate::Lost,
             UNREACHABLE => Fate::Unreachable,
@@ -91,7 +91,7 @@ async fn a_lone_leader_that_was_cut_off_leads_again_under_a_new_term() {
 async fn deadlines_count_from_the_sending_of_a_renewal() {
     let slow = Fate::Answered { there: SECOND / 10, back: 2 * SECOND };
     let (server, start) = (server(), Instant::now());
-    let link = Link::new(move |method| if method == Method::GET { Fate::AT_ONCE } else { slow });
+    let link = LeaseLink::new(move |method| if method == Method::GET { Fate::AT_ONCE } else { slow });
     let a = Candidate::leading(&server, "a", link).await;
     assert_eq!(start.elapsed(), 2 * SECOND + SECOND / 10);
     assert_eq!(a.leadership.write_deadline(), Some(start + 13 * SECOND + SECOND / 2));
@@ -102,7 +102,7 @@ async fn deadlines_count_from_the_sending_of_a_renewal() {
 async fn an_api_server_that_takes_four_seconds_keeps_its_leader() {
     let slow = || {
         let mut connects = 4 * SECOND;
-        Link::new(move |_| {
+        LeaseLink::new(move |_| {
             let there = 2 * SECOND + std::mem::take(&mut connects);
             Fate::Answered { there, back: 2 * SECOND }
         })

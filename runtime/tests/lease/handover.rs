@@ -1,14 +1,14 @@
 //! Elections without faults, and handovers of leadership.
 
-use multinet_testing::fake_api::{Fate, Link};
+use multinet_testing::fake_api::{Fate, LeaseLink};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::candidate::{Candidate, DURATION, SECOND, logs, server};
 
-fn good() -> Link {
-    Link::new(|_| Fate::AT_ONCE)
+fn good() -> LeaseLink {
+    LeaseLink::new(|_| Fate::AT_ONCE)
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +133,7 @@ async fn a_candidate_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone(
 async fn a_release_takes_no_longer_than_one_request() {
     let server = server();
     let cut = CancellationToken::new();
-    let link = Link::new({
+    let link = LeaseLink::new({
         let cut = cut.clone();
         move |_| if cut.is_cancelled() { Fate::Lost } else { Fate::AT_ONCE }
     });

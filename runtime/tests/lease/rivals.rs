@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use multinet_runtime::Leadership;
-use multinet_testing::fake_api::{Fate, LeaseServer, Link};
+use multinet_testing::fake_api::{Fate, LeaseLink, LeaseServer};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -125,7 +125,7 @@ impl World {
         self.processes += 1;
         let identity = identity.unwrap_or_else(|| format!("process-{process}"));
         let quality = Arc::new(Mutex::new(Quality::Good));
-        let link = Link::new({
+        let link = LeaseLink::new({
             let (quality, mut random) = (Arc::clone(&quality), random.fork());
             move |_| random.fate(*quality.lock().unwrap())
         });

@@ -60,19 +60,19 @@ impl Fate {
 
 /// Link that decides on the fate of each request.
 #[derive(Clone)]
-pub struct Link {
+pub struct LeaseLink {
     fate: Arc<Mutex<Decide>>,
 }
 
 type Decide = dyn FnMut(&Method) -> Fate + Send;
 
-impl fmt::Debug for Link {
+impl fmt::Debug for LeaseLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Link")
+        f.write_str("LeaseLink")
     }
 }
 
-impl Link {
+impl LeaseLink {
     /// Creates a link on which `fate` decides.
     pub fn new(fate: impl FnMut(&Method) -> Fate + Send + 'static) -> Self {
         Self { fate: Arc::new(Mutex::new(fate)) }
@@ -88,7 +88,7 @@ impl LeaseServer {
     }
 
     /// Returns a client that reaches the server over `link`.
-    pub fn client(&self, link: Link) -> Client {
+    pub fn client(&self, link: LeaseLink) -> Client {
         let server = self.clone();
         client(move |request| {
             let fate = (link.fate.lock().expect("a link"))(&request.method);

@@ -13,13 +13,13 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// Process that runs beside the measurement. It is killed when this value is dropped.
 #[derive(Debug)]
-pub struct Process {
+pub struct PipedProcess {
     child: Child,
     _stdin: Option<ChildStdin>,
     stdout: Option<BufReader<ChildStdout>>,
 }
 
-impl Process {
+impl PipedProcess {
     /// Starts the process. Its standard error is that of the benchmark.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = format!("{command:?}");
@@ -56,7 +56,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for PipedProcess {
     fn drop(&mut self) {
         let _ = self.kill();
     }

@@ -37,7 +37,7 @@ struct State {
 
 /// Fate of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum StreamFate {
     Carry,
     Wait,
     Reset,
@@ -45,15 +45,15 @@ enum Fate {
 
 impl State {
     /// Returns the fate of a stream that began when the state was `born`.
-    fn fate(self, born: Self) -> Fate {
+    fn fate(self, born: Self) -> StreamFate {
         if self.strandings != born.strandings {
-            Fate::Wait
+            StreamFate::Wait
         } else if self.link == Link::Reset || self.resets != born.resets {
-            Fate::Reset
+            StreamFate::Reset
         } else if self.link == Link::Up {
-            Fate::Carry
+            StreamFate::Carry
         } else {
-            Fate::Wait
+            StreamFate::Wait
         }
     }
 }
@@ -135,9 +135,9 @@ async fn carry_streams(
 /// Carries one stream to its end. Errors need no report, because both ends see them.
 async fn carry_stream(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>) {
     let born = *state.borrow();
-    let heard = state.wait_for(|now| now.fate(born) != Fate::Wait).await.map(|now| now.fate(born));
+    let heard = state.wait_for(|now| now.fate(born) != StreamFate::Wait).await.map(|now| now.fate(born));
     let server = match heard {
-        Ok(Fate::Carry) => TcpStream::connect(target).await.ok(),
+        Ok(StreamFate::Carry) => TcpStream::connect(target).await.ok(),
         _ => None,
     };
     let Some(mut server) = server else {
@@ -151,7 +151,7 @@ async fn carry_stream(mut client: TcpStream, target: SocketAddr, mut state: watc
     let back = pump(from_server, to_client, born, state.clone());
     tokio::select! {
         _ = async { tokio::join!(there, back) } => return,
-        _ = state.wait_for(|now| now.fate(born) == Fate::Reset) => {}
+        _ = state.wait_for(|now| now.fate(born) == StreamFate::Reset) => {}
     }
     // A socket with zero linger sends RST when it is closed.
     let _ = (client.set_zero_linger(), server.set_zero_linger());
@@ -168,7 +168,7 @@ async fn pump(
     loop {
         let length = from.read(&mut buffer).await?;
         // Data that arrives while the link is down is sent once it is up.
-        if state.wait_for(|now| now.fate(born) == Fate::Carry).await.is_err() {
+        if state.wait_for(|now| now.fate(born) == StreamFate::Carry).await.is_err() {
             return Ok(());
         }
         if length == 0 {

@@ -111,7 +111,8 @@ impl Server {
     }
 
     pub(crate) fn echo() -> Result<Self> {
-        let mut process = measure::Process::start(Command::new(std::env::current_exe()?).arg(echo::ROLE))?;
+        let mut process =
+            measure::PipedProcess::start(Command::new(std::env::current_exe()?).arg(echo::ROLE))?;
         let address = process.line()?.parse()?;
         Ok(Self { who: Who::Echo, pid: process.pid(), address, _held: Box::new(process) })
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures::channel::mpsc::unbounded;
 use multinet_client::{Buffer, Delivery, Endpoint, Frame, PeerSet};
-use multinet_testing::measure::Process;
+use multinet_testing::measure::PipedProcess;
 use tokio::time::{interval, sleep, timeout};
 
 use super::allocations;
@@ -33,7 +33,7 @@ const BOUND: Duration = Duration::from_secs(20);
 
 /// Receiver in a process of its own. A thread reads the times at which it got repeated frames.
 struct Victim {
-    process: Process,
+    process: PipedProcess,
     address: SocketAddr,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use multinet_client::{Delivery, Endpoint, Listener};
-use multinet_testing::measure::Process;
+use multinet_testing::measure::PipedProcess;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -70,9 +70,9 @@ impl Role {
     }
 
     /// Starts this program in the role. Returns the process and its first line.
-    pub(crate) fn start(&self) -> Result<(Process, String)> {
+    pub(crate) fn start(&self) -> Result<(PipedProcess, String)> {
         let role = serde_json::to_string(self)?;
-        let mut process = Process::start(Command::new(std::env::current_exe()?).arg(role))?;
+        let mut process = PipedProcess::start(Command::new(std::env::current_exe()?).arg(role))?;
         let line = process.line()?;
         Ok((process, line))
     }

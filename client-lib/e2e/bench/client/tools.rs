@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::bench::{Table, at_least, at_most, figure, text};
-use multinet_testing::measure::{Log, Process, cpu_of_children, median, output};
+use multinet_testing::measure::{Log, PipedProcess, cpu_of_children, median, output};
 use multinet_testing::perftest::ucx_row;
 use multinet_testing::process::free_port;
 use serde_json::Value;
@@ -149,7 +149,7 @@ fn multinet_bench(options: &[&str]) -> Result<Value> {
     let port = free_port()?;
     let mut server = command();
     server.args(["server", "--address", "127.0.0.1", "--port", &port.to_string()]);
-    let mut server = Process::start(&mut server)?;
+    let mut server = PipedProcess::start(&mut server)?;
     until_listening(port)?;
     let mut client = command();
     client.args(["client", &format!("127.0.0.1:{port}"), "--output", "json"]).args(options);
@@ -167,7 +167,7 @@ fn iperf(size: u32, seconds: u64) -> Result<Bandwidth> {
         let port = free_port()?;
         let mut server = Command::new("iperf3");
         let mut server =
-            Process::start(server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port.to_string()]))?;
+            PipedProcess::start(server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port.to_string()]))?;
         until_listening(port)?;
         let mut client = Command::new("iperf3");
         client.args(["-c", "127.0.0.1", "-p", &port.to_string(), "-J"]);
@@ -220,7 +220,7 @@ fn ucx_trip(trips: usize) -> Result<f64> {
 
 fn ucx_figures(test: &str, size: u32, messages: u64, outstanding: Option<usize>) -> Result<Vec<f64>> {
     let port = free_port()?;
-    let mut server = Process::start(ucx_command().args(["-p", &port.to_string()]))?;
+    let mut server = PipedProcess::start(ucx_command().args(["-p", &port.to_string()]))?;
     until_listening(port)?;
     let warm_up = warm_up(messages).to_string();
     let mut client = ucx_command();

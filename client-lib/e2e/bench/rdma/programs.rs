@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use multinet_testing::measure::{Process, output};
+use multinet_testing::measure::{PipedProcess, output};
 use multinet_testing::perftest::{rows, ucx_row};
 use multinet_testing::process::workspace_binary;
 
@@ -148,7 +148,7 @@ fn typical(said: &str, size: u32) -> Result<f64> {
 
 /// Runs a server and a client. Returns the client's output.
 fn pair(server: &mut Command, client: &mut Command, port: u16) -> Result<String> {
-    let mut server = Process::start(server)?;
+    let mut server = PipedProcess::start(server)?;
     let begun = Instant::now();
     while !listens(port)? {
         ensure!(begun.elapsed() < PATIENCE, "no process listens on port {port}");

@@ -12,7 +12,7 @@ use multinet_runtime::{
     Guarded, Index, Leadership, LeaseConfig, LeaseMetrics, ObjectKey, Readiness, Refresh, WatchConfig,
     WatchMetrics, lease, watch,
 };
-use multinet_testing::fake_api::{FakeApi, Fate, LeaseServer, Link};
+use multinet_testing::fake_api::{FakeApi, Fate, LeaseLink, LeaseServer};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -36,7 +36,8 @@ fn election_for(duration: Duration, is_cut: &Arc<AtomicBool>) -> Leadership {
         duration,
     };
     let is_cut = Arc::clone(is_cut);
-    let link = Link::new(move |_| if is_cut.load(Ordering::Relaxed) { Fate::Lost } else { Fate::AT_ONCE });
+    let link =
+        LeaseLink::new(move |_| if is_cut.load(Ordering::Relaxed) { Fate::Lost } else { Fate::AT_ONCE });
     let client = LeaseServer::new(&config.namespace, &config.name).client(link);
     let shutdown = CancellationToken::new();
     let metrics = LeaseMetrics::default();

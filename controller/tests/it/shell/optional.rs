@@ -10,7 +10,7 @@ use multinet_controller::metrics::ApiMetrics;
 use multinet_controller::optional::OptionalApis;
 use multinet_controller::queue::Queue;
 use multinet_runtime::{Readiness, Refresh, WatchMetrics, Watches};
-use multinet_testing::fake_api::{Events, FakeApi, Request};
+use multinet_testing::fake_api::{FakeApi, Request, WatchStream};
 use multinet_testing::metrics::sample;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -89,9 +89,9 @@ fn paths(requests: &[Request]) -> Vec<&str> {
     requests.iter().map(|request| request.uri.path()).collect()
 }
 
-fn answer(lists: Vec<Request>) -> Vec<Events> {
-    let streams: Vec<Events> = lists.into_iter().map(Request::stream).collect();
-    streams.iter().for_each(|events| events.end_of_list("7"));
+fn answer(lists: Vec<Request>) -> Vec<WatchStream> {
+    let streams: Vec<WatchStream> = lists.into_iter().map(Request::stream).collect();
+    streams.iter().for_each(|stream| stream.end_of_list("7"));
     streams
 }
 
@@ -184,7 +184,7 @@ async fn another_version_is_watched_once_the_old_one_is_gone() {
     rig.poll(&[("resource.k8s.io", &["v1", "v1beta1"])]).await;
     assert!(rig.lists().await.is_empty() && !old[0].is_closed());
     let lists = loop {
-        old.iter().for_each(|events| events.bookmark("7"));
+        old.iter().for_each(|stream| stream.bookmark("7"));
         match rig.api.next().await {
             request if request.uri.path() == "/apis" => {
                 request.json(StatusCode::OK, &groups(&[("resource.k8s.io", &["v1"])]));
@@ -198,5 +198,5 @@ async fn another_version_is_watched_once_the_old_one_is_gone() {
     };
     assert_eq!(lists.len(), 4);
     assert!(lists.iter().all(|list| list.uri.path().starts_with("/apis/resource.k8s.io/v1/")));
-    assert!(old.iter().all(Events::is_closed), "both at once would contradict each other");
+    assert!(old.iter().all(WatchStream::is_closed), "both at once would contradict each other");
 }

@@ -34,7 +34,7 @@ struct Port {
 }
 
 /// Endpoints of each port.
-type Table = BTreeMap<Port, Vec<String>>;
+type EndpointsByPort = BTreeMap<Port, Vec<String>>;
 
 impl Services {
     /// Starts to follow the cluster's Services.
@@ -50,10 +50,10 @@ impl Services {
         let translated = ["-m", "conntrack", "--ctstate", "DNAT", "-j", "MASQUERADE"];
         iptables(&[&["-t", "nat", "-A", "POSTROUTING"][..], &translated].concat())?;
         Ok(Self(tokio::spawn(async move {
-            let mut served = Table::new();
+            let mut served = EndpointsByPort::new();
             loop {
                 match next(&client, &served).await {
-                    Ok(table) => served = table,
+                    Ok(by_port) => served = by_port,
                     Err(error) => eprintln!("cannot serve cluster addresses: {error:#}"),
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -69,24 +69,25 @@ impl Drop for Services {
 }
 
 /// Reads the cluster's Services, and updates the kernel's rules if they differ from `served`.
-async fn next(client: &Client, served: &Table) -> Result<Table> {
+async fn next(client: &Client, served: &EndpointsByPort) -> Result<EndpointsByPort> {
     let services = Api::<Service>::all(client.clone()).list(&Default::default()).await?;
     let slices = Api::<EndpointSlice>::all(client.clone()).list(&Default::default()).await?;
-    let table = table(&services.items, &slices.items);
-    if table != *served {
-        restore(&rules(&table)?)?;
+    let by_port = endpoints_by_port(&services.items, &slices.items);
+    if by_port != *served {
+        restore(&rules(&by_port)?)?;
         // Translated flows keep their endpoint, so that datagrams would reach pods that are gone.
-        for port in table.keys().filter(|&port| table.get(port) != served.get(port) && port.protocol == "udp")
+        for port in
+            by_port.keys().filter(|&port| by_port.get(port) != served.get(port) && port.protocol == "udp")
         {
             // Fails if no flow matches.
             let _ = Command::new("conntrack").args(["-D", "-p", "udp", "-d", &port.address]).output();
         }
     }
-    Ok(table)
+    Ok(by_port)
 }
 
-fn table(services: &[Service], slices: &[EndpointSlice]) -> Table {
-    let mut table = Table::new();
+fn endpoints_by_port(services: &[Service], slices: &[EndpointSlice]) -> EndpointsByPort {
+    let mut by_port = EndpointsByPort::new();
     for service in services {
         let spec = service.spec.clone().unwrap_or_default();
         // Skips Services without a selector, such as `kubernetes`, which the API server itself
@@ -103,13 +104,13 @@ fn table(services: &[Service], slices: &[EndpointSlice]) -> Table {
         for port in spec.ports.unwrap_or_default() {
             let protocol = port.protocol.unwrap_or_else(|| "TCP".to_owned());
             let key = Port { address: address.clone(), protocol: protocol.to_lowercase(), number: port.port };
-            table.insert(
+            by_port.insert(
                 key,
                 of_service.iter().flat_map(|slice| targets(slice, port.name.as_ref())).collect(),
             );
         }
     }
-    table
+    by_port
 }
 
 /// Returns the ready endpoints of one port of a slice.
@@ -127,9 +128,9 @@ fn targets(slice: &EndpointSlice, port: Option<&String>) -> Vec<String> {
 }
 
 /// Returns the rules in the format of iptables-restore.
-fn rules(table: &Table) -> Result<String> {
+fn rules(by_port: &EndpointsByPort) -> Result<String> {
     let (mut nat, mut filter) = (String::new(), String::new());
-    for (Port { address, protocol, number }, targets) in table {
+    for (Port { address, protocol, number }, targets) in by_port {
         let rule = format!("-A {CHAIN} -d {address}/32 -p {protocol} -m {protocol} --dport {number}");
         if targets.is_empty() {
             writeln!(filter, "{rule} -j REJECT")?;
