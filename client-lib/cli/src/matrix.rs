@@ -213,7 +213,7 @@ async fn measure(
 
 /// Returns the address to measure towards, or the host of the two that has none on the rail.
 fn target(rail: &Rail, (from, to): (usize, usize)) -> Result<IpAddr, usize> {
-    rail.addresses[from].ok_or(from).and(rail.addresses[to].ok_or(to))
+    rail.addresses[from].ok_or(from).and_then(|_| rail.addresses[to].ok_or(to))
 }
 
 /// Returns the rails of the hosts, or the one with an alias.
