@@ -259,9 +259,9 @@ async fn a_payload_that_stalls_for_less_than_the_wait_is_waited_for() {
     let mut raw = pod.asked().await;
     let frame = answer(1, 0, b"payload", 7);
     let (head, rest) = frame.split_at(frame.len() - 3);
-    tokio::time::sleep(Duration::from_millis(1500)).await;
     raw.write(head).await;
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    // After the wait, counted from the beginning.
+    tokio::time::sleep(Duration::from_millis(2600)).await;
     raw.write(rest).await;
     assert_eq!(soon(fetching).await.unwrap(), Ok(b"payload".to_vec()));
 }
