@@ -44,7 +44,7 @@ impl Stage {
             .flag("--vertex-zone", "vertexdomain.local")
             .flag("--lease-namespace", self.namespace.name())
             .flag("--lease-name", lease)
-            .flag("--lease-duration", "10s")
+            .flag("--lease-duration", "15s")
     }
 
     /// Applies manifests in the namespace.

@@ -1,4 +1,4 @@
-//! Services with a thousand pods and more.
+//! Services with hundreds of pods, and with thousands.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,9 @@ use crate::controller::stage::{Scene, infer};
 const LIMIT: usize = 25;
 
 #[tokio::test]
-async fn a_thousand_pods_of_one_service_are_published_in_full_slices() -> Result<()> {
-    pods_behind_one_service(1000).await
+async fn pods_of_one_service_are_published_in_full_slices() -> Result<()> {
+    // More would keep the publishers of other tests busy, which write the keys of all services.
+    pods_behind_one_service(300).await
 }
 
 #[tokio::test]

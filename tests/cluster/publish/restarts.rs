@@ -52,7 +52,17 @@ async fn a_publisher_that_is_killed_at_any_moment_leaves_nothing_wrong_behind() 
 }
 
 #[tokio::test]
-async fn after_a_thousand_random_changes_the_keys_are_those_of_the_slices() -> Result<()> {
+async fn after_random_changes_the_keys_are_those_of_the_slices() -> Result<()> {
+    random_changes(200).await
+}
+
+#[tokio::test]
+#[ignore = "takes minutes: make soak"]
+async fn soak_after_a_thousand_random_changes_the_keys_are_those_of_the_slices() -> Result<()> {
+    random_changes(1000).await
+}
+
+async fn random_changes(count: u32) -> Result<()> {
     let stage = Stage::start().await?;
     stage.apply(&infer(NET + 4)).await?;
     let publisher = stage.publisher().start_ready().await?;
@@ -61,7 +71,7 @@ async fn after_a_thousand_random_changes_the_keys_are_those_of_the_slices() -> R
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut exists = [false; 3];
-    for _ in 0..1000 {
+    for _ in 0..count {
         let number = random.usize(..exists.len());
         let name = format!("infer-moving-{number}");
         if exists[number] && random.u8(..8) == 0 {
