@@ -202,12 +202,16 @@ impl Writer {
         }
     }
 
-    /// Makes sure that the prefix belongs to the configured owner.
+    /// Makes sure that the prefix belongs to the configured owner. Once it does, an owner that
+    /// replaces this one is not replaced again, or two would fight for ever.
     async fn own(&mut self, etcd: &mut Etcd, term: u64) -> Result<(), Stop> {
         let (key, ours) = (self.owner_key(), self.config.owner.clone());
         let found = self.within_term(term, etcd.get(&key)).await?;
         match &found {
-            Some(found) if *found == ours.as_bytes() => return Ok(()),
+            Some(found) if *found == ours.as_bytes() => {
+                self.config.take_over = false;
+                return Ok(());
+            }
             Some(found) if !self.config.take_over => {
                 let found = String::from_utf8_lossy(found).into_owned();
                 return Err(ForeignOwner { prefix: self.config.prefix.clone(), found, ours }.into());
@@ -215,7 +219,6 @@ impl Writer {
             _ => {}
         }
         self.within_term(term, etcd.replace(&key, found.as_deref(), &ours)).await?;
-        // An owner that replaces this one is not replaced again, or two would fight for ever.
         self.config.take_over = false;
         let before = found.map(|found| String::from_utf8_lossy(&found).into_owned());
         match before {

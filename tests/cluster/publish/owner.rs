@@ -47,7 +47,12 @@ async fn a_prefix_has_one_owner_until_another_takes_over() -> Result<()> {
     ensure!(!all.contains_key(left) && all.contains_key(foreign), "{:?}", all.keys());
     stage.is_up_to_date().await?;
 
-    // The owner that is replaced stops at its next change, and does not fight.
+    // The owner that is replaced stops at its next change, and does not fight, though it was
+    // started again with the flag.
+    publisher.process().signal("TERM")?;
+    publisher.process().exited(Duration::from_secs(60)).await?;
+    let mut publisher = options.start_ready().await?;
+    settled(&publisher).await?;
     stage.etcd.put("/multinet/owner/skydns", "third").await?;
     stage.namespace.apply(super::moving(191, &[1])?).await?;
     let status = publisher.process().exited(Duration::from_secs(60)).await?;
