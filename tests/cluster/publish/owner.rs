@@ -50,7 +50,8 @@ async fn a_prefix_has_one_owner_until_another_takes_over() -> Result<()> {
     // The owner that is replaced stops at its next change, and does not fight, though it was
     // started again with the flag.
     publisher.process().signal("TERM")?;
-    publisher.process().exited(Duration::from_secs(60)).await?;
+    let status = publisher.process().exited(Duration::from_secs(60)).await?;
+    ensure!(status.success(), "{status}");
     let mut publisher = options.start_ready().await?;
     settled(&publisher).await?;
     stage.etcd.put("/multinet/owner/skydns", "third").await?;

@@ -250,7 +250,7 @@ async fn a_payload_that_comes_slowly_is_waited_for_and_one_that_stops_is_not() {
 /// at the end of its wait, before which nothing more comes.
 #[tokio::test]
 async fn a_payload_that_stalls_for_less_than_the_wait_is_waited_for() {
-    let Some(fetcher) = fetcher_that_waits(2200) else { return };
+    let Some(fetcher) = fetcher_that_waits(3000) else { return };
     let (pod, endpoint) = Pod::listen().await;
     let fetching = tokio::spawn(async move {
         let frame = fetcher.fetch_from(SERVICE, vec![endpoint], &"decode-0/a".parse().unwrap()).await;
@@ -259,9 +259,11 @@ async fn a_payload_that_stalls_for_less_than_the_wait_is_waited_for() {
     let mut raw = pod.asked().await;
     let frame = answer(1, 0, b"payload", 7);
     let (head, rest) = frame.split_at(frame.len() - 3);
+    tokio::time::sleep(Duration::from_millis(1000)).await;
     raw.write(head).await;
-    // After the wait, counted from the beginning.
-    tokio::time::sleep(Duration::from_millis(2600)).await;
+    // The rest comes after the wait as counted from the question, and before it as counted from the
+    // last byte.
+    tokio::time::sleep(Duration::from_millis(2300)).await;
     raw.write(rest).await;
     assert_eq!(soon(fetching).await.unwrap(), Ok(b"payload".to_vec()));
 }
